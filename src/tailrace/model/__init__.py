@@ -1,0 +1,4 @@
+"""Values that everyone shares: identities, partitions, key hashes, error codes, settings and the two machine shapes.
+
+This package imports the standard library only and does no IO.
+"""

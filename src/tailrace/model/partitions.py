@@ -1,0 +1,63 @@
+"""Names and positions of partitions."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic. A tuple, since it is a dictionary key on the hot path."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """`orders-3`: also the name of the partition's directory, as in Kafka."""
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndEpoch(NamedTuple):
+    """An offset and the leader epoch of the record before it."""
+
+    offset: int
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the cluster has agreed on for one partition."""
+
+    topic_id: TopicId
+    replicas: tuple[BrokerId, ...]
+    """In order of preference."""
+    in_sync_replicas: tuple[BrokerId, ...]
+    leader: BrokerId
+    """-1 while nobody leads."""
+    leader_epoch: LeaderEpoch
+    """Rises with every change of leader; fences readers and writers of older epochs (KIP-101, KIP-320)."""
+    partition_epoch: int
+    """Rises with every change of this state."""
+
+
+MAX_TOPIC_NAME = 249
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why Kafka refuses this topic name, or None if it is legal."""
+    if not name:
+        return "the empty string is not a topic name"
+    if name in (".", ".."):
+        return "'.' and '..' are not topic names"
+    if len(name) > MAX_TOPIC_NAME:
+        return f"a topic name has at most {MAX_TOPIC_NAME} characters, this one has {len(name)}"
+    if not _LEGAL.issuperset(name):
+        return "a topic name consists of ASCII letters, digits, '.', '_' and '-' only"
+    return None
+
+
+GROUP_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset((GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC))

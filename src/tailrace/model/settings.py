@@ -1,0 +1,140 @@
+"""Settings with Kafka's names: what a table of them knows, and how text becomes a value.
+
+A table is a mapping from the dotted name to a `Setting`. `parse` is strict: an unknown name is refused with the
+nearest known one, a value outside its limits with the limits. Code INVALID_CONFIG (40) throughout.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tailrace.model.errors import ErrorCode, KafkaError
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+
+class SettingType(IntEnum):
+    """The type as DescribeConfigs reports it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_INTEGRAL = {
+    SettingType.SHORT: (-(2**15), 2**15 - 1),
+    SettingType.INT: (-(2**31), 2**31 - 1),
+    SettingType.LONG: (-(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: its Kafka name, type, default and limits."""
+
+    name: str
+    type: SettingType
+    default: Value
+    doc: str
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] | None = None
+    """The legal values; for a LIST, of each element."""
+    dynamic: bool = False
+    """May change while the node runs."""
+    sensitive: bool = False
+    """Its value is never shown."""
+
+    def parse(self, text: str) -> Value:
+        """The value this text stands for. Raises KafkaError(INVALID_CONFIG) that names setting, value and limits."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError as fault:
+            raise self._refusal(text, f"must be a {self.type.name.lower()}: {fault}") from None
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            self._check_limits(text, value)
+        elif self.one_of is not None:
+            for word in value if isinstance(value, tuple) else (str(value),):
+                if word not in self.one_of:
+                    raise self._refusal(text, f"must be one of {', '.join(self.one_of)}")
+        return value
+
+    def _check_limits(self, text: str, value: float) -> None:
+        low, high = _INTEGRAL.get(self.type, (float("-inf"), float("inf")))
+        low = low if self.at_least is None else max(low, self.at_least)
+        high = high if self.at_most is None else min(high, self.at_most)
+        if not low <= value <= high:
+            raise self._refusal(text, f"must be between {low} and {high}")
+
+    def _refusal(self, text: str, why: str) -> KafkaError:
+        shown = "[hidden]" if self.sensitive else repr(text)
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"{self.name}={shown}: {why}")
+
+    def format(self, value: Value) -> str | None:
+        """The value as Kafka writes it, or None for no value and for a sensitive one."""
+        if value is None or self.sensitive:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+def _parse_boolean(text: str) -> bool:
+    words = {"true": True, "false": False}
+    if text.lower() not in words:
+        raise ValueError("say true or false")
+    return words[text.lower()]
+
+
+def _parse_list(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+_PARSERS: Mapping[SettingType, Callable[[str], Value]] = {
+    SettingType.BOOLEAN: _parse_boolean,
+    SettingType.STRING: str,
+    SettingType.INT: int,
+    SettingType.SHORT: int,
+    SettingType.LONG: int,
+    SettingType.DOUBLE: float,
+    SettingType.LIST: _parse_list,
+    SettingType.CLASS: str,
+    SettingType.PASSWORD: str,
+}
+
+Table = Mapping[str, Setting]
+
+
+def table_of(*settings: Setting) -> Table:
+    """The settings by name. Names must be distinct."""
+    table = {setting.name: setting for setting in settings}
+    assert len(table) == len(settings), "two settings share a name"
+    return table
+
+
+def find(table: Table, name: str) -> Setting:
+    """The setting of this name. Raises KafkaError(INVALID_CONFIG) that offers the nearest known name."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")
+
+
+def parse_all(table: Table, texts: Mapping[str, str]) -> dict[str, Value]:
+    """Every given setting parsed; defaults are not filled in."""
+    return {name: find(table, name).parse(text) for name, text in texts.items()}
+
+
+def attribute_name(name: str) -> str:
+    """`retention.ms` -> `retention_ms`: how a dataclass of settings spells its fields."""
+    return name.replace(".", "_").replace("-", "_")

@@ -1,0 +1,60 @@
+"""What holds for every test: how skips are counted, and what a strict run refuses.
+
+`make test` ends with one line that names every reason for a skip. With STRICT=1 a skip whose reason is not in
+tests/allowed_skips.txt fails the run: a test that silently stops running protects nothing.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("TAILRACE_DEBUG", "1")
+
+settings.register_profile(
+    "tailrace",
+    deadline=None,  # timing never decides a verdict
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("tailrace")
+
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return str(report.longrepr)
+
+
+def _allowed() -> list[str]:
+    lines = ALLOWED_SKIPS.read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    stats = terminalreporter.stats
+    passed, failed = len(stats.get("passed", ())), len(stats.get("failed", ())) + len(stats.get("error", ()))
+    reasons = Counter(_reason(report) for report in stats.get("skipped", ()))
+    why = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"{passed} passed, {failed} failed, {reasons.total()} skipped")
+    if reasons:
+        terminalreporter.write_line(f"reasons for skips: {why}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get("STRICT") != "1":
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    assert isinstance(reporter, pytest.TerminalReporter)
+    allowed = _allowed()
+    refused = sorted({_reason(r) for r in reporter.stats.get("skipped", ())} - set(allowed))
+    if refused:
+        reporter.write_line("\nSTRICT=1: these skips are not in tests/allowed_skips.txt:")
+        for reason in refused:
+            reporter.write_line(f"  {reason}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
