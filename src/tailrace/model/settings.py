@@ -57,7 +57,9 @@ class Setting:
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError as fault:
-            raise self._refusal(text, f"must be a {self.type.name.lower()}: {fault}") from None
+            # A fault quotes the text, which nobody may see of a sensitive setting.
+            why = "" if self.sensitive else f": {fault}"
+            raise self._refusal(text, f"must be a {self.type.name.lower()}{why}") from None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_limits(text, value)
         elif self.one_of is not None:
