@@ -1,0 +1,279 @@
+"""The options of `format("tailrace")`: names, defaults and meaning of Spark's Kafka connector.
+
+Spark hands them over with lowercased names. Everything is checked at planning, on the driver, so that a mistake fails
+the query at once with the option's name, and not a task with a stack of Java.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
+
+_log = logging.getLogger(__name__)
+
+REFUSED = {
+    "kafka.auto.offset.reset": "say startingOffsets and failOnDataLoss instead",
+    "kafka.enable.auto.commit": "progress is kept in the query's checkpoint",
+    "kafka.key.deserializer": "keys are always binary; cast them in a DataFrame operation",
+    "kafka.value.deserializer": "values are always binary; cast them in a DataFrame operation",
+    "kafka.key.serializer": "keys are string or binary columns",
+    "kafka.value.serializer": "values are string or binary columns",
+    "kafka.interceptor.classes": "interceptors are Java classes",
+    "kafka.partitioner.class": "partitioners are Java classes; fill the column `partition` instead",
+    "group.id": "say kafka.group.id",
+}
+
+_KNOWN_CLIENT_SETTINGS = frozenset(
+    (
+        "kafka.bootstrap.servers",
+        "kafka.group.id",
+        "kafka.acks",
+        "kafka.compression.type",
+        "kafka.linger.ms",
+        "kafka.client.id",
+    )
+)
+
+TimestampStrategy = Literal["error", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Which partitions: exactly one of the three is set."""
+
+    assigned: frozenset[TopicPartition] | None = None
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """One end of a read: a timestamp (ms), a timestamp or an offset per partition, or an end of the log.
+
+    `offsets` and `timestamps` may use -1 (latest) and -2 (earliest) for an offset.
+    """
+
+    everywhere: int = LATEST
+    timestamp: int | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a read asks for."""
+
+    bootstrap_servers: str
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    by_timestamp_strategy: TimestampStrategy = "error"
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    fetch_timeout_ms: int = 120_000
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    min_partitions: int = 0
+    max_records_per_partition: int = 0
+    group_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a write asks for."""
+
+    bootstrap_servers: str
+    topic: str | None = None
+    include_headers: bool = False
+    acks: str = "all"
+    compression: str = "none"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a read. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
+    given = _Given(options)
+    given.refuse_unsupported()
+    default_start = LATEST if streaming else EARLIEST
+    starting = _position(given, "starting", default_start)
+    ending = _position(given, "ending", LATEST)
+    if not streaming and starting.everywhere == LATEST and starting == Position(everywhere=LATEST):
+        raise fault("startingOffsets", "a batch read cannot start at latest: it would read nothing")
+    if streaming and ending != Position(everywhere=LATEST):
+        raise fault("endingOffsets", "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
+    if ending.everywhere == EARLIEST:
+        raise fault("endingOffsets", "a read cannot end at earliest")
+    _check_same_partitions(starting, ending)
+    return SourceOptions(
+        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
+        subscription=_subscription(given),
+        starting=starting,
+        ending=ending,
+        by_timestamp_strategy=_strategy(given),
+        fail_on_data_loss=given.boolean("failOnDataLoss", True),
+        include_headers=given.boolean("includeHeaders", False),
+        fetch_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
+        max_offsets_per_trigger=given.positive("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=given.positive("minOffsetsPerTrigger"),
+        max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
+        min_partitions=given.positive("minPartitions") or 0,
+        max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
+        group_id=given.text("kafka.group.id"),
+    )
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a write. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
+    given = _Given(options)
+    given.refuse_unsupported()
+    acks = given.text("kafka.acks") or "all"
+    if acks not in ("all", "-1"):
+        raise fault("kafka.acks", "the sink is idempotent and at least once, which needs acks=all")
+    compression = given.text("kafka.compression.type") or "none"
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
+    return SinkOptions(
+        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
+        topic=given.text("topic"),
+        include_headers=given.boolean("includeHeaders", False),
+        compression=compression,
+    )
+
+
+def fault(option: str, why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"option {option}: {why}")
+
+
+class _Given:
+    """The options as given, by their names in any case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def refuse_unsupported(self) -> None:
+        for name, way_out in REFUSED.items():
+            if name in self._options:
+                raise fault(name, f"not supported: {way_out}")
+        for name in self._options:
+            if name.startswith("kafka.") and name not in _KNOWN_CLIENT_SETTINGS:
+                _log.warning("option %s has no meaning here and is ignored", name)
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def required(self, name: str, example: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise fault(name, f"is required, {example}")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise fault(name, f"must be true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isascii() or not value.isdigit() or int(value) == 0:
+            raise fault(name, f"must be a whole number above 0, not {value!r}")
+        return int(value)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        duration = parse_duration_ms(value)
+        if duration is None:
+            raise fault(name, f"must be a duration such as 500ms, 30s, 15m or 1h, not {value!r}")
+        return duration
+
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """`15m` -> 900000, or None if the text is no duration."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    return int(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _subscription(given: _Given) -> Subscription:
+    named = [name for name in ("assign", "subscribe", "subscribePattern") if given.text(name) is not None]
+    if len(named) != 1:
+        said = "none is" if not named else f"{' and '.join(named)} are"
+        raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {said}")
+    if assign := given.text("assign"):
+        return Subscription(assigned=parse_assignment(assign, what="assign"))
+    if pattern := given.text("subscribePattern"):
+        try:
+            re.compile(pattern)
+        except re.error as wrong:
+            raise fault("subscribePattern", f"not a Python regular expression: {wrong}") from None
+        return Subscription(pattern=pattern)
+    topics = tuple(topic.strip() for topic in (given.text("subscribe") or "").split(",") if topic.strip())
+    if not topics:
+        raise fault(named[0], "names nothing to read")
+    return Subscription(topics=topics)
+
+
+_RELATIVE = re.compile(r"now-(.+)")
+
+
+def _timestamp_ms(name: str, text: str) -> int:
+    """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    match = _RELATIVE.fullmatch(text.strip())
+    ago = parse_duration_ms(match[1]) if match else None
+    if ago is None:
+        raise fault(name, f"must be milliseconds since 1970 or now-DURATION such as now-10m, not {text!r}")
+    return int(time.time() * 1000) - ago
+
+
+def _position(given: _Given, end: Literal["starting", "ending"], default: int) -> Position:
+    """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
+    if text := given.text(f"{end}Timestamp"):
+        return Position(timestamp=_timestamp_ms(f"{end}Timestamp", text))
+    if text := given.text(f"{end}OffsetsByTimestamp"):
+        return Position(timestamps=parse_offsets(text, what=f"{end}OffsetsByTimestamp"))
+    text = given.text(f"{end}Offsets")
+    if text is None:
+        return Position(everywhere=default)
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in words:
+        return Position(everywhere=words[text.strip().lower()])
+    offsets = parse_offsets(text, what=f"{end}Offsets")
+    illegal = EARLIEST if end == "ending" else None
+    for topic_partition, offset in offsets.items():
+        if offset < EARLIEST or offset == illegal:
+            raise fault(f"{end}Offsets", f"{topic_partition}: {offset} is not an offset")
+    return Position(offsets=offsets)
+
+
+def _check_same_partitions(starting: Position, ending: Position) -> None:
+    if starting.offsets is not None and ending.offsets is not None and starting.offsets.keys() != ending.offsets.keys():
+        odd = sorted(str(tp) for tp in starting.offsets.keys() ^ ending.offsets.keys())
+        raise fault(
+            "endingOffsets", f"must name the same partitions as startingOffsets; they differ in {', '.join(odd)}"
+        )
+
+
+def _strategy(given: _Given) -> TimestampStrategy:
+    strategy = given.text("startingOffsetsByTimestampStrategy") or "error"
+    for known in get_args(TimestampStrategy):
+        if strategy.lower() == known:
+            return known  # type: ignore[no-any-return]  # get_args loses the literal type
+    raise fault("startingOffsetsByTimestampStrategy", f"must be error or latest, not {strategy!r}")

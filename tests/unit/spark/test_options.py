@@ -1,0 +1,96 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import EARLIEST, LATEST, from_json_dict, to_json_dict
+from tailrace.spark.options import parse_duration_ms, parse_sink_options, parse_source_options
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
+
+
+def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
+    assert parse_source_options(BASE, streaming=False).starting.everywhere == EARLIEST
+    assert parse_source_options(BASE, streaming=True).starting.everywhere == LATEST
+
+
+def test_names_are_known_in_any_case() -> None:
+    options = parse_source_options({**BASE, "MAXOFFSETSPERTRIGGER": "5"}, streaming=True)
+    assert options.max_offsets_per_trigger == 5
+
+
+@pytest.mark.parametrize(
+    ("given_options", "said"),
+    [
+        ({"subscribe": "a"}, "kafka.bootstrap.servers: is required"),
+        ({**BASE, "assign": '{"a":[0]}'}, "assign and subscribe are"),
+        ({"kafka.bootstrap.servers": "x:1"}, "none is"),
+        ({**BASE, "startingOffsets": "latest"}, "cannot start at latest"),
+        ({**BASE, "endingOffsets": "earliest"}, "cannot end at earliest"),
+        ({**BASE, "startingOffsets": '{"flights":{"0":-3}}'}, "-3 is not an offset"),
+        ({**BASE, "startingOffsets": '{"flights":[0]}'}, "must map partitions to numbers"),
+        ({**BASE, "startingOffsets": "{"}, "startingOffsets: not JSON"),
+        ({**BASE, "startingOffsets": '{"a":{"0":1}}', "endingOffsets": '{"a":{"1":1}}'}, "they differ in a-0, a-1"),
+        ({**BASE, "minPartitions": "0"}, "minPartitions: must be a whole number above 0"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
+        ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
+        ({**BASE, "startingTimestamp": "yesterday"}, "now-10m"),
+        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], said: str) -> None:
+    with pytest.raises(KafkaError, match=said):
+        parse_source_options(given_options, streaming=False)
+
+
+def test_one_timestamp_wins_over_timestamps_and_offsets() -> None:
+    options = parse_source_options(
+        {
+            **BASE,
+            "startingTimestamp": "17",
+            "startingOffsetsByTimestamp": '{"flights":{"0":3}}',
+            "startingOffsets": "earliest",
+        },
+        streaming=True,
+    )
+    assert options.starting.timestamp == 17
+
+
+def test_a_stream_has_no_ending_offsets() -> None:
+    with pytest.raises(KafkaError, match="availableNow"):
+        parse_source_options({**BASE, "endingOffsets": '{"flights":{"0":3}}'}, streaming=True)
+
+
+def test_a_sink_that_could_lose_records_is_refused() -> None:
+    with pytest.raises(KafkaError, match="kafka.acks"):
+        parse_sink_options({**BASE, "kafka.acks": "1"})
+
+
+@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("1 h", 3_600_000)])
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+offsets = st.dictionaries(
+    st.builds(TopicPartition, st.sampled_from(["b", "a", "c"]), st.integers(0, 12)), st.integers(0, 2**63 - 1)
+)
+
+
+@given(offsets)
+def test_offsets_survive_their_json(positions: dict[TopicPartition, int]) -> None:
+    assert from_json_dict(json.loads(json.dumps(to_json_dict(positions)))) == positions
+
+
+@given(offsets)
+def test_the_same_offsets_are_always_the_same_text(positions: dict[TopicPartition, int]) -> None:
+    """Spark compares the text; another order of keys would run an empty batch at every trigger."""
+    reordered = dict(reversed(positions.items()))
+    assert json.dumps(to_json_dict(positions)) == json.dumps(to_json_dict(reordered))
+
+
+def test_partitions_are_in_numeric_order() -> None:
+    many = {TopicPartition("t", partition): 0 for partition in (10, 9, 2)}
+    assert list(to_json_dict(many)["t"]) == ["2", "9", "10"]

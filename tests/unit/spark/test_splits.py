@@ -1,0 +1,58 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.splits import OffsetRange, cut, limit_rows, pack, ranges_between
+
+A, B, C = (TopicPartition("t", partition) for partition in range(3))
+
+partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5))
+sizes = st.dictionaries(partitions, st.integers(0, 10_000), min_size=1)
+ranges = st.builds(
+    lambda sizes, start: [OffsetRange(tp, start, start + size) for tp, size in sizes.items()],
+    sizes,
+    st.integers(0, 100),
+)
+
+
+def test_a_partition_found_just_now_enters_without_records() -> None:
+    assert ranges_between({A: 3}, {A: 5, B: 7}) == [OffsetRange(A, 3, 5)]
+
+
+def test_rows_are_shared_in_proportion_to_the_backlog() -> None:
+    assert limit_rows({A: 0, B: 100}, {A: 900, B: 200}, 100) == {A: 89, B: 111}  # one each first, 98 by size
+
+
+def test_a_small_partition_moves_beside_a_large_one() -> None:
+    assert limit_rows({A: 0, B: 0}, {A: 1_000_000, B: 1}, 10) == {A: 9, B: 1}
+
+
+@given(sizes, st.integers(1, 20_000))
+def test_a_limit_is_met_exactly_when_there_is_more_than_it(backlog: dict[TopicPartition, int], limit: int) -> None:
+    start = dict.fromkeys(backlog, 7)
+    end = {tp: 7 + size for tp, size in backlog.items()}
+    limited = limit_rows(start, end, limit)
+    moved = {tp: limited[tp] - 7 for tp in limited}
+    assert sum(moved.values()) == min(limit, sum(backlog.values()))
+    assert all(0 <= moved[tp] <= backlog[tp] for tp in backlog)
+
+
+@given(ranges, st.integers(0, 20), st.integers(0, 3000))
+def test_pieces_cover_every_offset_once(whole: list[OffsetRange], min_partitions: int, max_records: int) -> None:
+    pieces = cut(whole, min_partitions=min_partitions, max_records=max_records)
+    for one in whole:
+        edges = sorted((p.start, p.end) for p in pieces if p.topic_partition == one.topic_partition)
+        assert sum(end - start for start, end in edges) == one.size
+        assert all(before[1] == after[0] for before, after in pairwise(edges))
+    if max_records:
+        assert all(piece.size <= max_records for piece in pieces)
+
+
+@given(ranges, st.integers(1, 8))
+def test_packing_keeps_every_range_and_uses_no_more_tasks(whole: list[OffsetRange], tasks: int) -> None:
+    packed = pack(whole, tasks=tasks)
+    assert len(packed) <= tasks
+    assert sorted(one for work in packed for one in work) == sorted(whole)
+    assert all(packed)
