@@ -1,0 +1,69 @@
+"""The client's side of a measurement: librdkafka through confluent-kafka, in its own process.
+
+`python -m benchmarks.load produce|consume BOOTSTRAP TOPIC RECORD_BYTES COUNT PARTITIONS` prints the seconds it took.
+"""
+
+import sys
+import time
+
+import confluent_kafka
+
+CHUNK = 10_000
+
+
+def produce(bootstrap: str, topic: str, record_bytes: int, count: int, partitions: int) -> float:
+    """Seconds from the first record handed over to the last one acknowledged."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "1",
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    producer.list_topics(topic, timeout=10)
+    value = bytes(range(256)) * (record_bytes // 256 + 1)
+    chunk = [{"value": value[:record_bytes], "partition": n % partitions} for n in range(CHUNK)]
+    began = time.perf_counter()
+    for _ in range(count // CHUNK):
+        while producer.produce_batch(topic, chunk) < CHUNK:
+            raise SystemExit("the client's queue is full: give it more room")
+        while len(producer) > 800_000:
+            producer.poll(0.01)
+    if producer.flush(120):
+        raise SystemExit("not everything was acknowledged within two minutes")
+    return time.perf_counter() - began
+
+
+def consume(bootstrap: str, topic: str, record_bytes: int, count: int, partitions: int) -> float:
+    """Seconds from the assignment to the last of `count` records."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 1_048_576,
+            "queued.min.messages": 1_000_000,
+            "auto.offset.reset": "earliest",
+            "check.crcs": False,
+        }
+    )
+    began = time.perf_counter()
+    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(partitions)])
+    read = 0
+    while read < count:
+        messages = consumer.consume(CHUNK, timeout=30)
+        if not messages:
+            raise SystemExit(f"no record for 30 s after {read} of {count}")
+        read += len(messages)
+    seconds = time.perf_counter() - began
+    consumer.close()
+    return seconds
+
+
+if __name__ == "__main__":
+    name, bootstrap, topic, *numbers = sys.argv[1:]
+    run = {"produce": produce, "consume": consume}[name]
+    print(run(bootstrap, topic, *map(int, numbers)))

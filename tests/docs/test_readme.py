@@ -1,0 +1,82 @@
+"""The README's code blocks run as they stand, but for the port, which is one that is free."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BIN = Path(sys.executable).parent
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def _blocks(language: str, containing: str) -> str:
+    found = [text for kind, text in BLOCKS if kind == language and containing in text]
+    assert len(found) == 1, f"one {language} block with {containing!r}, not {len(found)}"
+    return found[0]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _process_group(command: list[str], cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A command whose children, the node among them, all end with the block."""
+    process = subprocess.Popen(
+        command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    assert [line.split()[1] for line in BLOCKS[0][1].splitlines()] == ["demo", "test"]
+    assert README.startswith("```sh\nmake demo")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
+    port = _free_port()
+    env = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "TAILRACE_BOOTSTRAP": f"127.0.0.1:{port}"}
+    shell = _blocks("sh", "tailrace serve").replace(
+        "tailrace serve --dev", f"tailrace serve --dev --listen 127.0.0.1:{port}"
+    )
+    (tmp_path / "spark_tour.py").write_text(_blocks("python", "local_session").replace("9092", str(port)))
+    script = f"set -eu\n{shell}\n{sys.executable} spark_tour.py\nkill %1\nwait\necho tour is over\n"
+    bash = shutil.which("bash")
+    assert bash is not None
+    with _process_group([bash, "-m", "-c", script], tmp_path, env) as process:
+        said, _ = process.communicate(timeout=240)
+    assert "tour is over" in said, said
+    for text in ("hello", "good morning", "alice", "greetings"):
+        assert text in said, said
+    assert re.search(r"\|\s*alice\|\s*hello\|\s*\d+\|\s*\d+\|", said), said
+
+
+def test_the_fixture_of_the_tour_gives_a_node(tmp_path: Path) -> None:
+    head = "from tailrace.client.blocking import Producer\n\n\n"
+    (tmp_path / "test_tour.py").write_text(head + _blocks("python", "tailrace_cluster"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

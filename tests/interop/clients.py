@@ -1,0 +1,348 @@
+"""Foreign clients behind one small face, so that every test runs with each of them."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import aiokafka
+import confluent_kafka
+import kafka
+
+DEADLINE_S = 60
+"""A test gives up here. No verdict depends on how fast something is."""
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Message(NamedTuple):
+    """A record as an application sees it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Member(Protocol):
+    """One consumer in a group."""
+
+    def poll(self) -> list[Message]:
+        """What has arrived, after a short wait. Must be called again and again: it keeps the member alive."""
+        ...
+
+    def assignment(self) -> set[int]: ...
+
+    def close(self) -> None: ...
+
+
+class Client(Protocol):
+    """A client library or program."""
+
+    name: str
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None: ...
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        """The first `count` records of partition 0."""
+        ...
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member: ...
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Ask again until the condition holds; fail with `what` if it never does."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
+
+
+class ConfluentMember:
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        settings: dict[str, str | int] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 10_000,
+        }
+        self._consumer = confluent_kafka.Consumer(settings)
+        self._consumer.subscribe([topic])
+
+    def poll(self) -> list[Message]:
+        return [_from_confluent(m) for m in self._consumer.consume(100, timeout=0.1)]
+
+    def assignment(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _from_confluent(message: confluent_kafka.Message) -> Message:
+    assert message.error() is None, message.error()
+    headers = tuple((key, value) for key, value in message.headers() or ())
+    return Message(message.key(), message.value(), headers)
+
+
+class Confluent:
+    name = "confluent-kafka"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True, "linger.ms": 5}
+        )
+        faults: list[object] = []
+        for message in messages:
+            producer.produce(
+                topic,
+                key=message.key,
+                value=message.value,
+                headers=list(message.headers),
+                on_delivery=lambda fault, _: faults.append(fault) if fault else None,
+            )
+        assert producer.flush(DEADLINE_S) == 0
+        assert not faults
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+        )
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+        messages: list[Message] = []
+        wait_until(
+            lambda: messages.extend(_from_confluent(m) for m in consumer.consume(count, 0.2)) or len(messages) >= count,
+            f"{count} records by {self.name}",
+        )
+        consumer.close()
+        return messages
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return ConfluentMember(bootstrap, topic, group)
+
+
+class KafkaPythonMember:
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=500,
+        )
+
+    def poll(self) -> list[Message]:
+        polled = self._consumer.poll(timeout_ms=100)
+        return [_from_kafka_python(record) for records in polled.values() for record in records]
+
+    def assignment(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _from_kafka_python(record: object) -> Message:
+    return Message(record.key, record.value, tuple(record.headers))  # type: ignore[attr-defined]
+
+
+class KafkaPython:
+    name = "kafka-python"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, linger_ms=5
+        )
+        sent = [producer.send(topic, key=m.key, value=m.value, headers=list(m.headers)) for m in messages]
+        for future in sent:
+            future.get(timeout=DEADLINE_S)
+        producer.close()
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        partition = kafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        messages: list[Message] = []
+
+        def enough() -> bool:
+            for records in consumer.poll(timeout_ms=200).values():
+                messages.extend(_from_kafka_python(record) for record in records)
+            return len(messages) >= count
+
+        wait_until(enough, f"{count} records by {self.name}")
+        consumer.close()
+        return messages
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return KafkaPythonMember(bootstrap, topic, group)
+
+
+class AiokafkaMember:
+    """An aiokafka consumer on an event loop that turns while it is polled."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._consumer = self._loop.run_until_complete(self._start(bootstrap, topic, group))
+
+    async def _start(self, bootstrap: str, topic: str, group: str) -> aiokafka.AIOKafkaConsumer:
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=500,
+        )
+        # start() waits for the first assignment, which needs the other members' loops to turn: do not wait here.
+        self._starting = asyncio.ensure_future(consumer.start())
+        await asyncio.sleep(0)
+        return consumer
+
+    def poll(self) -> list[Message]:
+        return self._loop.run_until_complete(self._poll())
+
+    async def _poll(self) -> list[Message]:
+        await asyncio.wait([self._starting], timeout=0.1)
+        if not self._starting.done():
+            return []
+        self._starting.result()
+        polled = await self._consumer.getmany(timeout_ms=100)
+        return [Message(r.key, r.value, tuple(r.headers)) for records in polled.values() for r in records]
+
+    def assignment(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._consumer.stop())
+        self._loop.close()
+
+
+class Aiokafka:
+    name = "aiokafka"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        asyncio.run(self._produce(bootstrap, topic, messages, codec))
+
+    async def _produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=True,
+        )
+        async with producer:
+            for m in messages:
+                await producer.send_and_wait(topic, key=m.key, value=m.value, headers=list(m.headers))
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        return asyncio.run(self._consume(bootstrap, topic, count))
+
+    async def _consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        async with consumer, asyncio.timeout(DEADLINE_S):
+            partition = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            records = [await consumer.getone() for _ in range(count)]
+        return [Message(r.key, r.value, tuple(r.headers)) for r in records]
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return AiokafkaMember(bootstrap, topic, group)
+
+
+class KcatMember:
+    """`kcat -G`: its standard error tells the assignments, its standard output the records."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._process = subprocess.Popen(
+            [
+                *("kcat", "-b", bootstrap, "-G", group, "-J", "-u"),
+                *("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000", topic),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        assert self._process.stderr
+        self._streams = {self._process.stdout: "", self._process.stderr: ""}
+        self._assigned: set[int] = set()
+
+    def _read_lines(self, stream: object) -> list[str]:
+        import os
+
+        os.set_blocking(stream.fileno(), False)  # type: ignore[attr-defined]
+        try:
+            chunk = os.read(stream.fileno(), 1 << 20).decode()  # type: ignore[attr-defined]
+        except BlockingIOError:
+            return []
+        *lines, self._streams[stream] = (self._streams[stream] + chunk).split("\n")  # type: ignore[index]
+        return lines
+
+    def poll(self) -> list[Message]:
+        time.sleep(0.05)
+        for line in self._read_lines(self._process.stderr):
+            if "rebalanced" in line:
+                told = line.partition("assigned:")[2] if "revoked" not in line else ""
+                self._assigned = {int(word.split("]")[0]) for word in told.split("[")[1:]}
+        return [_from_kcat(line) for line in self._read_lines(self._process.stdout) if line.startswith("{")]
+
+    def assignment(self) -> set[int]:
+        return set(self._assigned)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=DEADLINE_S)
+
+
+def _from_kcat(line: str) -> Message:
+    record = json.loads(line)
+    flat = record.get("headers") or []
+    headers = tuple(
+        (key, None if value is None else value.encode()) for key, value in zip(flat[::2], flat[1::2], strict=True)
+    )
+    key, value = record["key"], record["payload"]
+    return Message(None if key is None else key.encode(), None if value is None else value.encode(), headers)
+
+
+class Kcat:
+    name = "kcat"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        for message in messages:  # headers are per run, and so is "no key"
+            command = ["kcat", "-b", bootstrap, "-P", "-t", topic, "-p", "0", "-z", codec, "-Z"]
+            for name, value in message.headers:
+                command += ["-H", name if value is None else f"{name}={value.decode()}"]
+            text = (message.value or b"").decode()
+            if message.key is not None:
+                command += ["-K", "\t"]
+                text = f"{message.key.decode()}\t{text}"
+            # -l sends a line as a message without waiting for more of them.
+            done = subprocess.run(command, input=text + "\n", capture_output=True, text=True, timeout=DEADLINE_S)
+            assert done.returncode == 0, done.stderr
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        done = subprocess.run(
+            ["kcat", "-b", bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-J", "-e"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return [_from_kcat(line) for line in done.stdout.splitlines()]
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return KcatMember(bootstrap, topic, group)
+
+
+CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat())
+
+
+def absent(client: Client) -> str | None:
+    """Why this client cannot be run here, with the command that would bring it; None if it can."""
+    if client.name == "kcat" and shutil.which("kcat") is None:
+        return "kcat is not installed: apt-get install kcat"
+    return None

@@ -1,0 +1,60 @@
+"""A group of two members of each client: partitions are shared, move when a member leaves, and no record is missed."""
+
+import pytest
+
+from interop.clients import CLIENTS, Client, Member, Message, absent, wait_until
+from tailrace.client.blocking import Admin, Producer
+from tailrace.testing import Cluster
+
+PARTITIONS = 4
+
+
+def _send(bootstrap: str, topic: str, values: range) -> None:
+    with Producer(bootstrap) as producer:
+        for value in values:
+            producer.send(topic, value=str(value).encode(), partition=value % PARTITIONS)
+        producer.flush()
+
+
+def _poll_until(members: list[Member], seen: list[Message], holds, what: str) -> None:  # type: ignore[no-untyped-def]
+    def condition() -> bool:
+        for member in members:
+            seen.extend(member.poll())
+        return bool(holds())
+
+    wait_until(condition, what)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: Client) -> None:
+    if why := absent(client):
+        pytest.skip(why)
+    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"shared-{client.name}", f"group-{client.name}"
+    with Admin(bootstrap) as admin:
+        admin.create_topics({topic: PARTITIONS})
+    seen: list[Message] = []
+    first = client.join(bootstrap, topic, group)
+    everything = set(range(PARTITIONS))
+    _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all partitions")
+    _send(bootstrap, topic, range(40))
+    _poll_until([first], seen, lambda: len(seen) >= 40, "the first member reads all records")
+
+    second = client.join(bootstrap, topic, group)
+    both = [first, second]
+
+    def shared() -> bool:
+        a, b = first.assignment(), second.assignment()
+        return a | b == everything and not a & b and bool(a) and bool(b)
+
+    _poll_until(both, seen, shared, "two members share the partitions")
+    _send(bootstrap, topic, range(40, 80))
+    wanted = {str(value).encode() for value in range(80)}
+    _poll_until(both, seen, lambda: {m.value for m in seen} >= wanted, "the two read what is sent to any partition")
+
+    second.close()
+    _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all again")
+    _send(bootstrap, topic, range(80, 120))
+    wanted = {str(value).encode() for value in range(120)}
+    _poll_until([first], seen, lambda: {m.value for m in seen} >= wanted, "nothing is missed")
+    first.close()
