@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("TAILRACE_DEBUG", "1")
+from tailrace.protocol.schema import protect_values
+
+protect_values()  # assigning to a message is a mistake that only tests can afford to look for
 
 settings.register_profile(
     "tailrace",

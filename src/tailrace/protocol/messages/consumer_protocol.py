@@ -1,0 +1,63 @@
+"""What classic consumers tell each other through JoinGroup and SyncGroup: an int16 version, then the message.
+
+The broker keeps these bytes without looking inside; clients and tools that describe a group read them.
+"""
+
+from struct import Struct
+from typing import TypeVar
+
+from tailrace.model.errors import MalformedMessage
+from tailrace.protocol.primitives import Buffer, too_short
+from tailrace.protocol.schema import Int32, decode_from, encode_bytes, field, message, schema_of, struct
+
+T = TypeVar("T")
+
+PROTOCOL_TYPE = "consumer"
+"""The group's protocol type when its members speak this protocol."""
+
+_VERSION = Struct(">h")
+
+
+@struct
+class ConsumerTopicPartitions:
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: tuple[Int32, ...]
+
+
+@message(versions="0-3")
+class ConsumerProtocolSubscription:
+    """What a member wants. v1 adds what it owns (KIP-429), v2 since when, v3 where it is (KIP-881)."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned_partitions: tuple[ConsumerTopicPartitions, ...] = field(versions="1+", default=())
+    generation_id: Int32 = field(versions="2+", default=-1)
+    rack_id: str | None = field(versions="3+", default=None)
+
+
+@message(versions="0-3")
+class ConsumerProtocolAssignment:
+    """What a member gets from the leader of its group."""
+
+    assigned_partitions: tuple[ConsumerTopicPartitions, ...]
+    user_data: bytes | None = None
+
+
+def encode_prefixed(value: object, version: int) -> bytes:
+    """The message behind its version."""
+    return _VERSION.pack(version) + encode_bytes(value, version)
+
+
+def decode_prefixed(cls: type[T], data: Buffer) -> T:
+    """The message behind a version prefix. A newer version than ours is read as our newest; the rest is left unread.
+
+    Newer versions only append fields, so members of different ages can share a group. Raises MalformedMessage.
+    """
+    if len(data) < _VERSION.size:
+        too_short(cls.__name__, 0)
+    (version,) = _VERSION.unpack_from(data)
+    if version < 0:
+        raise MalformedMessage(f"{cls.__name__}: version {version}")
+    return decode_from(cls, min(version, schema_of(cls).versions.last), data, _VERSION.size)[0]

@@ -1,0 +1,153 @@
+"""Fetch (1): a long poll for record batches, by consumers and by followers."""
+
+from collections.abc import Sequence
+
+from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Records, Uuid, field, message, struct
+
+
+@struct
+class ReplicaState:
+    """The follower that asks, and the epoch of its registration (KIP-903); consumers have -1."""
+
+    replica_id: Int32 = field(versions="15+", default=-1)
+    replica_epoch: Int64 = field(versions="15+", default=-1)
+
+
+@struct
+class FetchPartition:
+    """From where to read one partition, and what the reader believes about leadership and its own log.
+
+    v9 adds the leader epoch (KIP-320), v12 the epoch of the last fetched record (KIP-595), v18 what the follower
+    believes the high watermark to be, so that a stale one is answered at once (KIP-1166).
+    """
+
+    partition: Int32
+    current_leader_epoch: Int32 = field(versions="9+", default=-1)
+    fetch_offset: Int64
+    last_fetched_epoch: Int32 = field(versions="12+", default=-1)
+    log_start_offset: Int64 = field(versions="5+", default=-1)
+    partition_max_bytes: Int32
+    replica_directory_id: Uuid = field(versions="17+", tag=0, default=ZERO_UUID)
+    high_watermark: Int64 = field(versions="18+", tag=1, default=9223372036854775807)
+
+
+@struct
+class FetchTopic:
+    """Partitions to read of one topic: by name, or from v13 by id (KIP-516)."""
+
+    topic: str = field(versions="4-12", default="")
+    topic_id: Uuid = field(versions="13+", default=ZERO_UUID)
+    partitions: Sequence[FetchPartition]
+
+
+@struct
+class ForgottenTopic:
+    """Partitions that leave the fetch session (KIP-227)."""
+
+    topic: str = field(versions="7-12", default="")
+    topic_id: Uuid = field(versions="13+", default=ZERO_UUID)
+    partitions: tuple[Int32, ...] = field(versions="7+", default=())
+
+
+@message(api_key=1, versions="4-18", flexible="12+")
+class FetchRequest:
+    """A long poll for record batches. Answered as soon as `min_bytes` can be read, else after `max_wait_ms`.
+
+    v7 adds fetch sessions (KIP-227), v11 the reader's rack (KIP-392), v13 topic ids (KIP-516), v15 moves the replica id
+    into `replica_state` (KIP-903).
+    """
+
+    cluster_id: str | None = field(versions="12+", tag=0, default=None)
+    replica_id: Int32 = field(versions="4-14", default=-1)
+    replica_state: ReplicaState = field(versions="15+", tag=1, default=ReplicaState())
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Int32 = 0x7FFFFFFF
+    isolation_level: Int8 = 0
+    session_id: Int32 = field(versions="7+", default=0)
+    session_epoch: Int32 = field(versions="7+", default=-1)
+    topics: tuple[FetchTopic, ...]
+    forgotten_topics_data: tuple[ForgottenTopic, ...] = field(versions="7+", default=())
+    rack_id: str = field(versions="11+", default="")
+
+
+@struct
+class EpochEndOffset:
+    """Where the follower's log parts from the leader's (KIP-595)."""
+
+    epoch: Int32 = field(versions="12+", default=-1)
+    end_offset: Int64 = field(versions="12+", default=-1)
+
+
+@struct
+class LeaderIdAndEpoch:
+    """A newer leader, told with error 6 or 74 so that the reader need not ask for metadata (KIP-951)."""
+
+    leader_id: Int32 = field(versions="12+", default=-1)
+    leader_epoch: Int32 = field(versions="12+", default=-1)
+
+
+@struct
+class SnapshotId:
+    """The snapshot that a follower must load because the log no longer reaches back (KIP-630)."""
+
+    end_offset: Int64 = -1
+    epoch: Int32 = -1
+
+
+@struct
+class AbortedTransaction:
+    """A transaction whose records from `first_offset` to its marker a read-committed reader skips."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+@struct
+class PartitionData:
+    """What was read of one partition. v11 adds the replica to read from instead (KIP-392).
+
+    `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last.
+    """
+
+    partition_index: Int32
+    error_code: Int16 = 0
+    high_watermark: Int64
+    last_stable_offset: Int64 = -1
+    log_start_offset: Int64 = field(versions="5+", default=-1)
+    diverging_epoch: EpochEndOffset = field(versions="12+", tag=0, default=EpochEndOffset())
+    current_leader: LeaderIdAndEpoch = field(versions="12+", tag=1, default=LeaderIdAndEpoch())
+    snapshot_id: SnapshotId = field(versions="12+", tag=2, default=SnapshotId())
+    aborted_transactions: tuple[AbortedTransaction, ...] | None
+    preferred_read_replica: Int32 = field(versions="11+", default=-1)
+    records: Records = None
+
+
+@struct
+class FetchableTopicResponse:
+    """Partitions of one topic; in an incremental answer only those with news."""
+
+    topic: str = field(versions="4-12", default="")
+    topic_id: Uuid = field(versions="13+", default=ZERO_UUID)
+    partitions: Sequence[PartitionData]
+
+
+@struct
+class NodeEndpoint:
+    """Where a leader listens (KIP-951)."""
+
+    node_id: Int32 = field(versions="16+", default=0)
+    host: str = field(versions="16+", default="")
+    port: Int32 = field(versions="16+", default=0)
+    rack: str | None = field(versions="16+", default=None)
+
+
+@message(api_key=1, versions="4-18", flexible="12+")
+class FetchResponse:
+    """Record batches. v7 adds the session and its errors (KIP-227), v16 where new leaders listen (KIP-951)."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = field(versions="7+", default=0)
+    session_id: Int32 = field(versions="7+", default=0)
+    responses: tuple[FetchableTopicResponse, ...]
+    node_endpoints: tuple[NodeEndpoint, ...] = field(versions="16+", tag=0, default=())

@@ -1,0 +1,95 @@
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them."""
+
+from tailrace.protocol.schema import Int16, Int32, field, message, struct
+
+
+@message(api_key=16, versions="0-5", flexible="3+")
+class ListGroupsRequest:
+    """Asks for the groups that this broker coordinates. v4 filters by state (KIP-518), v5 by type (KIP-848)."""
+
+    states_filter: tuple[str, ...] = field(versions="4+", default=())
+    types_filter: tuple[str, ...] = field(versions="5+", default=())
+
+
+@struct
+class ListedGroup:
+    """A group in short."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str = field(versions="4+", default="")
+    group_type: str = field(versions="5+", default="")
+
+
+@message(api_key=16, versions="0-5", flexible="3+")
+class ListGroupsResponse:
+    """The groups that this broker coordinates."""
+
+    throttle_time_ms: Int32 = field(versions="1+", default=0)
+    error_code: Int16 = 0
+    groups: tuple[ListedGroup, ...]
+
+
+@message(api_key=15, versions="0-6", flexible="5+")
+class DescribeGroupsRequest:
+    """Asks for all about some groups, all of which this broker must coordinate."""
+
+    groups: tuple[str, ...]
+    include_authorized_operations: bool = field(versions="3+", default=False)
+
+
+@struct
+class DescribedGroupMember:
+    """A member, with its subscription and assignment as the members encoded them."""
+
+    member_id: str
+    group_instance_id: str | None = field(versions="4+", default=None)
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+@struct
+class DescribedGroup:
+    """A classic group. v6 adds an error message and tells a missing group (69) from a dead one (KIP-1043)."""
+
+    error_code: Int16 = 0
+    error_message: str | None = field(versions="6+", default=None)
+    group_id: str
+    group_state: str
+    protocol_type: str
+    protocol_data: str
+    members: tuple[DescribedGroupMember, ...]
+    authorized_operations: Int32 = field(versions="3+", default=-2147483648)
+
+
+@message(api_key=15, versions="0-6", flexible="5+")
+class DescribeGroupsResponse:
+    """The groups asked for, in the order of the request."""
+
+    throttle_time_ms: Int32 = field(versions="1+", default=0)
+    groups: tuple[DescribedGroup, ...]
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsRequest:
+    """Deletes groups that have no members, with their offsets (KIP-229)."""
+
+    groups_names: tuple[str, ...]
+
+
+@struct
+class DeletableGroupResult:
+    """Whether one group is gone."""
+
+    group_id: str
+    error_code: Int16 = 0
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsResponse:
+    """Group by group, whether it is gone."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[DeletableGroupResult, ...]

@@ -1,0 +1,107 @@
+"""CreateTopics (19) and DeleteTopics (20)."""
+
+from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Uuid, field, message, struct
+
+
+@struct
+class CreatableReplicaAssignment:
+    """The brokers for one partition, the preferred leader first."""
+
+    partition_index: Int32
+    broker_ids: tuple[Int32, ...]
+
+
+@struct
+class CreatableTopicConfig:
+    """A setting of the new topic."""
+
+    name: str
+    value: str | None
+
+
+@struct
+class CreatableTopic:
+    """A topic to create; -1 partitions or replicas mean the default of the cluster, or that `assignments` says."""
+
+    name: str
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: tuple[CreatableReplicaAssignment, ...]
+    configs: tuple[CreatableTopicConfig, ...]
+
+
+@message(api_key=19, versions="2-7", flexible="5+")
+class CreateTopicsRequest:
+    """Creates topics, or only checks whether it could."""
+
+    topics: tuple[CreatableTopic, ...]
+    timeout_ms: Int32 = 60000
+    validate_only: bool = False
+
+
+@struct
+class CreatableTopicConfigs:
+    """A setting that the new topic has."""
+
+    name: str = field(versions="5+", default="")
+    value: str | None = field(versions="5+", default="")
+    read_only: bool = field(versions="5+", default=False)
+    config_source: Int8 = field(versions="5+", default=-1)
+    is_sensitive: bool = field(versions="5+", default=False)
+
+
+@struct
+class CreatableTopicResult:
+    """One topic: its id (v7), and what it has (v5), or why it could not be created."""
+
+    name: str
+    topic_id: Uuid = field(versions="7+", default=ZERO_UUID)
+    error_code: Int16 = 0
+    error_message: str | None
+    topic_config_error_code: Int16 = field(versions="5+", tag=0, default=0)
+    num_partitions: Int32 = field(versions="5+", default=-1)
+    replication_factor: Int16 = field(versions="5+", default=-1)
+    configs: tuple[CreatableTopicConfigs, ...] | None = field(versions="5+", default=())
+
+
+@message(api_key=19, versions="2-7", flexible="5+")
+class CreateTopicsResponse:
+    """Topic by topic, what became of it."""
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[CreatableTopicResult, ...]
+
+
+@struct
+class DeleteTopicState:
+    """A topic to delete, by name or by id."""
+
+    name: str | None = field(versions="6+", default=None)
+    topic_id: Uuid = field(versions="6+", default=ZERO_UUID)
+
+
+@message(api_key=20, versions="1-6", flexible="4+")
+class DeleteTopicsRequest:
+    """Deletes topics. v6 can name them by id (KIP-516)."""
+
+    topics: tuple[DeleteTopicState, ...] = field(versions="6+", default=())
+    topic_names: tuple[str, ...] = field(versions="1-5", default=())
+    timeout_ms: Int32
+
+
+@struct
+class DeletableTopicResult:
+    """Whether one topic is gone."""
+
+    name: str | None = field(nullable="6+")
+    topic_id: Uuid = field(versions="6+", default=ZERO_UUID)
+    error_code: Int16 = 0
+    error_message: str | None = field(versions="5+", default=None)
+
+
+@message(api_key=20, versions="1-6", flexible="4+")
+class DeleteTopicsResponse:
+    """Topic by topic, whether it is gone."""
+
+    throttle_time_ms: Int32 = 0
+    responses: tuple[DeletableTopicResult, ...]

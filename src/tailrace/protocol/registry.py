@@ -1,0 +1,98 @@
+"""The table of requests: which key means what, in which versions. The one owner of API keys and versions."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.messages import (
+    api_versions,
+    configs,
+    coordinators,
+    fetch,
+    groups,
+    leader_epochs,
+    list_offsets,
+    membership,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
+
+
+class Api(NamedTuple):
+    """One kind of request. Versions `min_version` to `max_version` are served, `advertised_min` and up announced."""
+
+    key: int
+    name: str
+    request: type[Any]
+    response: type[Any]
+    min_version: int
+    max_version: int
+    advertised_min: int
+    flexible_from: int
+
+    def serves(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+
+_PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (
+    (produce.ProduceRequest, produce.ProduceResponse),
+    (fetch.FetchRequest, fetch.FetchResponse),
+    (list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse),
+    (metadata.MetadataRequest, metadata.MetadataResponse),
+    (offsets.OffsetCommitRequest, offsets.OffsetCommitResponse),
+    (offsets.OffsetFetchRequest, offsets.OffsetFetchResponse),
+    (coordinators.FindCoordinatorRequest, coordinators.FindCoordinatorResponse),
+    (membership.JoinGroupRequest, membership.JoinGroupResponse),
+    (membership.HeartbeatRequest, membership.HeartbeatResponse),
+    (membership.LeaveGroupRequest, membership.LeaveGroupResponse),
+    (membership.SyncGroupRequest, membership.SyncGroupResponse),
+    (groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+    (groups.ListGroupsRequest, groups.ListGroupsResponse),
+    (api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse),
+    (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
+    (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
+    (producer_ids.InitProducerIdRequest, producer_ids.InitProducerIdResponse),
+    (leader_epochs.OffsetForLeaderEpochRequest, leader_epochs.OffsetForLeaderEpochResponse),
+    (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
+    (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+)
+
+_ADVERTISED_MIN = {0: 0}
+"""librdkafka turns codecs off unless Produce is announced from version 0 (KAFKA-18659). 0 to 2 are refused."""
+
+
+def _api(request: type[Any], response: type[Any]) -> Api:
+    schema = schema_of(request)
+    key, versions = schema.api_key, schema.versions
+    assert key is not None
+    assert schema_of(response).versions == versions
+    return Api(
+        key=key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        min_version=versions.first,
+        max_version=versions.last,
+        advertised_min=_ADVERTISED_MIN.get(key, versions.first),
+        flexible_from=schema.flexible.first,
+    )
+
+
+APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (_api(*pair) for pair in _PAIRS)})
+
+_BY_CLASS = {cls: api for api in APIS.values() for cls in (api.request, api.response)}
+
+
+def request_type(key: int) -> type[Any]:
+    """The request class of an API key. Raises KeyError for a key that is not served."""
+    return APIS[key].request
+
+
+def api_of(cls: type[Any]) -> Api:
+    """The API that a request or response class belongs to. Raises KeyError for any other class."""
+    return _BY_CLASS[cls]

@@ -1,0 +1,205 @@
+"""Very many small structs without an object for each: the partitions of a large Fetch.
+
+Decoding 10,000 partitions to objects takes 2 to 4 ms. As rows they take 0.02 ms: their bytes are copied and checked to
+be of one size each, and an object is made when somebody asks for one. That works if all tag sections are empty, and
+every array or records field is null in all of them, or empty in all of them; otherwise the decoder makes objects.
+
+`Rows.column` and `Rows.from_columns` are for code that handles whole columns, and need numpy; nothing else here does.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from struct import Struct
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from tailrace.protocol.declaration import REQUIRED, Array, Fixed, RecordBytes, Schema, schema_of
+from tailrace.protocol.source import Layout, Source, length_code
+
+if TYPE_CHECKING:
+    import numpy
+
+T = TypeVar("T")
+
+ROWS_FROM = 50
+"""Below this many structs objects are as fast."""
+
+_LENGTH_BYTES = {"B": 1, "i": 4}
+_NUMPY_CODES = {"b": "i1", "h": ">i2", "i": ">i4", "q": ">i8", "B": "u1", "?": "?", "16s": "V16"}
+
+
+class Stride:
+    """How structs of one class lie on the wire in one version, if all of them have the same size."""
+
+    __slots__ = (
+        "_sized",
+        "cls",
+        "codes",
+        "fixed_defaults",
+        "flexible",
+        "make_maker",
+        "names",
+        "record",
+        "size",
+        "sized_names",
+    )
+
+    def __init__(self, schema: Schema, version: int, flexible: bool) -> None:
+        layout = Layout(schema, version, flexible)
+        self.cls = schema.cls
+        self.flexible = flexible
+        fixed = [field for field in layout.plain if isinstance(field.type, Fixed)]
+        self.fixed_defaults = [(field.name, field.default) for field in fixed]
+        self.sized_names = [field.name for field in layout.plain if not isinstance(field.type, Fixed)]
+        self.names: list[str] = []
+        self.codes: list[str] = []
+        self._sized: list[tuple[int, str, Any]] = []
+        for field in layout.plain:
+            code = field.type.code if isinstance(field.type, Fixed) else length_code(field.type, flexible)
+            if not isinstance(field.type, Fixed):
+                nothing = memoryview(b"") if isinstance(field.type, RecordBytes) else ()
+                self._sized.append((Struct(">" + "".join(self.codes)).size, code, nothing))
+            self.names.append(field.name)
+            self.codes.append(code)
+        if flexible:
+            self.codes.append("B")
+        self.record = Struct(">" + "".join(self.codes))
+        self.size = self.record.size
+        self.make_maker = self._compile_maker(layout)
+
+    def _compile_maker(self, layout: Layout) -> Callable[..., Callable[[Iterable[tuple[Any, ...]]], list[Any]]]:
+        """A function of the sized fields' values; it gives one that makes objects of unpacked rows."""
+        source = Source(new=object.__new__)
+        line, block = source.line, source.block
+        columns = ["_" if name in self.sized_names else f"c_{name}" for name in self.names]
+        with block(f"def make_maker({', '.join(self.sized_names)}):"):
+            with block("def make(rows):"):
+                line("made = []")
+                with block(f"for {', '.join([*columns, '_'] if self.flexible else columns)}, in rows:"):
+                    line(f"v = new({source.constant(self.cls, 'class')})")
+                    for name, column in zip(self.names, columns, strict=True):
+                        line(f"v.{name} = {name if column == '_' else column}")
+                    for field in layout.tagged + layout.absent:
+                        line(f"v.{field.name} = {source.constant(field.default, field.name)}")
+                    line("v.unknown_tags = ()")
+                    line("made.append(v)")
+                line("return made")
+            line("return make")
+        return source.compile("make_maker", f"rows of {self.cls.__name__}")
+
+    def sized_values(self, raw: bytes) -> list[Any] | None:
+        """What the arrays and records of each row are, null or empty; None unless all rows agree and have no tags."""
+        count = len(raw) // self.size
+        if self.flexible and raw[self.size - 1 :: self.size].count(0) != count:
+            return None
+        values = []
+        lowest = 0 if self.flexible else -1
+        for offset, code, nothing in self._sized:
+            prefix = raw[offset : offset + _LENGTH_BYTES[code]]
+            length = int.from_bytes(prefix, "big", signed=not self.flexible)
+            if length - lowest not in (0, 1):
+                return None
+            if any(raw[offset + place :: self.size].count(byte) != count for place, byte in enumerate(prefix)):
+                return None
+            values.append(None if length == lowest else nothing)
+        return values
+
+    def dtype(self) -> "numpy.dtype[Any]":
+        import numpy
+
+        names = [*self.names, "tag section"] if self.flexible else self.names
+        return numpy.dtype([(name, _NUMPY_CODES[code]) for name, code in zip(names, self.codes, strict=True)])
+
+
+@cache
+def stride_of(schema: Schema, version: int, flexible: bool) -> Stride | None:
+    """None if the structs cannot all have one size: one has a string or a struct in it."""
+    plain = Layout(schema, version, flexible).plain
+    if not plain or not all(isinstance(field.type, (Fixed, Array, RecordBytes)) for field in plain):
+        return None
+    return Stride(schema, version, flexible)
+
+
+class Rows(Sequence[T]):
+    """Structs that are made when asked for: one by its index, or all by an iteration. Equal to their tuple."""
+
+    __slots__ = ("_all", "_make", "raw", "stride")
+
+    def __init__(self, stride: Stride, raw: bytes, sized: list[Any]) -> None:
+        self.stride = stride
+        self.raw = raw
+        self._make: Callable[[Iterable[tuple[Any, ...]]], list[T]] = stride.make_maker(*sized)
+        self._all: tuple[T, ...] | None = None
+
+    @classmethod
+    def from_columns(
+        cls, message: type, version: int, struct: type[T], count: int, columns: Mapping[str, Any]
+    ) -> "Rows[T]":
+        """`count` structs for one version of a message; each column is an array or one number.
+
+        Fields without a column have their default; arrays and records are null.
+        """
+        import numpy
+
+        flexible = schema_of(message).flexible.has(version)
+        stride = stride_of(schema_of(struct), version, flexible)
+        assert stride is not None, f"{struct.__name__} has no fixed size"
+        table = numpy.zeros(count, stride.dtype())
+        for name in stride.sized_names:
+            table[name] = 0 if flexible else -1
+        for name, default in stride.fixed_defaults:
+            if name in columns or default is not REQUIRED:
+                table[name] = columns.get(name, default)
+            else:
+                raise TypeError(f"{struct.__name__} needs the column {name}")
+        raw = table.tobytes()
+        sized = stride.sized_values(raw)
+        assert sized is not None
+        return cls(stride, raw, sized)
+
+    def column(self, name: str) -> "numpy.ndarray[Any, Any]":
+        """A fixed field of all structs, as a numpy array (big endian, read only)."""
+        import numpy
+
+        return numpy.frombuffer(self.raw, self.stride.dtype())[name]
+
+    def __len__(self) -> int:
+        return len(self.raw) // self.stride.size
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._made())
+
+    def _made(self) -> tuple[T, ...]:
+        if self._all is None:
+            self._all = tuple(self._make(self.stride.record.iter_unpack(self.raw)))
+        return self._all
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return self._made()[index]
+        place = range(len(self))[index] * self.stride.size
+        return self._make([self.stride.record.unpack_from(self.raw, place)])[0]
+
+    def __eq__(self, other: object) -> bool:
+        return self._made() == (other._made() if isinstance(other, Rows) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._made())
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._made(),)
+
+
+def read_rows(data: memoryview, position: int, count: int, stride: Stride) -> Rows[Any] | None:
+    """`count` structs as rows, or None if they are not of one size. They may reach past the end of `data`."""
+    raw = bytes(data[position : position + count * stride.size])
+    if len(raw) != count * stride.size:
+        return None
+    sized = stride.sized_values(raw)
+    return None if sized is None else Rows(stride, raw, sized)

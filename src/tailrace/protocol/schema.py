@@ -1,0 +1,162 @@
+"""Messages as values: how they are declared, and how they become bytes and come back.
+
+    @message(api_key=12, versions="0-4", flexible="4+")
+    class HeartbeatRequest:
+        group_id: str
+        generation_id: Int32
+        member_id: str
+        group_instance_id: str | None = field(versions="3+", default=None)
+
+One declaration serves all versions. Codecs are compiled when a (message, version) is first used.
+"""
+
+import struct as _struct
+from typing import TypeVar
+
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.protocol.declaration import (
+    ZERO_UUID,
+    Field,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    Schema,
+    UInt16,
+    UInt32,
+    Uuid,
+    Versions,
+    field,
+    message,
+    protect_values,
+    replace,
+    schema_of,
+    struct,
+    unknown_tags,
+)
+from tailrace.protocol.decoder import Decoder, compile_decoder
+from tailrace.protocol.encoder import Encoder, compile_encoder
+from tailrace.protocol.primitives import Buffer, UnknownTags
+
+__all__ = (
+    "MAX_ELEMENTS",
+    "ZERO_UUID",
+    "Buffer",
+    "Field",
+    "Float64",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
+    "Records",
+    "Schema",
+    "UInt16",
+    "UInt32",
+    "UnknownTags",
+    "Uuid",
+    "Versions",
+    "decode",
+    "decode_from",
+    "encode",
+    "encode_bytes",
+    "encode_into",
+    "field",
+    "message",
+    "protect_values",
+    "replace",
+    "schema_of",
+    "struct",
+    "unknown_tags",
+)
+
+T = TypeVar("T")
+
+MAX_ELEMENTS = 200_000
+"""Array elements and tagged fields that one message may have, all arrays together.
+
+What takes 1 byte on the wire may take a hundred in memory."""
+
+
+def encode(value: object, version: int) -> list[Buffer]:
+    """The message's bytes, in chunks. Records and other long bytes are in the list themselves, not copied.
+
+    A field that this version does not have is not written. Raises KafkaError UNSUPPORTED_VERSION for a version that the
+    message does not have, INVALID_REQUEST for a value that has no form in it: null where null is not allowed, a number
+    too large.
+    """
+    parts: list[Buffer] = []
+    chunks: list[Buffer] = []
+    encode_into(value, version, parts, chunks)
+    if parts or not chunks:
+        chunks.append(b"".join(parts))
+    return chunks
+
+
+def encode_bytes(value: object, version: int) -> bytes:
+    """The message's bytes in one piece."""
+    chunks = encode(value, version)
+    return bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+
+
+def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:
+    """As `encode`, behind what is in `parts` already. What `parts` holds afterwards belongs behind `chunks`."""
+    schema: Schema = value.__schema__  # type: ignore[attr-defined]
+    try:
+        encoder = schema.encoders[version]
+    except KeyError:
+        encoder = _encoder_of(schema, version)
+    try:
+        encoder(value, parts, chunks)
+    except (_struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{schema.name} v{version} cannot be encoded: {error}") from error
+
+
+def decode(cls: type[T], version: int, data: Buffer, position: int = 0, *, max_elements: int = MAX_ELEMENTS) -> T:
+    """The message in `data` from `position` to the end. Records in it are views into `data`; all else is copied.
+
+    Raises MalformedMessage if the bytes are not exactly one such message, whatever they are.
+    """
+    value, stop = decode_from(cls, version, data, position, max_elements=max_elements)
+    if stop != len(data):
+        raise MalformedMessage(f"{cls.__name__} v{version}: {len(data) - stop} bytes too many")
+    return value
+
+
+def decode_from(
+    cls: type[T], version: int, data: Buffer, position: int = 0, *, max_elements: int = MAX_ELEMENTS
+) -> tuple[T, int]:
+    """The message at `position`, and the position behind it."""
+    schema: Schema = cls.__schema__  # type: ignore[attr-defined]
+    try:
+        decoder = schema.decoders[version]
+    except KeyError:
+        decoder = _decoder_of(schema, version)
+    try:
+        value, stop, _ = decoder(data if type(data) is memoryview else memoryview(data), position, max_elements)
+    except (_struct.error, IndexError) as error:
+        raise MalformedMessage(f"{schema.name} v{version}: the bytes end too early") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{schema.name} v{version}: a string is not UTF-8") from error
+    return value, stop
+
+
+def _encoder_of(schema: Schema, version: int) -> Encoder:
+    _check_version(schema, version)
+    encoder: Encoder = compile_encoder(schema, version)
+    schema.encoders[version] = encoder
+    return encoder
+
+
+def _decoder_of(schema: Schema, version: int) -> Decoder:
+    _check_version(schema, version)
+    decoder: Decoder = compile_decoder(schema, version)
+    schema.decoders[version] = decoder
+    return decoder
+
+
+def _check_version(schema: Schema, version: int) -> None:
+    if not schema.versions.has(version):
+        known = f"{schema.versions.first} to {schema.versions.last}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{schema.name} has versions {known}, not {version}")

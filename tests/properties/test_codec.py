@@ -1,0 +1,131 @@
+"""What holds of the codec for every served API and version, whatever the value and whatever the bytes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.model.errors import MalformedMessage
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.headers import decode_request_header
+from tailrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_prefixed,
+)
+from tailrace.protocol.primitives import write_tag_section
+from tailrace.protocol.registry import APIS
+from tailrace.protocol.schema import decode, encode, encode_bytes, unknown_tags
+from tailrace.testing.strategies import messages
+
+CASES = [
+    (cls, version)
+    for api in APIS.values()
+    for cls in (api.request, api.response)
+    for version in range(api.min_version, api.max_version + 1)
+]
+CASES += [(cls, version) for cls in (ConsumerProtocolSubscription, ConsumerProtocolAssignment) for version in range(4)]
+FLEXIBLE_CASES = [(cls, version) for cls, version in CASES if schema_of(cls).flexible.has(version)]
+
+
+def case_id(part: Any) -> str:
+    return part.__name__ if isinstance(part, type) else f"v{part}"
+
+
+every_case = pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)
+every_flexible_case = pytest.mark.parametrize(("cls", "version"), FLEXIBLE_CASES, ids=case_id)
+
+
+def quick(examples: int) -> settings:
+    return settings(max_examples=examples, deadline=None, database=None)
+
+
+def value_or_malformed(cls: type, version: int, data: bytes) -> Any:
+    try:
+        return decode(cls, version, data)
+    except MalformedMessage:
+        return None
+
+
+@every_case
+def test_a_value_survives_the_wire_and_no_part_of_it_passes_for_the_whole(cls: type, version: int) -> None:
+    @quick(4)
+    @given(messages(cls, version))
+    def check(value: Any) -> None:
+        data = encode_bytes(value, version)
+        assert decode(cls, version, data) == value
+        assert decode(cls, version, b"before" + data, 6) == value
+        assert b"".join(encode(value, version)) == data
+        for size in range(len(data)):
+            with pytest.raises(MalformedMessage):
+                decode(cls, version, data[:size])
+        with pytest.raises(MalformedMessage, match="too many"):
+            decode(cls, version, data + b"\0")
+
+    check()
+
+
+@every_case
+def test_bytes_with_a_few_wrong_ones_are_a_value_or_malformed(cls: type, version: int) -> None:
+    @quick(8)
+    @given(messages(cls, version), st.data())
+    def check(value: Any, data: st.DataObject) -> None:
+        damaged = bytearray(encode_bytes(value, version))
+        places = st.integers(0, max(0, len(damaged) - 1))
+        for place, byte in data.draw(
+            st.lists(st.tuples(places, st.sampled_from(b"\x00\x01\x7f\x80\xfe\xff")), max_size=4)
+        ):
+            damaged[place : place + 1] = bytes([byte])
+        read = value_or_malformed(cls, version, bytes(damaged))
+        if read is not None:
+            assert decode(cls, version, encode_bytes(read, version)) == read
+
+    check()
+
+
+@every_case
+def test_any_bytes_are_a_value_or_malformed(cls: type, version: int) -> None:
+    @quick(10)
+    @given(st.binary(max_size=80))
+    def check(data: bytes) -> None:
+        value_or_malformed(cls, version, data)
+
+    check()
+
+
+@every_flexible_case
+def test_unknown_tagged_fields_survive(cls: type, version: int) -> None:
+    @quick(2)
+    @given(messages(cls, version), st.dictionaries(st.integers(10_000, 0xFFFFFFFF), st.binary(max_size=9), min_size=1))
+    def check(value: Any, tags: dict[int, bytes]) -> None:
+        unknown = tuple(sorted(tags.items()))
+        # Every message ends with its own tag section; here it is empty if no tagged field is set.
+        plain = encode_bytes(value, version)
+        if plain[-1:] != b"\0" or any(field.tag is not None for field in schema_of(cls).fields):
+            return
+        extended = plain[:-1] + write_tag_section([], unknown)
+        read = decode(cls, version, extended)
+        assert unknown_tags(read) == unknown
+        assert encode_bytes(read, version) == extended
+
+    check()
+
+
+@settings(database=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_request_header_or_malformed(data: bytes) -> None:
+    try:
+        _, position = decode_request_header(data)
+    except MalformedMessage:
+        return
+    assert 0 < position <= len(data)
+
+
+@settings(database=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_subscription_or_malformed(data: bytes) -> None:
+    try:
+        decode_prefixed(ConsumerProtocolSubscription, data)
+    except MalformedMessage:
+        return

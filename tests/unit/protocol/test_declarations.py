@@ -1,0 +1,127 @@
+"""Our declarations against Kafka's own: the JSON definitions that kafka-python carries in its package."""
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from tailrace.protocol.declaration import (
+    BOOL,
+    REQUIRED,
+    Array,
+    Blob,
+    Field,
+    Fixed,
+    Nested,
+    RecordBytes,
+    Schema,
+    Text,
+    Versions,
+    WireType,
+    schema_of,
+)
+from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from tailrace.protocol.registry import APIS
+
+MESSAGES = [cls for api in APIS.values() for cls in (api.request, api.response)]
+CONSUMER_PROTOCOL = [ConsumerProtocolSubscription, ConsumerProtocolAssignment]
+
+NEWER_THAN_OURS = {"ListOffsetsRequest", "ListOffsetsResponse", "InitProducerIdRequest", "InitProducerIdResponse"}
+"""Kafka has a version more: ListOffsets v11 (tiered storage) and InitProducerId v6 (two-phase commit)."""
+
+WIRE_TYPES: Mapping[str, WireType] = {
+    "int8": Fixed("b", 1),
+    "int16": Fixed("h", 2),
+    "int32": Fixed("i", 4),
+    "int64": Fixed("q", 8),
+    "uuid": Fixed("16s", 16),
+    "bool": BOOL,
+    "string": Text(),
+    "bytes": Blob(),
+    "records": RecordBytes(),
+}
+
+Definition = dict[str, Any]
+
+
+def kafka_definition(name: str) -> Definition:
+    text = (files("kafka.protocol.schemas") / "resources" / f"{name}.json").read_text()
+    definition: Definition = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return definition
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def within(versions: Versions, served: Versions) -> list[int]:
+    return [version for version in range(served.first, served.last + 1) if versions.has(version)]
+
+
+@pytest.mark.parametrize("cls", MESSAGES + CONSUMER_PROTOCOL, ids=lambda cls: cls.__name__)
+def test_fields_are_kafkas(cls: type) -> None:
+    definition, schema = kafka_definition(cls.__name__), schema_of(cls)
+    shared = {part["name"]: part["fields"] for part in definition.get("commonStructs", ())}
+    compare_fields(schema, definition["fields"], schema.versions, schema.versions, shared)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+def test_key_and_versions_are_kafkas(cls: type) -> None:
+    definition, schema = kafka_definition(cls.__name__), schema_of(cls)
+    assert schema.api_key == definition["apiKey"]
+    newest = 1 if cls.__name__ in NEWER_THAN_OURS else 0
+    valid = Versions.parse(definition["validVersions"])
+    assert schema.versions == Versions(valid.first, valid.last - newest)
+    assert schema.flexible == Versions.parse(definition["flexibleVersions"])
+
+
+def compare_fields(
+    schema: Schema, definitions: list[Definition], served: Versions, there: Versions, shared: Mapping[str, Any]
+) -> None:
+    """`there` are the versions in which the struct itself can occur."""
+    definitions = [one for one in definitions if within(Versions.parse(one["versions"]), served)]
+    assert [field.name for field in schema.fields] == [snake_case(one["name"]) for one in definitions]
+    for field, one in zip(schema.fields, definitions, strict=True):
+        where = f"{schema.name}.{field.name}"
+        versions = Versions.parse(one["versions"])
+        common = [version for version in within(versions, served) if there.has(version)]
+        assert [version for version in within(field.versions, served) if there.has(version)] == common, where
+        nullable = Versions.parse(one.get("nullableVersions", "none"))
+        for version in common:
+            assert field.nullable.has(version) == nullable.has(version), f"{where} v{version}"
+        assert field.tag == one.get("tag"), where
+        compare_type(field, one, served, shared)
+        if field.default is not REQUIRED and not isinstance(field.type, (Array, Nested)):
+            assert field.default == kafka_default(one), where
+        assert field.default is not REQUIRED or one.get("default") is None, where
+
+
+def compare_type(field: Field, one: Definition, served: Versions, shared: Mapping[str, Any]) -> None:
+    name, kind = one["type"], field.type
+    if name.startswith("[]"):
+        assert isinstance(kind, Array)
+        name, kind = name[2:], kind.element
+    if isinstance(kind, Nested):
+        compare_fields(kind.schema, one.get("fields") or shared[name], served, field.versions, shared)
+    else:
+        assert kind == WIRE_TYPES[name], field.name
+
+
+def kafka_default(one: Definition) -> object:
+    stated = one.get("default")
+    if stated == "null" or one["type"] == "records":
+        return None
+    match one["type"]:
+        case "string":
+            return stated or ""
+        case "bytes":
+            return b""
+        case "uuid":
+            return bytes(16)
+        case "bool":
+            return str(stated).lower() == "true"
+        case _:
+            return int(str(stated or 0), 0)

@@ -1,0 +1,54 @@
+import pytest
+
+from tailrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tailrace.protocol.registry import APIS, api_of, request_type
+
+SERVED = {
+    0: ("Produce", 3, 13),
+    1: ("Fetch", 4, 18),
+    2: ("ListOffsets", 1, 10),
+    3: ("Metadata", 0, 13),
+    8: ("OffsetCommit", 2, 10),
+    9: ("OffsetFetch", 1, 10),
+    10: ("FindCoordinator", 0, 6),
+    11: ("JoinGroup", 0, 9),
+    12: ("Heartbeat", 0, 4),
+    13: ("LeaveGroup", 0, 5),
+    14: ("SyncGroup", 0, 5),
+    15: ("DescribeGroups", 0, 6),
+    16: ("ListGroups", 0, 5),
+    18: ("ApiVersions", 0, 4),
+    19: ("CreateTopics", 2, 7),
+    20: ("DeleteTopics", 1, 6),
+    22: ("InitProducerId", 0, 5),
+    23: ("OffsetForLeaderEpoch", 2, 4),
+    32: ("DescribeConfigs", 1, 4),
+    42: ("DeleteGroups", 0, 2),
+    60: ("DescribeCluster", 0, 2),
+}
+
+
+def test_the_served_versions_are_those_we_promise() -> None:
+    assert {key: (api.name, api.min_version, api.max_version) for key, api in APIS.items()} == SERVED
+
+
+def test_only_produce_is_announced_from_below_what_is_served() -> None:
+    lower = {api.name: api.advertised_min for api in APIS.values() if api.advertised_min != api.min_version}
+    assert lower == {"Produce": 0}
+    assert not APIS[0].serves(2)
+    assert APIS[0].serves(3)
+
+
+@pytest.mark.parametrize("key", APIS)
+def test_request_and_response_belong_to_their_api(key: int) -> None:
+    api = APIS[key]
+    assert request_type(key) is api.request
+    assert api_of(api.request) is api_of(api.response) is api
+
+
+def test_what_is_not_served_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        request_type(4)
+    with pytest.raises(KeyError):
+        api_of(int)
+    assert api_of(ProduceRequest).response is ProduceResponse
