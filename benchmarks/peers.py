@@ -52,4 +52,4 @@ def mock_cluster() -> Iterator[Peer]:
 def tailrace(durability: str) -> Iterator[Peer]:
     """One node of ours."""
     with Cluster(brokers=1, config={"log.durability": durability}) as cluster:
-        yield Peer(name=f"tailrace {durability}", bootstrap=cluster.bootstrap_servers, pid=cluster.pid(0))
+        yield Peer(name=f"tailrace {durability}", bootstrap=cluster.bootstrap_servers, pid=cluster.process_id(0))

@@ -287,6 +287,7 @@ def main() -> None:
     finally:
         with steps.step("Stopping the node"):
             cluster.stop()
+            cluster.close()
     for name, seconds in steps.seconds.items():
         console.print(f"  {seconds:6.1f} s  {name}")
     console.print(f"Results: {OUTPUT / 'delays.parquet'} and {chart}")

@@ -1,0 +1,127 @@
+"""What a read covers, asked of the cluster on Spark's driver: which partitions there are, and where its ends lie."""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+
+from tailrace.client.blocking import Admin
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
+from tailrace.spark.offsets import EARLIEST, LATEST, Offsets
+from tailrace.spark.options import Position, SourceOptions, Subscription, fault
+
+_log = logging.getLogger(__name__)
+
+
+class Planner:
+    """Answers the questions of one query. Holds a connection; `close` ends it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._admin = Admin(options.bootstrap_servers)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition of the subscription that exists now, sorted. Raises KafkaError(3) for an unknown topic."""
+        subscription = self._options.subscription
+        if subscription.assigned is not None:
+            return self._assigned(subscription.assigned)
+        topics = self._topics(subscription)
+        described = self._admin.describe_topics(topics) if topics else []
+        return sorted(
+            TopicPartition(topic.name, partition.partition) for topic in described for partition in topic.partitions
+        )
+
+    def _assigned(self, assigned: frozenset[TopicPartition]) -> list[TopicPartition]:
+        described = self._admin.describe_topics(sorted({tp.topic for tp in assigned}))
+        existing = {TopicPartition(t.name, p.partition) for t in described for p in t.partitions}
+        if missing := sorted(assigned - existing):
+            named = ", ".join(map(str, missing))
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"option assign: there is no partition {named}")
+        return sorted(assigned)
+
+    def _topics(self, subscription: Subscription) -> list[str]:
+        if subscription.topics is not None:
+            return sorted(set(subscription.topics))
+        pattern = re.compile(subscription.pattern or "")
+        names = (topic.name for topic in self._admin.list_topics())
+        return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name))
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that can still be read, per partition."""
+        return self._offsets(dict.fromkeys(partitions, EARLIEST))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record that may be read, per partition."""
+        return self._offsets(dict.fromkeys(partitions, LATEST))
+
+    def _offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if not specs:
+            return {}
+        return {tp: listed.offset for tp, listed in self._admin.list_offsets(specs).items()}
+
+    def resolve(
+        self, position: Position, partitions: Iterable[TopicPartition], *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        """The position as an offset for each of the partitions."""
+        name = "startingOffsets" if is_start else "endingOffsets"
+        wanted = list(partitions)
+        if position.timestamp is not None:
+            return self._by_timestamp(dict.fromkeys(wanted, position.timestamp), is_start=is_start)
+        if position.timestamps is not None:
+            self._must_name_all(f"{name}ByTimestamp", position.timestamps, wanted)
+            return self._by_timestamp(position.timestamps, is_start=is_start)
+        if position.offsets is None:
+            return self._offsets(dict.fromkeys(wanted, position.everywhere))
+        self._must_name_all(name, position.offsets, wanted)
+        symbolic = {tp: offset for tp, offset in position.offsets.items() if offset < 0}
+        return {**position.offsets, **self._offsets(symbolic)}
+
+    @staticmethod
+    def _must_name_all(option: str, given: Offsets, partitions: list[TopicPartition]) -> None:
+        odd = sorted(str(tp) for tp in given.keys() ^ set(partitions))
+        if odd:
+            raise fault(option, f"must name exactly the partitions that are read; it differs in {', '.join(odd)}")
+
+    def _by_timestamp(self, timestamps: Mapping[TopicPartition, int], *, is_start: bool) -> dict[TopicPartition, int]:
+        """The first offset at or after each time; where there is none, the latest, or an error if a start wants it."""
+        found = self._offsets(timestamps)
+        missing = sorted(tp for tp, offset in found.items() if offset < 0)
+        if missing and is_start and self._options.by_timestamp_strategy == "error":
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{missing[0]} has no record at or after timestamp {timestamps[missing[0]]};"
+                " to start at its end instead say startingOffsetsByTimestampStrategy=latest",
+            )
+        return {**found, **self.latest(missing)}
+
+    def check_loss(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """`start`, moved up where records below the log start are gone.
+
+        Only records below the log start are lost: gaps above it come from compaction and transaction markers. Raises
+        KafkaError(OFFSET_OUT_OF_RANGE) instead under failOnDataLoss.
+        """
+        behind = [tp for tp in end if tp in start and start[tp] < end[tp]]
+        log_starts = self.earliest(behind)
+        checked = dict(start)
+        for tp in behind:
+            if start[tp] < log_starts[tp]:
+                self._report_loss(f"{tp}: the records from offset {start[tp]} to {log_starts[tp] - 1} are gone")
+                checked[tp] = min(log_starts[tp], end[tp])
+        return checked
+
+    def check_end(self, start: Offsets, latest: Offsets) -> None:
+        """A log that ends before a position already read was made anew: report it."""
+        for tp, end in latest.items():
+            if end < start.get(tp, 0):
+                self._report_loss(f"{tp} ends at offset {end}, before {start[tp]} where this query stands")
+
+    def _report_loss(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{what} (removed by retention or with their topic); to go on without them say failOnDataLoss=false",
+            )
+        _log.warning("data loss: %s", what)

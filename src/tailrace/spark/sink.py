@@ -1,0 +1,173 @@
+"""The Spark sink: Arrow batches become record batches without a Python object per row.
+
+At least once: a task that Spark runs again writes its rows again. A request that is retried does not, since the
+producer is idempotent. A task answers only when everything it wrote is acknowledged by all in-sync replicas.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tailrace.client.arrow import Partitions, partition_batches, partitions_for_keys
+from tailrace.client.blocking import Producer, RecordMetadata
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.compression import Codec
+from tailrace.spark.options import SinkOptions
+
+BATCH_BYTES = 900_000
+"""Below the default of max.message.bytes (1,048,588), with room for the batch's header and for codecs that expand."""
+
+_CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+_TYPES = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task has written and seen acknowledged."""
+
+    rows: int
+
+
+def check_schema(schema: StructType, options: SinkOptions) -> None:
+    """Raises KafkaError(INVALID_REQUEST) that names the column unless the sink can write such rows.
+
+    Columns that the sink does not know are ignored, as in Spark's connector.
+    """
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "value" not in types:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a row needs the column `value`, a string or binary")
+    if "topic" not in types and options.topic is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "say where to: option topic, or a column `topic`")
+    for name, allowed in _TYPES.items():
+        if name in types and types[name] not in allowed:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"column {name!r} must be {' or '.join(allowed)}, not {types[name]}"
+            )
+
+
+class _Writer:
+    """Writes Arrow batches on an executor. What both writers share; it is pickled to the tasks."""
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        check_schema(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _Task(self._options)
+        rows = 0
+        for batch in iterator:
+            task.send(batch)
+            rows += batch.num_rows
+        task.finish()
+        return Written(rows)
+
+
+class TailraceWriter(_Writer, DataSourceArrowWriter):
+    """A batch write."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what the tasks wrote is acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing can be taken back: a log is only appended to."""
+
+
+class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A streaming write."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Nothing to do: what the tasks wrote is acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing can be taken back: Spark runs the batch again, and its rows are written again."""
+
+
+_producers: dict[tuple[int, str], Producer] = {}
+
+
+def _producer(options: SinkOptions) -> Producer:
+    """This process's producer for the cluster; Spark reuses its workers, and forks them: hence the process id."""
+    key = (os.getpid(), options.bootstrap_servers)
+    if key not in _producers:
+        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0)
+    return _producers[key]
+
+
+class _Task:
+    """One task's writing."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._producer = _producer(options)
+        self._sent: list[Future[RecordMetadata]] = []
+        self._partition_counts: dict[str, int] = {}
+        self._keyless = os.getpid()
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Hand a batch's rows over, each to its topic."""
+        if not batch.num_rows:
+            return
+        if self._options.topic is not None:
+            self._send_to(self._options.topic, batch)
+            return
+        topics = batch.column("topic")
+        if topics.null_count:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "column 'topic' is null in a row and there is no option topic")
+        for topic in pc.unique(topics).to_pylist():
+            self._send_to(topic, batch.filter(pc.equal(topics, topic)))
+
+    def _send_to(self, topic: str, batch: pa.RecordBatch) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        built = partition_batches(
+            columns.get("key"),
+            columns["value"],
+            self._partitions(topic, batch.num_rows, columns),
+            headers=columns.get("headers") if self._options.include_headers else None,
+            default_timestamp=time.time_ns() // 1_000_000,
+            max_bytes=BATCH_BYTES,
+            codec=_CODECS[self._options.compression],
+        )
+        for made in built:
+            self._sent.append(self._producer.send_batch(topic, made.partition, made.batch))
+
+    def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
+        """Where each row goes: its own column `partition`, else its key's hash, else one per batch in turn."""
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = self._producer.partition_count(topic)
+        count = self._partition_counts[topic]
+        self._keyless += 1
+        keyless = self._keyless % count
+        key = columns.get("key")
+        by_key = np.full(rows, keyless) if key is None else partitions_for_keys(key, count, keyless=keyless)
+        named = columns.get("partition")
+        if named is None:
+            return by_key
+        is_null = named.is_null().to_numpy(zero_copy_only=False)
+        chosen = np.where(is_null, by_key, named.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
+        if illegal := [int(number) for number in np.unique(chosen) if not 0 <= number < count]:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"column 'partition' names partition {illegal[0]} of topic {topic!r}, which has {count}",
+            )
+        return chosen
+
+    def finish(self) -> None:
+        """Return when everything is acknowledged; raise the first failure."""
+        self._producer.flush()
+        for sent in self._sent:
+            sent.result()

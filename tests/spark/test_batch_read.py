@@ -1,0 +1,197 @@
+"""`spark.read.format("tailrace")`, found by Spark itself: nothing here registers or imports it."""
+
+import inspect
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.reading import positions
+from tailrace.client.blocking import Admin, Producer
+from tailrace.spark.source import TailraceDataSource
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Load = Callable[..., DataFrame]
+Send = Callable[..., None]
+
+
+def test_a_batch_reads_everything_by_default(load: Load, send: Send) -> None:
+    send(range(5), partition=0)
+    send(range(5, 8), partition=2)
+    assert positions(load()) == [(0, n, str(n)) for n in range(5)] + [(2, n, str(5 + n)) for n in range(3)]
+
+
+def test_the_rows_are_those_of_sparks_kafka_connector(load: Load, bootstrap: str, topic: str) -> None:
+    """Trap 2: the Arrow schema must be exactly what Spark derives, or the read fails."""
+    with Producer(bootstrap) as producer:
+        headers = (("a", b"1"), ("b", None), ("a", b""))
+        producer.send(topic, b"value", key=b"key", partition=1, headers=headers, timestamp=1_700_000_000_123)
+        producer.send(topic, None, key=None, partition=1, timestamp=1_700_000_000_124)
+        producer.flush()
+    frame = load(includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    first, second = sorted(frame.collect(), key=lambda row: row.offset)
+    assert (bytes(first.key), bytes(first.value)) == (b"key", b"value")
+    assert (first.topic, first.partition, first.offset, first.timestampType) == (topic, 1, 0, 0)
+    moment = frame.selectExpr("offset", "unix_millis(timestamp)").collect()
+    assert dict(tuple(row) for row in moment) == {0: 1_700_000_000_123, 1: 1_700_000_000_124}
+    assert [(h.key, None if h.value is None else bytes(h.value)) for h in first.headers] == list(headers)
+    assert (second.key, second.value) == (None, None)
+    assert not second.headers
+
+
+def test_only_the_columns_of_the_users_schema_are_read(load: Load, send: Send) -> None:
+    send(range(3))
+    frame = load("offset bigint, value binary")
+    assert frame.columns == ["offset", "value"]
+    assert sorted((row.offset, bytes(row.value)) for row in frame.collect()) == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+def test_large_arrow_types_are_served_where_the_session_asks(spark: SparkSession, load: Load, send: Send) -> None:
+    send(range(3))
+    name = "spark.sql.execution.arrow.useLargeVarTypes"
+    spark.conf.set(name, "true")
+    try:
+        assert len(positions(load())) == 3
+    finally:
+        spark.conf.unset(name)
+
+
+def test_explicit_offsets_bound_a_read(load: Load, send: Send, topic: str) -> None:
+    for partition in range(3):
+        send(range(10), partition=partition)
+    start = json.dumps({topic: {"0": 3, "1": -2, "2": 9}})
+    end = json.dumps({topic: {"0": 5, "1": 1, "2": -1}})
+    found = [(p, o) for p, o, _ in positions(load(startingOffsets=start, endingOffsets=end))]
+    assert found == [(0, 3), (0, 4), (1, 0), (2, 9)]
+
+
+def test_timestamps_bound_a_read(load: Load, send: Send) -> None:
+    send(range(3), timestamp=1000)
+    send(range(3, 6), timestamp=2000)
+    send(range(6, 9), timestamp=3000)
+    found = positions(load(startingTimestamp=1500, endingTimestamp=3000, startingOffsetsByTimestampStrategy="latest"))
+    assert [offset for _, offset, _ in found] == [3, 4, 5]
+
+
+def test_a_start_after_every_record_is_an_error_unless_latest_is_asked_for(load: Load, send: Send) -> None:
+    send(range(3), timestamp=1000)
+    with pytest.raises(PySparkException, match="startingOffsetsByTimestampStrategy=latest"):
+        load(startingTimestamp=5000).count()
+    assert load(startingTimestamp=5000, startingOffsetsByTimestampStrategy="latest").count() == 0
+
+
+def test_timestamps_per_partition(load: Load, send: Send, topic: str) -> None:
+    for partition in range(3):
+        send(range(2), partition=partition, timestamp=1000)
+        send(range(2, 4), partition=partition, timestamp=2000)
+    start = json.dumps({topic: {"0": 0, "1": 1001, "2": 2000}})
+    found = [(p, o) for p, o, _ in positions(load(startingOffsetsByTimestamp=start))]
+    assert found == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3)]
+
+
+def test_many_tasks_read_one_partition_without_gap_or_double(load: Load, send: Send) -> None:
+    send(range(1000))
+    frame = load(minPartitions=7)
+    assert frame.rdd.getNumPartitions() == 7
+    assert [offset for _, offset, _ in positions(frame)] == list(range(1000))
+    assert load(maxRecordsPerPartition=300).rdd.getNumPartitions() == 4
+
+
+def test_small_partitions_share_a_task(load: Load, send: Send) -> None:
+    for partition in range(3):
+        send(range(2), partition=partition)
+    assert load().rdd.getNumPartitions() <= 2
+
+
+def test_compressed_records_are_read(load: Load, bootstrap: str, topic: str) -> None:
+    expected = []
+    for number, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
+        with Producer(bootstrap, compression=codec) as producer:
+            producer.send(topic, codec.encode() * 50, partition=0)
+            producer.flush()
+        expected.append((0, number, codec * 50))
+    assert positions(load()) == expected
+
+
+def test_several_topics_by_name_and_by_pattern(spark: SparkSession, bootstrap: str, admin: Admin) -> None:
+    admin.create_topics({"pattern-a": 1, "pattern-b": 1, "another": 1})
+    with Producer(bootstrap) as producer:
+        for name in ("pattern-a", "pattern-b", "another"):
+            producer.send(name, name.encode())
+        producer.flush()
+
+    def topics(option: str, value: str) -> set[str]:
+        reader = spark.read.format("tailrace").option("kafka.bootstrap.servers", bootstrap).option(option, value)
+        return {row.topic for row in reader.load().collect()}
+
+    assert topics("subscribePattern", "pattern-.*") == {"pattern-a", "pattern-b"}
+    assert topics("subscribe", "another, pattern-a") == {"another", "pattern-a"}
+    assert topics("assign", '{"pattern-b": [0]}') == {"pattern-b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": "latest"}, "cannot start at latest"),
+        ({"subscribe": "no-such-topic"}, "no-such-topic"),
+        ({"kafka.group.instance": "x", "minPartitions": "none"}, "minPartitions"),
+    ],
+)
+def test_a_mistake_fails_at_planning_and_names_the_option(load: Load, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException, match=said):
+        load(**options).count()
+
+
+def test_an_unknown_column_is_refused(load: Load) -> None:
+    with pytest.raises(PySparkException, match="no column 'price'"):
+        load("price double").count()
+
+
+def test_records_that_retention_took_are_reported_and_may_be_skipped(load: Load, topic: str) -> None:
+    start = json.dumps({topic: {"0": 5, "1": 0, "2": 0}})
+    with pytest.raises(PySparkException, match="does not exist|ends at offset|out of range|OUT_OF_RANGE"):
+        load(startingOffsets=start, endingOffsets=json.dumps({topic: {"0": 9, "1": 0, "2": 0}})).count()
+
+
+def test_spark_calls_the_data_source_by_these_parameter_names() -> None:
+    """Trap 1: `schema=` and `overwrite=` are passed by keyword; another name fails with a misleading error."""
+    for method, names in {
+        "reader": ["schema"],
+        "streamReader": ["schema"],
+        "writer": ["schema", "overwrite"],
+        "streamWriter": ["schema", "overwrite"],
+    }.items():
+        assert list(inspect.signature(getattr(TailraceDataSource, method)).parameters)[1:] == names
+    assert TailraceDataSource.name() == "tailrace"  # a classmethod, callable without an instance
+
+
+def test_the_name_kafka_stays_sparks_own(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    """Trap 3: format("kafka") cannot be taken over; ours has its own name and needs no registration."""
+    with pytest.raises(PySparkException):
+        spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+
+
+def test_a_temporary_view_reads_the_topic(spark: SparkSession, bootstrap: str, topic: str, send: Send) -> None:
+    send(range(4))
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW the_topic USING tailrace "
+        f"OPTIONS (`kafka.bootstrap.servers` '{bootstrap}', subscribe '{topic}')"
+    )
+    assert spark.sql("SELECT count(*), max(offset) FROM the_topic").first() == (4, 3)
+
+
+def test_timestamps_are_utc_to_the_millisecond(load: Load, bootstrap: str, topic: str) -> None:
+    moment = datetime(2013, 1, 1, 5, 15, 0, 7000, tzinfo=UTC)
+    with Producer(bootstrap) as producer:
+        producer.send(topic, b"x", timestamp=int(moment.timestamp() * 1000))
+        producer.flush()
+    (row,) = load().selectExpr("date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSS') AS text").collect()
+    assert row.text == "2013-01-01 05:15:00.007"

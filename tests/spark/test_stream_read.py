@@ -1,0 +1,241 @@
+"""`spark.readStream.format("tailrace")`: offsets, limits, restarts, and the traps of Spark's streaming interface."""
+
+import json
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from spark.reading import positions
+from tailrace.client.blocking import Admin
+from tailrace.spark.options import parse_source_options
+from tailrace.spark.planning import Planner
+from tailrace.spark.source import ROW, TailraceStreamReader, Work
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Send = Callable[..., None]
+SCHEMA = StructType([field for field in ROW.fields if field.name in ("partition", "offset", "value")])
+
+
+class Stream:
+    """AvailableNow runs of one query: each reads what is there and ends."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, topic: str, directory: Path) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.directory = directory
+
+    def run(self, **options: object) -> list[dict[str, Any]]:
+        """Run to the present end; return the progress of each batch."""
+        reader = self.spark.readStream.format("tailrace").option("kafka.bootstrap.servers", self.bootstrap)
+        reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        query = (
+            reader.load()
+            .writeStream.format("parquet")
+            .option("path", str(self.directory / "rows"))
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [json.loads(progress.json) for progress in query.recentProgress]
+
+    def rows(self) -> list[tuple[int, int, str]]:
+        return positions(self.spark.read.parquet(str(self.directory / "rows")))
+
+    def offsets(self) -> list[dict[str, dict[str, int]]]:
+        """What Spark has written down for each batch."""
+        files = [path for path in (self.directory / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
+        return [json.loads(path.read_text().splitlines()[2]) for path in sorted(files, key=lambda p: int(p.name))]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path) -> Stream:
+    return Stream(spark, bootstrap, topic, tmp_path)
+
+
+@pytest.fixture
+def reader(bootstrap: str, topic: str) -> TailraceStreamReader:
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    return TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+
+
+def test_available_now_reads_to_the_end_in_limited_batches(stream: Stream, send: Send) -> None:
+    """Trap 10: a source without SupportsTriggerAvailableNow would run one batch and ignore the limit."""
+    for partition in range(3):
+        send(range(100), partition=partition)
+    progress = stream.run(maxOffsetsPerTrigger=70)
+    assert [p["numInputRows"] for p in progress if p["numInputRows"]] == [70, 70, 70, 70, 20]
+    assert [(p, o) for p, o, _ in stream.rows()] == [(p, o) for p in range(3) for o in range(100)]
+
+
+def test_a_restart_goes_on_where_the_checkpoint_ends(stream: Stream, send: Send) -> None:
+    send(range(10))
+    stream.run()
+    send(range(10, 25))
+    stream.run()
+    stream.run()
+    assert [value for _, _, value in stream.rows()] == [str(n) for n in range(25)]
+
+
+def test_offsets_are_sparks_kafka_json_in_one_order_and_never_repeat(stream: Stream, send: Send) -> None:
+    """Trap 4: Spark compares the JSON text; the same positions in another order would run an empty batch."""
+    send(range(30), partition=2)
+    send(range(30), partition=0)
+    stream.run(maxOffsetsPerTrigger=25)
+    written = stream.offsets()
+    assert written[-1] == {stream.topic: {"0": 30, "1": 0, "2": 30}}
+    assert list(written[-1][stream.topic]) == ["0", "1", "2"]
+    assert all(before != after for before, after in pairwise(written))
+
+
+def test_lag_can_be_read_off_the_progress(stream: Stream, send: Send) -> None:
+    send(range(10))
+    (source,) = stream.run()[-1]["sources"]
+    assert source["latestOffset"][stream.topic]["0"] == 10
+    assert source["endOffset"][stream.topic]["0"] == 10
+
+
+def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
+    reader: TailraceStreamReader, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 5: Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
+    looks = []
+    latest = Planner.latest
+    monkeypatch.setattr(Planner, "latest", lambda self, tps: looks.append(1) or latest(self, tps))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert len(looks) > 1
+    send(range(5))
+    looks.clear()
+    assert reader.latestOffset(start, ReadAllAvailable()) != start
+    assert len(looks) == 1
+    reader.stop()
+
+
+def test_initial_offset_may_be_asked_for_again(reader: TailraceStreamReader, send: Send) -> None:
+    """Trap 7."""
+    send(range(5))
+    assert json.dumps(reader.initialOffset()) == json.dumps(reader.initialOffset())
+    reader.stop()
+
+
+def test_equal_offsets_plan_nothing(reader: TailraceStreamReader, send: Send) -> None:
+    """Trap 7: partitions(start, end) may be called with start == end."""
+    send(range(5))
+    start = reader.initialOffset()
+    assert reader.partitions(start, start) == []
+    reader.stop()
+
+
+def test_the_target_of_available_now_is_fixed_before_anything_else(reader: TailraceStreamReader, send: Send) -> None:
+    """Trap 7: prepareForTriggerAvailableNow comes first; what arrives later waits for the next run."""
+    send(range(5))
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    start = reader.initialOffset()
+    send(range(5, 9))
+    (offsets,) = reader.latestOffset(start, limit).values()
+    assert offsets["0"] == 5
+    reader.stop()
+
+
+def test_a_reader_in_use_can_be_pickled_and_its_copy_reads(reader: TailraceStreamReader, send: Send) -> None:
+    """Trap 12: sockets stay behind; what a batch needs is in its partitions."""
+    send(range(5))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(3))
+    (work,) = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    assert isinstance(work, Work)
+    copy = pickle.loads(pickle.dumps(reader))
+    assert [row for batch in copy.read(work) for row in batch.column("offset").to_pylist()] == [0, 1, 2]
+    reader.stop()
+
+
+def test_a_partition_found_later_enters_with_its_first_offset_and_no_rows(
+    reader: TailraceStreamReader, send: Send, topic: str
+) -> None:
+    send(range(5), partition=2)
+    start = {topic: {"0": 0, "1": 0}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {topic: {"0": 0, "1": 0, "2": 0}}
+    assert reader.partitions(start, end) == []
+    after = reader.latestOffset(end, ReadAllAvailable())
+    assert after[topic]["2"] == 5
+    reader.stop()
+
+
+def test_min_offsets_wait_for_enough_records(bootstrap: str, topic: str, send: Send) -> None:
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": "10",
+    }
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(9))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    send(range(9, 10))
+    assert reader.latestOffset(start, ReadAllAvailable())[topic]["0"] == 10
+    reader.stop()
+
+
+def test_a_topic_made_anew_is_reported_as_loss(
+    reader: TailraceStreamReader, admin: Admin, bootstrap: str, topic: str, send: Send
+) -> None:
+    send(range(5))
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    admin.delete_topics([topic])
+    admin.create_topics({topic: 3})
+    with pytest.raises(Exception, match="failOnDataLoss=false"):
+        reader.latestOffset(at, ReadAllAvailable())
+    reader.stop()
+
+
+def test_progress_is_committed_to_the_group_that_is_named(
+    spark: SparkSession, bootstrap: str, topic: str, admin: Admin, stream: Stream, send: Send
+) -> None:
+    """Trap 6: commit() comes one batch late and never for the last batch, so it may lag but never lead."""
+    send(range(40))
+    stream.run(maxOffsetsPerTrigger=10, **{"kafka.group.id": "watchers"})
+    committed = {tp.partition: position.offset for tp, position in admin.group_offsets("watchers").items()}
+    assert committed[0] == 30
+    assert [offset for _, offset, _ in stream.rows()] == list(range(40))
+
+
+def test_a_missing_topic_ends_the_query_with_its_name(stream: Stream) -> None:
+    with pytest.raises(PySparkException, match="no-such-topic"):
+        stream.run(subscribe="no-such-topic")
+
+
+def test_a_continuous_query_sees_records_as_they_come(
+    spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path, send: Send
+) -> None:
+    send(range(3))
+    frame = (
+        spark.readStream.format("tailrace")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    query = frame.writeStream.format("memory").queryName("as_they_come").start()
+    try:
+        query.processAllAvailable()
+        send(range(3, 6))
+        query.processAllAvailable()
+        assert [value for _, _, value in positions(spark.table("as_they_come"))] == [str(n) for n in range(6)]
+    finally:
+        query.stop()
