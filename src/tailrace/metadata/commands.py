@@ -1,0 +1,180 @@
+"""What the controller can be asked for, and what it answers. No wire format here: handlers translate.
+
+A request that fails as a whole is answered with a KafkaError in place of the response.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.metadata.image import ConfigResource, Endpoint
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId, ProducerId, TopicId
+
+DEFAULT_COUNT = -1
+"""A number of partitions or replicas that the cluster is to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaAssignment:
+    """The replicas that a person wants for one partition, the preferred leader first."""
+
+    partition: int
+    broker_ids: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. With assignments, the two counts must be -1."""
+
+    name: str
+    num_partitions: int = DEFAULT_COUNT
+    replication_factor: int = DEFAULT_COUNT
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopics:
+    """Create topics; each succeeds or fails by itself."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+    """Answer as if, and create nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated:
+    """A topic as it was, or would be, created."""
+
+    name: str
+    topic_id: TopicId
+    num_partitions: int
+    replication_factor: int
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRefused:
+    """Why a topic was not created."""
+
+    name: str
+    error: KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsCreated:
+    """One result per name in the request."""
+
+    results: tuple[TopicCreated | TopicRefused, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReference:
+    """A topic by name or by id: exactly one of the two."""
+
+    name: str | None = None
+    topic_id: TopicId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopics:
+    """Delete topics; each succeeds or fails by itself."""
+
+    topics: tuple[TopicReference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeletion:
+    """The fate of one reference; name and id both, when the topic was there."""
+
+    name: str | None
+    topic_id: TopicId | None
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsDeleted:
+    """One result per reference, in order."""
+
+    results: tuple[TopicDeletion, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker:
+    """A broker has started; it stays fenced until `UnfenceBroker`."""
+
+    broker_id: BrokerId
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    log_directories: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBroker:
+    """A registered broker is ready to lead."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBroker:
+    """A registered broker must not lead any more."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered:
+    """The registration that these commands speak of."""
+
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIds:
+    """A broker needs producer ids to give away."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """Producer ids that nobody else will get: `size` of them from `first` on."""
+
+    first: ProducerId
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetConfigs:
+    """Change settings of one topic or broker; None takes a setting back to its default. All or nothing."""
+
+    resource: ConfigResource
+    changes: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizeMetadataVersion:
+    """Write down which records may be in the log. Does nothing in a log that says so already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """It is so."""
+
+
+ControllerCommand = (
+    CreateTopics
+    | DeleteTopics
+    | RegisterBroker
+    | UnfenceBroker
+    | FenceBroker
+    | AllocateProducerIds
+    | SetConfigs
+    | FinalizeMetadataVersion
+)
+ControllerResponse = TopicsCreated | TopicsDeleted | BrokerRegistered | ProducerIdBlock | Done

@@ -1,0 +1,165 @@
+"""The cluster as it stands after some record of the metadata log: an immutable value.
+
+1. An image is a function of the records before it and of nothing else; two nodes at one offset hold equal images.
+2. Records of one batch are applied together or not at all: `apply_all` gives an image only if every record fits.
+3. Images share what did not change. A batch costs a copy of each map it touches, whatever its number of records.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+
+Empty: Mapping[str, str] = MappingProxyType({})
+
+
+class ResourceType(IntEnum):
+    """What a setting belongs to, as on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """One topic or broker, as the owner of settings. The broker of the empty name stands for all of them."""
+
+    type: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a broker listens."""
+
+    listener_name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+    """0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registered broker."""
+
+    broker_id: BrokerId
+    incarnation_id: bytes
+    """16 random bytes per start of the process."""
+    broker_epoch: int
+    """The offset of the registration: rises with each, so that what an earlier process sent can be told apart."""
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    fenced: bool = True
+    """A fenced broker leads nothing and is not shown to clients."""
+    in_controlled_shutdown: bool = False
+    log_directories: tuple[bytes, ...] = ()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """Where it listens under this listener's name."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener_name == listener_name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """A topic and its partitions, by number."""
+
+    name: str
+    topic_id: TopicId
+    partitions: Mapping[int, PartitionState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """All that the cluster has agreed on."""
+
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[TopicId, str] = field(default_factory=dict)
+    confusable_names: Mapping[str, str] = field(default_factory=dict)
+    """Topic names with '.' or '_' by `confusable_form`: two of one form would share a metric name, and are refused."""
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    """The finalized level of each feature; `metadata.version` says which records may be in the log."""
+    next_producer_id: int = 0
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        """The topic of this id, if it exists."""
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        """The state of one partition, if it exists."""
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(partition)
+
+    def overrides(self, resource: ConfigResource) -> Mapping[str, str]:
+        """The settings that were given to this resource itself."""
+        return self.configs.get(resource, Empty)
+
+    def topic_overrides(self, topic: str) -> Mapping[str, str]:
+        """The settings that were given to this topic itself."""
+        return self.overrides(ConfigResource(ResourceType.TOPIC, topic))
+
+    def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
+        """Every partition of the cluster."""
+        for topic in self.topics.values():
+            for number, state in topic.partitions.items():
+                yield topic.topic_id, number, state
+
+    def alive_brokers(self) -> list[BrokerImage]:
+        """The brokers that may lead, by id."""
+        return sorted((broker for broker in self.brokers.values() if broker.is_alive), key=lambda b: b.broker_id)
+
+
+EMPTY_IMAGE = ClusterImage()
+
+
+class ChangedPartition(NamedTuple):
+    """A partition of a topic that is not new, in its new state."""
+
+    topic_partition: TopicPartition
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDelta:
+    """What differs between two images, for those who act on changes."""
+
+    created_topics: tuple[TopicImage, ...] = ()
+    deleted_topics: tuple[TopicImage, ...] = ()
+    """As they were. A topic that was deleted and created again is in both, with two ids."""
+    changed_partitions: tuple[ChangedPartition, ...] = ()
+    changed_configs: tuple[ConfigResource, ...] = ()
+    changed_brokers: tuple[BrokerId, ...] = ()
+    """Registered, changed or gone."""
+
+
+def confusable_form(name: str) -> str | None:
+    """The form that names which differ only in '.' and '_' share, or None for a name with neither."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
+def full_delta(image: ClusterImage) -> ImageDelta:
+    """The delta from nothing to this image: what a node that has just started must act on."""
+    return ImageDelta(
+        created_topics=tuple(image.topics.values()),
+        changed_configs=tuple(image.configs),
+        changed_brokers=tuple(image.brokers),
+    )
+
+
+def sorted_resources(resources: Iterable[ConfigResource]) -> tuple[ConfigResource, ...]:
+    """Resources in a fixed order."""
+    return tuple(sorted(resources))

@@ -1,0 +1,127 @@
+"""The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them (pure).
+
+A topic's setting is its own override, else what the broker was told for all topics, else the default. Those are also
+the setting's synonyms, the one in force first.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from tailrace.model.settings import Setting, Value, attribute_name
+from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as on the wire."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class BrokerSetting(Protocol):
+    """One setting of this broker, in force."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+    @property
+    def value(self) -> Value: ...
+
+    @property
+    def source(self) -> int:
+        """A ConfigSource: stated for this node, or by default."""
+        ...
+
+
+class BrokerSettings(Protocol):
+    """The settings of this broker, as `node` has read them."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic without settings of its own gets."""
+        ...
+
+    def entries(self) -> Iterator[BrokerSetting]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A value that a setting has, or would have without the ones before it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A setting in force."""
+
+    setting: Setting
+    value: str | None
+    source: ConfigSource
+    synonyms: tuple[Synonym, ...]
+    read_only: bool
+
+
+BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cleanup.policy": ("log.cleanup.policy",),
+    "compression.type": ("compression.type",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms",),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
+    "max.message.bytes": ("message.max.bytes",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    "min.insync.replicas": ("min.insync.replicas",),
+    "preallocate": ("log.preallocate",),
+    "retention.bytes": ("log.retention.bytes",),
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.index.bytes": ("log.index.size.max.bytes",),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+}
+"""The broker's settings behind each topic setting; of several units the first one that has a value wins."""
+
+
+def topic_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
+    """Every setting of a topic that has these overrides, by name."""
+    of_broker = {entry.setting.name: entry for entry in broker.entries()}
+    for name in sorted(TOPIC_SETTINGS):
+        setting = TOPIC_SETTINGS[name]
+        synonyms = [
+            Synonym(name=entry.setting.name, value=entry.setting.format(entry.value), source=ConfigSource(entry.source))
+            for broker_name in BROKER_NAMES[name]
+            if (entry := of_broker.get(broker_name)) is not None and entry.value is not None
+        ]
+        value = setting.format(getattr(broker.topic_defaults, attribute_name(name)))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        if name in overrides:
+            value, source = overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+            synonyms.insert(0, Synonym(name=name, value=value, source=source))
+        yield ConfigEntry(setting=setting, value=value, source=source, synonyms=tuple(synonyms), read_only=False)
+
+
+def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
+    """Every setting of this broker, by name. None of them can be changed while it runs."""
+    for entry in broker.entries():
+        setting = entry.setting
+        value, source = setting.format(entry.value), ConfigSource(entry.source)
+        in_force = Synonym(name=setting.name, value=value, source=source)
+        default = Synonym(name=setting.name, value=setting.format(setting.default), source=ConfigSource.DEFAULT_CONFIG)
+        synonyms = (in_force,) if source is ConfigSource.DEFAULT_CONFIG else (in_force, default)
+        yield ConfigEntry(setting=setting, value=value, source=source, synonyms=synonyms, read_only=True)

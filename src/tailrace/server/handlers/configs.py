@@ -1,0 +1,105 @@
+"""DescribeConfigs (32).
+
+v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
+A null list of keys asks for all; keys that do not exist are left out of the answer, as in Kafka.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tailrace.metadata.image import ResourceType
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import topic_name_fault
+from tailrace.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from tailrace.server.config_entries import BrokerSettings, ConfigEntry, broker_entries, topic_entries
+from tailrace.server.context import RequestContext
+from tailrace.server.ports import Controller
+
+
+class DescribeConfigsHandler:
+    """Settings of topics, and of this broker. Each resource has an error of its own."""
+
+    def __init__(self, *, controller: Controller, broker: BrokerSettings) -> None:
+        self._controller = controller
+        self._broker = broker
+
+    def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+        return DescribeConfigsResponse(
+            results=tuple(self._describe(resource, request) for resource in request.resources)
+        )
+
+    def _describe(self, resource: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
+        try:
+            entries = self._entries(resource)
+        except KafkaError as refusal:
+            return DescribeConfigsResult(
+                error_code=refusal.code,
+                error_message=refusal.detail,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=(),
+            )
+        return DescribeConfigsResult(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=tuple(_results(entries, resource.configuration_keys, request)),
+        )
+
+    def _entries(self, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            return self._topic_entries(name)
+        if resource.resource_type == ResourceType.BROKER:
+            return self._broker_entries(name)
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"resources of type {resource.resource_type} have no settings here; ask for topics (2) or brokers (4)",
+        )
+
+    def _topic_entries(self, name: str) -> Iterable[ConfigEntry]:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        image = self._controller.image
+        if name not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic_entries(image.topic_overrides(name), self._broker)
+
+    def _broker_entries(self, name: str) -> Iterable[ConfigEntry]:
+        if not name:
+            # The settings of all brokers together: none are kept in the cluster, each node has its own file.
+            return ()
+        if name != str(self._broker.node_id):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"this is broker {self._broker.node_id}; ask broker {name!r} itself for its settings",
+            )
+        return broker_entries(self._broker)
+
+
+def _results(
+    entries: Iterable[ConfigEntry], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
+) -> Iterator[DescribeConfigsResourceResult]:
+    wanted = None if keys is None else frozenset(keys)
+    for entry in entries:
+        setting = entry.setting
+        if wanted is not None and setting.name not in wanted:
+            continue
+        synonyms = entry.synonyms if request.include_synonyms else ()
+        yield DescribeConfigsResourceResult(
+            name=setting.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=setting.sensitive,
+            synonyms=tuple(DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms),
+            config_type=setting.type,
+            documentation=setting.doc if request.include_documentation else None,
+        )

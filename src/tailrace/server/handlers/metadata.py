@@ -1,0 +1,213 @@
+"""Metadata (3): which topics there are, who leads their partitions, and where the brokers listen.
+
+Topics asked for: v0 an empty list means all; from v1 on null means all and an empty list none. v10 and v11 show topic
+ids in the answer only; from v12 on a topic may be asked for by id alone. v13: an error of the whole answer.
+Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
+replicas; v7 leader epochs; v8 authorized operations.
+
+A topic that is to be created when first asked for is answered after its creation, complete, and not with
+LEADER_NOT_AVAILABLE as in Kafka: the client saves a round trip and a back-off.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicRefused, TopicsCreated
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId, TopicId
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, PartitionState, topic_name_fault
+from tailrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.ports import Controller
+
+NOT_ASKED: Final = -(2**31)
+ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
+
+Without an authorizer everybody may do everything.
+"""
+ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+
+_FIRST_WITH_NULL_FOR_ALL = 1
+_FIRST_WITH_LISTENER_ERROR = 6
+_FIRST_WITH_IDS = 10
+_FIRST_BY_ID = 12
+
+
+class MetadataHandler:
+    """Answers from the committed image; creates topics that are asked for, if both sides want that."""
+
+    def __init__(self, *, controller: Controller, cluster_id: str, auto_create: bool) -> None:
+        self._controller = controller
+        self._cluster_id = cluster_id
+        self._auto_create = auto_create
+
+    def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | None:
+        wanted = _wanted_topics(request, context.api_version)
+        to_create = self._topics_to_create(wanted, request)
+        if not to_create:
+            return self._response(request, wanted, context, {})
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            context.respond(self._response(request, wanted, context, _refusals(outcome, to_create)))
+
+        # Sizes are the cluster's defaults: the client has no say here.
+        self._controller.submit(CreateTopics(topics=tuple(NewTopic(name=name) for name in to_create)), answer)
+        return None
+
+    def _topics_to_create(
+        self, wanted: tuple[MetadataRequestTopic, ...] | None, request: MetadataRequest
+    ) -> tuple[str, ...]:
+        if wanted is None or not self._auto_create or not request.allow_auto_topic_creation:
+            return ()
+        topics = self._controller.image.topics
+        names = (topic.name for topic in wanted if topic.topic_id == ZERO_TOPIC_ID)
+        return tuple(
+            name
+            for name in dict.fromkeys(names)
+            if name is not None and name not in topics and topic_name_fault(name) is None and name not in _NOT_CREATED
+        )
+
+    def _response(
+        self,
+        request: MetadataRequest,
+        wanted: tuple[MetadataRequestTopic, ...] | None,
+        context: RequestContext,
+        refusals: Mapping[str, KafkaError],
+    ) -> MetadataResponse:
+        image = self._controller.image
+        view = _View(image, context, with_operations=request.include_topic_authorized_operations)
+        if wanted is None:
+            topics = tuple(view.topic(topic) for topic in image.topics.values())
+        else:
+            topics = tuple(view.wanted(topic, refusals) for topic in wanted)
+        asked = request.include_cluster_authorized_operations
+        return MetadataResponse(
+            brokers=view.brokers(),
+            cluster_id=self._cluster_id,
+            controller_id=self._controller.leader_id,
+            topics=topics,
+            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        )
+
+
+_NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
+"""Coordinators create their topics themselves, with the sizes these need."""
+
+
+def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
+    """What was asked for, each once; None for all topics."""
+    topics = request.topics
+    if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
+        return None
+    if version < _FIRST_BY_ID:
+        for topic in topics:
+            if topic.name is None or topic.topic_id != ZERO_TOPIC_ID:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"topics are asked for by name below version {_FIRST_BY_ID}"
+                )
+    return tuple(dict.fromkeys(topics))
+
+
+def _refusals(outcome: ControllerResponse | KafkaError, names: tuple[str, ...]) -> Mapping[str, KafkaError]:
+    """Why topics could not be created."""
+    if isinstance(outcome, KafkaError):
+        return dict.fromkeys(names, outcome)
+    assert isinstance(outcome, TopicsCreated)
+    return {result.name: result.error for result in outcome.results if isinstance(result, TopicRefused)}
+
+
+class _View:
+    """An image as one client may see it: through one listener, in one version."""
+
+    def __init__(self, image: ClusterImage, context: RequestContext, *, with_operations: bool) -> None:
+        self._image = image
+        self._version = context.api_version
+        self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
+        self._listener_name = context.connection.listener_name
+        self._reachable = {
+            broker.broker_id: endpoint
+            for broker in image.alive_brokers()
+            if (endpoint := broker.endpoint(self._listener_name)) is not None
+        }
+
+    def brokers(self) -> tuple[MetadataResponseBroker, ...]:
+        return tuple(
+            MetadataResponseBroker(
+                node_id=broker_id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=self._image.brokers[broker_id].rack,
+            )
+            for broker_id, endpoint in self._reachable.items()
+        )
+
+    def wanted(self, topic: MetadataRequestTopic, refusals: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+        if topic.topic_id != ZERO_TOPIC_ID:
+            found = self._image.topic_by_id(TopicId(topic.topic_id))
+            if found is not None:
+                return self.topic(found)
+            return self._missing(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
+        name = topic.name or ""
+        if name in self._image.topics:
+            return self.topic(self._image.topics[name])
+        if topic_name_fault(name) is not None:
+            return self._missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+        refusal = refusals.get(name)
+        return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if refusal is None else refusal.code, name=name)
+
+    def topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=tuple(self._partition(number, state) for number, state in sorted(topic.partitions.items())),
+            topic_authorized_operations=self._operations,
+        )
+
+    def _missing(self, code: ErrorCode, *, name: str | None, topic_id: bytes = ZERO_TOPIC_ID) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            error_code=code,
+            name=name,
+            topic_id=topic_id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=(),
+        )
+
+    def _partition(self, number: int, state: PartitionState) -> MetadataResponsePartition:
+        replicas, in_sync = state.replicas, state.in_sync_replicas
+        if self._version == 0:
+            # The oldest clients cannot handle a replica that is not in the list of brokers.
+            replicas, in_sync = self._reachable_of(replicas), self._reachable_of(in_sync)
+        leader_is_reachable = state.leader in self._reachable
+        code = ErrorCode.NONE if leader_is_reachable else self._leader_error(state)
+        if code is ErrorCode.NONE and len(replicas) + len(in_sync) < len(state.replicas) + len(state.in_sync_replicas):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+        return MetadataResponsePartition(
+            error_code=code,
+            partition_index=number,
+            leader_id=state.leader if leader_is_reachable else NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=tuple(replica for replica in state.replicas if replica not in self._reachable),
+        )
+
+    def _leader_error(self, state: PartitionState) -> ErrorCode:
+        """Why the leader cannot be named: there is none, or it does not listen where this client is."""
+        leader = self._image.brokers.get(state.leader)
+        if leader is not None and leader.is_alive and self._version >= _FIRST_WITH_LISTENER_ERROR:
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _reachable_of(self, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+        return tuple(broker_id for broker_id in brokers if broker_id in self._reachable)

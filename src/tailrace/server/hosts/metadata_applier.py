@@ -1,0 +1,127 @@
+"""Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
+
+It runs before the answer to whoever caused a change, so a client that was told of a topic can produce to it at once. A
+partition whose log cannot be opened is left out and reported; the others go on.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from tailrace.metadata.image import ClusterImage, ImageDelta, ResourceType, TopicImage
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.partitions import KnownLeader
+from tailrace.server.ports import Controller
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class Partitions(Protocol):
+    """The partitions of this broker, as far as metadata has a say: see `server.data.partitions.PartitionTable`."""
+
+    def find(self, topic: str, partition: int, /) -> object | None: ...
+
+    def create(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> object: ...
+
+    def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None: ...
+
+    def update_config(self, topic: str, config: TopicConfig, /) -> None: ...
+
+    def delete(self, topic: str, index: int, /) -> None:
+        """Does nothing for a partition that is not here."""
+        ...
+
+
+class MetadataApplier:
+    """Carries images out on one broker. `load` comes first, then `on_image` for each change."""
+
+    def __init__(self, *, partitions: Partitions, broker_id: BrokerId, topic_defaults: TopicConfig) -> None:
+        self._partitions = partitions
+        self._broker_id = broker_id
+        self._topic_defaults = topic_defaults
+        self.failed: set[TopicPartition] = set()
+        """Partitions that should be here and could not be opened or changed."""
+
+    def load(self, image: ClusterImage) -> None:
+        """Open every partition that this broker has a replica of."""
+        for topic in image.topics.values():
+            self._create(image, topic)
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Act on one change."""
+        for topic in delta.deleted_topics:
+            self._delete(topic)
+        for topic in delta.created_topics:
+            self._create(image, topic)
+        for topic_partition, state in delta.changed_partitions:
+            self._change(image, topic_partition, state)
+        created = {topic.name for topic in delta.created_topics}
+        for resource in delta.changed_configs:
+            if resource.type == ResourceType.TOPIC and resource.name in image.topics and resource.name not in created:
+                self._partitions.update_config(resource.name, self._config(image, resource.name))
+
+    def _create(self, image: ClusterImage, topic: TopicImage) -> None:
+        config = self._config(image, topic.name)
+        for topic_partition, state in self._of_this_broker(topic):
+            self._open(topic_partition, state, config)
+
+    def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+        try:
+            self._partitions.create(topic_partition, state=state, config=config)
+        except KafkaError as fault:
+            self.failed.add(topic_partition)
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+        else:
+            self.failed.discard(topic_partition)
+
+    def _change(self, image: ClusterImage, topic_partition: TopicPartition, state: PartitionState) -> None:
+        if self._broker_id not in state.replicas:
+            self._remove(topic_partition)
+        elif self._partitions.find(*topic_partition) is not None:
+            self._partitions.update(topic_partition, state)
+        else:
+            self._open(topic_partition, state, self._config(image, topic_partition.topic))
+
+    def _delete(self, topic: TopicImage) -> None:
+        for topic_partition, _ in self._of_this_broker(topic):
+            self._remove(topic_partition)
+
+    def _remove(self, topic_partition: TopicPartition) -> None:
+        self.failed.discard(topic_partition)
+        try:
+            self._partitions.delete(*topic_partition)
+        except KafkaError as fault:
+            self.failed.add(topic_partition)
+            _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
+
+    def _of_this_broker(self, topic: TopicImage) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        for number, state in topic.partitions.items():
+            if self._broker_id in state.replicas:
+                yield TopicPartition(topic.name, number), state
+
+    def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
+        try:
+            return self._topic_defaults.with_overrides(image.topic_overrides(topic))
+        except KafkaError as fault:
+            # Only a log of another release can say this: nothing illegal gets past the controller.
+            _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)
+            return self._topic_defaults
+
+
+class ImageLeaders:
+    """What the partition table asks of the cluster's metadata."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        """Who leads the partition, or None if there is no such partition."""
+        state = self._controller.image.partition(topic, partition)
+        return None if state is None else KnownLeader(state.leader, state.leader_epoch)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The topic with this id, or None if there is none."""
+        return self._controller.image.topic_names.get(topic_id)

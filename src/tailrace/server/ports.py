@@ -1,0 +1,110 @@
+"""What the server needs from outside, as the server sees it. `node` plugs in real ones, `testing` simulated ones."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.storage import Log
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Timer(Protocol):
+    """A call that has been scheduled."""
+
+    def cancel(self) -> None:
+        """Forget it. Does nothing once it has run."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, and calls in the future. All calls run on the one event loop, never inside the caller."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time, ms since 1970: for timestamps that are stored. May jump."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Time that never jumps, ms from an arbitrary start: for timeouts and deadlines."""
+        ...
+
+    def call_at(self, monotonic_ms: int, callback: Callable[[], None]) -> Timer:
+        """Run `callback` at this monotonic time, or soon if it has passed."""
+        ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run `callback` after the current one has returned."""
+        ...
+
+
+class Disk(Protocol):
+    """Flushes logs in groups: one flush at a time per log directory, all logs asked for meanwhile go into the next."""
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        """Make all that is appended to `log` now durable, then call `on_done` on the event loop.
+
+        Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
+        and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
+        """
+        ...
+
+
+class ServerConnection(Protocol):
+    """A client's connection, as handlers see it."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def peer_host(self) -> str:
+        """The client's address, as groups report it: `/127.0.0.1`."""
+        ...
+
+    @property
+    def listener_name(self) -> str: ...
+
+    @property
+    def principal(self) -> str:
+        """Who the client is: `User:ANONYMOUS` without authentication."""
+        ...
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        """Give the answer of the request in this slot, header included, frame length not; None for no answer at all.
+
+        Answers leave in the order of their requests. Does nothing once the connection is closed.
+        """
+        ...
+
+    def awaits_answer(self, slot: int) -> bool:
+        """Whether `answer` has not been called for this slot yet."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Close at once; `reason` goes to the log."""
+        ...
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once when the connection has closed, for requests that wait."""
+        ...
+
+
+class Controller(Protocol):
+    """The cluster's metadata, as handlers and coordinators see it."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """What is committed."""
+        ...
+
+    @property
+    def leader_id(self) -> BrokerId:
+        """The active controller."""
+        ...
+
+    def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
+        """Have the command decided. `on_done` is called once, when the decision is committed and this broker has acted
+        on it; perhaps before `submit` returns."""
+        ...

@@ -1,0 +1,494 @@
+"""The controller as a table: given these records, this command gives those records and that answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.commands import (
+    AllocateProducerIds,
+    BrokerRegistered,
+    ControllerCommand,
+    ControllerResponse,
+    CreateTopics,
+    DeleteTopics,
+    Done,
+    FenceBroker,
+    FinalizeMetadataVersion,
+    NewTopic,
+    ProducerIdBlock,
+    RegisterBroker,
+    ReplicaAssignment,
+    SetConfigs,
+    TopicCreated,
+    TopicDeletion,
+    TopicReference,
+    TopicRefused,
+    TopicsCreated,
+    TopicsDeleted,
+    UnfenceBroker,
+)
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
+from tailrace.metadata.records import (
+    UNASSIGNED_DIRECTORY,
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+)
+from tailrace.metadata.topic_creation import TopicRules
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, ProducerId, TopicId
+
+NEXT_OFFSET = 77
+
+
+def fixed_bytes() -> Any:
+    """A random function that is none: 1, 2, 3 ... in as many bytes as are asked for."""
+    numbers = count(1)
+    return lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:]
+
+
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def random_id(number: int) -> TopicId:
+    return TopicId((2**64 + number).to_bytes(16, "big"))
+
+
+def registered(broker_id: int, *, directories: tuple[bytes, ...] = (), rack: str | None = None) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=bytes(16),
+        broker_epoch=broker_id,
+        end_points=(),
+        features=(),
+        rack=rack,
+        log_dirs=directories,
+    )
+
+
+def alive(broker_id: int, *, directories: tuple[bytes, ...] = ()) -> list[MetadataRecord]:
+    return [registered(broker_id, directories=directories), UnfenceBrokerRecord(id=broker_id, epoch=broker_id)]
+
+
+def partition(
+    topic_id: bytes, number: int, *replicas: int, isr: tuple[int, ...] | None = None, directory: bytes | None = None
+) -> PartitionRecord:
+    in_sync = replicas if isr is None else isr
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=in_sync,
+        leader=in_sync[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=(directory or UNASSIGNED_DIRECTORY,) * len(replicas),
+    )
+
+
+ORDERS = random_id(1000)
+SET_RETENTION = ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="5")
+ONE = alive(1)
+THREE = [*alive(1), *alive(2), *alive(3)]
+WITH_ORDERS = [*ONE, TopicRecord(name="orders", topic_id=ORDERS), partition(ORDERS, 0, 1)]
+DIRECTORY = b"a log directory!"
+ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
+
+
+def create(*topics: NewTopic, validate_only: bool = False) -> CreateTopics:
+    return CreateTopics(topics=topics, validate_only=validate_only)
+
+
+def assigned(*replicas: tuple[int, ...]) -> tuple[ReplicaAssignment, ...]:
+    return tuple(ReplicaAssignment(partition=n, broker_ids=ids(*wanted)) for n, wanted in enumerate(replicas))
+
+
+def created(
+    name: str, number: int, *, partitions: int = 1, factor: int = 1, overrides: dict[str, str] | None = None
+) -> TopicCreated:
+    return TopicCreated(
+        name=name,
+        topic_id=random_id(number),
+        num_partitions=partitions,
+        replication_factor=factor,
+        overrides=overrides or {},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """`error` stands for a refusal of the whole command, or of the first topic in the answer."""
+
+    name: str
+    given: Sequence[MetadataRecord] = ()
+    rules: TopicRules = TopicRules()  # noqa: RUF009
+    when: ControllerCommand
+    then: Sequence[MetadataRecord] = ()
+    response: ControllerResponse | None = None
+    error: ErrorCode | None = None
+
+
+def refused(name: str, error: ErrorCode, *topics: NewTopic, **given: Any) -> Scenario:
+    return Scenario(name=name, when=create(*topics), error=error, **{"given": ONE, **given})
+
+
+SCENARIOS = [
+    Scenario(
+        name="a topic is a topic record and its partitions",
+        given=ONE,
+        when=create(NewTopic(name="orders", num_partitions=2, replication_factor=1)),
+        then=[
+            TopicRecord(name="orders", topic_id=random_id(2)),
+            partition(random_id(2), 0, 1),
+            partition(random_id(2), 1, 1),
+        ],
+        response=TopicsCreated(results=(created("orders", 2, partitions=2),)),
+    ),
+    Scenario(
+        name="counts of -1 are the cluster's defaults",
+        given=THREE,
+        rules=TopicRules(num_partitions=2, replication_factor=3),
+        when=create(NewTopic(name="orders")),
+        then=[
+            TopicRecord(name="orders", topic_id=random_id(2)),
+            partition(random_id(2), 0, 2, 3, 1),
+            partition(random_id(2), 1, 3, 1, 2),
+        ],
+        response=TopicsCreated(results=(created("orders", 2, partitions=2, factor=3),)),
+    ),
+    Scenario(
+        name="the only log directory of a broker holds its replicas",
+        given=alive(1, directories=(DIRECTORY,)),
+        when=create(NewTopic(name="orders")),
+        then=[TopicRecord(name="orders", topic_id=random_id(2)), partition(random_id(2), 0, 1, directory=DIRECTORY)],
+        response=TopicsCreated(results=(created("orders", 2),)),
+    ),
+    Scenario(
+        name="settings stand between the topic and its partitions",
+        given=ONE,
+        when=create(NewTopic(name="orders", configs=(("retention.ms", "5"),))),
+        then=[TopicRecord(name="orders", topic_id=random_id(2)), SET_RETENTION, partition(random_id(2), 0, 1)],
+        response=TopicsCreated(results=(created("orders", 2, overrides={"retention.ms": "5"}),)),
+    ),
+    Scenario(
+        name="an assignment is taken as it is, fenced brokers out of sync",
+        given=[*ONE, registered(2)],
+        when=create(NewTopic(name="orders", assignments=assigned((2, 1), (1, 2)))),
+        then=[
+            TopicRecord(name="orders", topic_id=random_id(1)),
+            partition(random_id(1), 0, 2, 1, isr=(1,)),
+            partition(random_id(1), 1, 1, 2, isr=(1,)),
+        ],
+        response=TopicsCreated(results=(created("orders", 1, partitions=2, factor=2),)),
+    ),
+    Scenario(
+        name="one bad topic does not harm the next",
+        given=ONE,
+        when=create(NewTopic(name="or ders"), NewTopic(name="returns")),
+        then=[TopicRecord(name="returns", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
+        error=ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ),
+    Scenario(
+        name="validation creates nothing",
+        given=ONE,
+        when=create(NewTopic(name="orders"), validate_only=True),
+        response=TopicsCreated(results=(created("orders", 2),)),
+    ),
+    refused("a topic that exists", ErrorCode.TOPIC_ALREADY_EXISTS, NewTopic(name="orders"), given=WITH_ORDERS),
+    refused("a topic named twice", ErrorCode.INVALID_REQUEST, NewTopic(name="x"), NewTopic(name="x")),
+    refused("the metadata log", ErrorCode.TOPIC_AUTHORIZATION_FAILED, NewTopic(name="__cluster_metadata")),
+    refused("an empty name", ErrorCode.INVALID_TOPIC_EXCEPTION, NewTopic(name="")),
+    refused(
+        "a name that collides with a topic",
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        NewTopic(name="a.b_c"),
+        given=[*ONE, TopicRecord(name="a_b.c", topic_id=ORDERS), partition(ORDERS, 0, 1)],
+    ),
+    refused("no partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=0)),
+    refused("-2 partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=-2)),
+    refused("no replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=0)),
+    refused("too many replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=2)),
+    refused("no broker", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x"), given=[]),
+    refused("only fenced brokers", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x"), given=[registered(1)]),
+    refused("an unknown setting", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("retention", "1"),))),
+    refused("a setting out of limits", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("segment.ms", "0"),))),
+    refused("a null setting", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("segment.ms", None),))),
+    refused(
+        "an assignment and a count",
+        ErrorCode.INVALID_REQUEST,
+        NewTopic(name="x", num_partitions=1, assignments=assigned((1,))),
+    ),
+    refused(
+        "an assignment to an unknown broker",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=assigned((9,))),
+    ),
+    refused(
+        "an assignment to a broker twice",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=assigned((1, 1))),
+    ),
+    refused(
+        "an assignment to nobody", ErrorCode.INVALID_REPLICA_ASSIGNMENT, NewTopic(name="x", assignments=assigned(()))
+    ),
+    refused(
+        "an assignment to fenced brokers only",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=assigned((1,))),
+        given=[registered(1)],
+    ),
+    refused(
+        "assignments of different sizes",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=assigned((1, 2), (3,))),
+        given=THREE,
+    ),
+    refused(
+        "a partition assigned twice",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=assigned((1,)) * 2),
+    ),
+    refused(
+        "an assignment with a gap",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        NewTopic(name="x", assignments=(ReplicaAssignment(partition=1, broker_ids=ids(1)),)),
+    ),
+    refused(
+        "more partitions than a topic may have",
+        ErrorCode.INVALID_PARTITIONS,
+        NewTopic(name="x", num_partitions=3),
+        rules=TopicRules(max_partitions_per_topic=2),
+    ),
+    refused(
+        "more partitions than a broker keeps",
+        ErrorCode.POLICY_VIOLATION,
+        NewTopic(name="x", num_partitions=2),
+        given=WITH_ORDERS,
+        rules=TopicRules(max_partitions_per_broker=2),
+    ),
+    refused(
+        "more partitions than one request creates",
+        ErrorCode.POLICY_VIOLATION,
+        NewTopic(name="x", num_partitions=6000),
+        NewTopic(name="y", num_partitions=6000),
+    ),
+    Scenario(
+        name="two new names that collide with each other: the first wins",
+        given=ONE,
+        when=create(NewTopic(name="a.b"), NewTopic(name="a_b")),
+        then=[TopicRecord(name="a.b", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
+        error=ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ),
+    Scenario(
+        name="a topic is deleted by name",
+        given=WITH_ORDERS,
+        when=DeleteTopics(topics=(TopicReference(name="orders"),)),
+        then=[RemoveTopicRecord(topic_id=ORDERS)],
+        response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
+    ),
+    Scenario(
+        name="a topic is deleted by id",
+        given=WITH_ORDERS,
+        when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
+        then=[RemoveTopicRecord(topic_id=ORDERS)],
+        response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
+    ),
+    Scenario(
+        name="a name that is not there",
+        when=DeleteTopics(topics=(TopicReference(name="orders"),)),
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    Scenario(
+        name="an id that is not there",
+        when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
+        error=ErrorCode.UNKNOWN_TOPIC_ID,
+    ),
+    Scenario(
+        name="a deletion with name and id",
+        given=WITH_ORDERS,
+        when=DeleteTopics(topics=(TopicReference(name="orders", topic_id=ORDERS),)),
+        error=ErrorCode.INVALID_REQUEST,
+    ),
+    Scenario(
+        name="a topic named twice is not deleted",
+        given=WITH_ORDERS,
+        when=DeleteTopics(topics=(TopicReference(name="orders"), TopicReference(topic_id=ORDERS))),
+        error=ErrorCode.INVALID_REQUEST,
+    ),
+    Scenario(
+        name="an internal topic may be deleted, as in Kafka",
+        given=[*ONE, TopicRecord(name="__consumer_offsets", topic_id=ORDERS), partition(ORDERS, 0, 1)],
+        when=DeleteTopics(topics=(TopicReference(name="__consumer_offsets"),)),
+        then=[RemoveTopicRecord(topic_id=ORDERS)],
+        response=TopicsDeleted(results=(TopicDeletion(name="__consumer_offsets", topic_id=ORDERS),)),
+    ),
+    Scenario(
+        name="a broker's epoch is the offset of its registration",
+        when=RegisterBroker(
+            broker_id=BrokerId(1),
+            incarnation_id=b"i" * 16,
+            endpoints=(ENDPOINT,),
+            rack="a",
+            log_directories=(DIRECTORY,),
+        ),
+        then=[
+            RegisterBrokerRecord(
+                broker_id=1,
+                incarnation_id=b"i" * 16,
+                broker_epoch=NEXT_OFFSET,
+                end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
+                features=(BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=25),),
+                rack="a",
+                fenced=True,
+                log_dirs=(DIRECTORY,),
+            )
+        ],
+        response=BrokerRegistered(broker_epoch=NEXT_OFFSET),
+    ),
+    Scenario(
+        name="a registration that is repeated keeps its epoch",
+        given=ONE,
+        when=RegisterBroker(broker_id=BrokerId(1), incarnation_id=bytes(16), endpoints=()),
+        response=BrokerRegistered(broker_epoch=1),
+    ),
+    Scenario(
+        name="fencing is one record, sealed with what follows from it",
+        given=WITH_ORDERS,
+        when=FenceBroker(broker_id=BrokerId(1), broker_epoch=1),
+        then=[FenceBrokerRecord(id=1, epoch=1, derived_count=1, derived_crc=3620439817)],
+        response=BrokerRegistered(broker_epoch=1),
+    ),
+    Scenario(
+        name="a broker that is not fenced needs no unfencing",
+        given=ONE,
+        when=UnfenceBroker(broker_id=BrokerId(1), broker_epoch=1),
+        response=BrokerRegistered(broker_epoch=1),
+    ),
+    Scenario(
+        name="an earlier registration is stale",
+        given=ONE,
+        when=FenceBroker(broker_id=BrokerId(1), broker_epoch=0),
+        error=ErrorCode.STALE_BROKER_EPOCH,
+    ),
+    Scenario(
+        name="a broker that nobody knows",
+        when=UnfenceBroker(broker_id=BrokerId(1), broker_epoch=1),
+        error=ErrorCode.BROKER_ID_NOT_REGISTERED,
+    ),
+    Scenario(
+        name="producer ids come in blocks of a thousand",
+        given=[*ONE, ProducerIdsRecord(broker_id=1, next_producer_id=1000)],
+        when=AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=1),
+        then=[ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=2000)],
+        response=ProducerIdBlock(first=ProducerId(1000), size=1000),
+    ),
+    Scenario(
+        name="an earlier process gets no producer ids",
+        given=ONE,
+        when=AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0),
+        error=ErrorCode.STALE_BROKER_EPOCH,
+    ),
+    Scenario(
+        name="only settings that change are written",
+        given=[*WITH_ORDERS, SET_RETENTION],
+        when=SetConfigs(
+            resource=ConfigResource(ResourceType.TOPIC, "orders"),
+            changes=(("retention.ms", "5"), ("segment.ms", "9")),
+        ),
+        then=[ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value="9")],
+        response=Done(),
+    ),
+    Scenario(
+        name="a setting is taken back",
+        given=[*WITH_ORDERS, SET_RETENTION],
+        when=SetConfigs(resource=ConfigResource(ResourceType.TOPIC, "orders"), changes=(("retention.ms", None),)),
+        then=[ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=None)],
+        response=Done(),
+    ),
+    Scenario(
+        name="one illegal setting refuses all",
+        given=WITH_ORDERS,
+        when=SetConfigs(
+            resource=ConfigResource(ResourceType.TOPIC, "orders"),
+            changes=(("retention.ms", "5"), ("segment.ms", "zero")),
+        ),
+        error=ErrorCode.INVALID_CONFIG,
+    ),
+    Scenario(
+        name="settings of a topic that is not there",
+        when=SetConfigs(resource=ConfigResource(ResourceType.TOPIC, "orders"), changes=()),
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    Scenario(
+        name="the metadata version is written down first",
+        when=FinalizeMetadataVersion(),
+        then=[FeatureLevelRecord(name="metadata.version", feature_level=25)],
+        response=Done(),
+    ),
+    Scenario(
+        name="and once",
+        given=[FeatureLevelRecord(name="metadata.version", feature_level=24)],
+        when=FinalizeMetadataVersion(),
+        response=Done(),
+    ),
+]
+
+
+def first_error(response: ControllerResponse) -> ErrorCode | None:
+    assert isinstance(response, (TopicsCreated, TopicsDeleted))
+    for result in response.results:
+        if isinstance(result, TopicRefused):
+            return result.error.code
+        if isinstance(result, TopicDeletion) and result.error is not None:
+            return result.error.code
+    return None
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_controller(scenario: Scenario) -> None:
+    machine = ControllerMachine(random_bytes=fixed_bytes(), topic_rules=scenario.rules)
+    for record in scenario.given:
+        machine.apply(record)
+    before = machine.image
+    try:
+        decision = machine.decide(scenario.when, 0, next_offset=NEXT_OFFSET)
+    except KafkaError as refusal:
+        assert refusal.code is scenario.error
+        assert refusal.detail
+        assert not scenario.then
+        return
+    assert machine.image is before, "decide changes nothing"
+    assert list(decision.records) == list(scenario.then)
+    if scenario.error is not None:
+        assert first_error(decision.response) is scenario.error
+    if scenario.response is not None:
+        assert decision.response == scenario.response
+    machine.apply_all(decision.records)
+
+
+def test_scenarios_have_distinct_names() -> None:
+    names = [scenario.name for scenario in SCENARIOS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_reserved_or_taken_topic_id_is_drawn_again() -> None:
+    draws = iter([bytes(4), bytes(16), bytes(15) + b"\1", b"\xf8" + bytes(15), ORDERS, random_id(5)])
+    machine = ControllerMachine(random_bytes=lambda size: next(draws)[-size:])
+    for record in WITH_ORDERS:
+        machine.apply(record)
+    response = machine.decide(create(NewTopic(name="returns")), 0).response
+    assert response == TopicsCreated(results=(created("returns", 5),))
