@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from interop.clients import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
+from tailrace.spark.session import GroupProgress
 from tailrace.spark.source import ROW, TailraceStreamReader, Work
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -213,6 +215,24 @@ def test_progress_is_committed_to_the_group_that_is_named(
     committed = {tp.partition: position.offset for tp, position in admin.group_offsets("watchers").items()}
     assert committed[0] == 30
     assert [offset for _, offset, _ in stream.rows()] == list(range(40))
+
+
+def test_a_listener_shows_the_progress_of_every_batch(
+    spark: SparkSession, bootstrap: str, admin: Admin, stream: Stream, send: Send
+) -> None:
+    """Trap 6: what the source is told too late, the listener is told for the last batch as well."""
+    listener = GroupProgress(bootstrap, "shown")
+    spark.streams.addListener(listener)
+    try:
+        send(range(40))
+        stream.run(maxOffsetsPerTrigger=10)
+
+        def shown() -> dict[int, int]:
+            return {tp.partition: position.offset for tp, position in admin.group_offsets("shown").items()}
+
+        wait_until(lambda: shown().get(0) == 40, "the listener is told of the last batch")
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def test_a_missing_topic_ends_the_query_with_its_name(stream: Stream) -> None:

@@ -108,7 +108,7 @@ class Planner:
         checked = dict(start)
         for tp in behind:
             if start[tp] < log_starts[tp]:
-                self._report_loss(f"{tp}: the records from offset {start[tp]} to {log_starts[tp] - 1} are gone")
+                self.report_loss(f"{tp}: the records from offset {start[tp]} to {log_starts[tp] - 1} are gone")
                 checked[tp] = min(log_starts[tp], end[tp])
         return checked
 
@@ -116,9 +116,10 @@ class Planner:
         """A log that ends before a position already read was made anew: report it."""
         for tp, end in latest.items():
             if end < start.get(tp, 0):
-                self._report_loss(f"{tp} ends at offset {end}, before {start[tp]} where this query stands")
+                self.report_loss(f"{tp} ends at offset {end}, before {start[tp]} where this query stands")
 
-    def _report_loss(self, what: str) -> None:
+    def report_loss(self, what: str) -> None:
+        """Raises KafkaError(OFFSET_OUT_OF_RANGE) under failOnDataLoss; a warning otherwise."""
         if self._options.fail_on_data_loss:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

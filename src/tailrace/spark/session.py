@@ -1,11 +1,25 @@
 """A Spark session that starts quickly on one machine."""
 
+import json
+import logging
 import os
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
+from tailrace.client.blocking import Admin
+from tailrace.model.errors import KafkaError
 from tailrace.spark.java import ensure_java
+from tailrace.spark.offsets import from_json_dict
+
+_log = logging.getLogger(__name__)
 
 LEAN = {
     "spark.ui.enabled": "false",
@@ -35,3 +49,39 @@ def local_session(name: str = "tailrace", *, cores: int = 2, **settings: str) ->
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+class GroupProgress(StreamingQueryListener):
+    """Shows a streaming query's progress as the offsets of a consumer group, so that lag tools see it.
+
+    `spark.streams.addListener(GroupProgress("127.0.0.1:9092", "my-query"))`, before the query starts. The option
+    kafka.group.id does the same from inside the source, but Spark tells a source one batch late and never of the last
+    batch; a listener hears of every batch. A listener hears of all queries of its session: name the one to show if
+    there are several. It is for display: the query itself goes on from its checkpoint.
+    """
+
+    def __init__(self, bootstrap_servers: str, group: str, *, query_name: str | None = None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._group = group
+        self._query_name = query_name
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        """Nothing to show yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A batch is done: commit where each source of the query stands that keeps offsets as Kafka's and ours do."""
+        if self._query_name not in (None, event.progress.name):
+            return
+        for source in event.progress.sources:
+            try:
+                offsets = from_json_dict(json.loads(source.endOffset))
+                with Admin(self._bootstrap_servers) as admin:
+                    admin.commit_offsets(self._group, offsets)
+            except (KafkaError, ValueError, AttributeError) as fault:
+                _log.warning("progress of group %s is not shown: %s", self._group, fault)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The last batch has been shown."""

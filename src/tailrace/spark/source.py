@@ -134,8 +134,32 @@ class _RangeReader:
         fetch = _worker_fetch(self._options)
         # Where nothing was planned, Spark still runs one task, with a partition of its own making.
         for one in partition.value or ():
-            for batch in fetch.arrow(one.topic_partition, one.start, one.end, columns=expected.names):
+            for batch in self._read_range(fetch, one, expected.names):
                 yield batch if batch.schema.equals(expected) else batch.cast(expected)
+
+    def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """The range; where retention has overtaken the plan, without what is gone if the user can bear that."""
+        start = one.start
+        while start < one.end:
+            try:
+                yield from fetch.arrow(one.topic_partition, start, one.end, columns=columns)
+                return
+            except KafkaError as fault:
+                if fault.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                start = self._first_after_loss(one.topic_partition, start, fault)
+
+    def _first_after_loss(self, topic_partition: TopicPartition, start: int, loss: KafkaError) -> int:
+        planner = Planner(self._options)
+        try:
+            first = planner.earliest([topic_partition])[topic_partition]
+            planner.report_loss(loss.detail)
+        finally:
+            planner.close()
+        # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
+        if first <= start:
+            raise loss
+        return first
 
     def _plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
         options = self._options

@@ -1,0 +1,95 @@
+"""Records that retention removed before they were read: an error that says what is gone, or a warning if asked for."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from interop.clients import wait_until
+from spark.reading import positions
+from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.options import parse_source_options
+from tailrace.spark.source import ROW, TailraceReader, TailraceStreamReader
+from tailrace.spark.splits import OffsetRange
+from tailrace.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+TOPIC = "short-lived"
+PARTITION = TopicPartition(TOPIC, 0)
+RECORDS = 60
+
+KEPT_FROM = 48
+"""A segment of 1,000 bytes holds three batches of 273; twelve batches are the least that retention.bytes=3000 leaves:
+without their oldest segment they would be fewer than 3,000 bytes."""
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Iterator[tuple[str, int]]:
+    """A node whose topic has lost its first records, and the offset at which the log starts."""
+    config = {"log.retention.check.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
+    with Cluster(config=config) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            settings = {"segment.bytes": "1000", "retention.bytes": "3000"}
+            admin.create_topics([NewTopic(name=TOPIC, partitions=1, configs=settings)])
+            for number in range(RECORDS):
+                with Producer(cluster.bootstrap_servers) as producer:
+                    producer.send(TOPIC, f"{number:0>200}".encode()).result()
+            wait_until(lambda: admin.list_offsets({PARTITION: -2})[PARTITION].offset == KEPT_FROM, "retention is done")
+        yield cluster.bootstrap_servers, KEPT_FROM
+
+
+def _options(bootstrap: str, **options: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, **options}
+
+
+def _load(spark: SparkSession, bootstrap: str, **options: str) -> DataFrame:
+    return spark.read.format("tailrace").options(**_options(bootstrap, **options)).load()
+
+
+def test_a_read_below_the_log_start_fails_and_says_what_is_gone(spark: SparkSession, lossy: tuple[str, int]) -> None:
+    bootstrap, first = lossy
+    start = json.dumps({TOPIC: {"0": 3}})
+    with pytest.raises(PySparkException, match=f"offset 3 to {first - 1} are gone.*failOnDataLoss=false"):
+        _load(spark, bootstrap, startingOffsets=start).count()
+
+
+def test_a_read_that_may_lose_starts_at_the_log_start(spark: SparkSession, lossy: tuple[str, int]) -> None:
+    bootstrap, first = lossy
+    start = json.dumps({TOPIC: {"0": 3}})
+    found = positions(_load(spark, bootstrap, startingOffsets=start, failOnDataLoss="false"))
+    assert [offset for _, offset, _ in found] == list(range(first, RECORDS))
+
+
+def test_a_stream_that_stands_below_the_log_start_is_told(lossy: tuple[str, int]) -> None:
+    bootstrap, first = lossy
+    at = {TOPIC: {"0": 3}}
+    strict = TailraceStreamReader(ROW, parse_source_options(_options(bootstrap), streaming=True))
+    end = strict.latestOffset(at, ReadAllAvailable())
+    with pytest.raises(Exception, match="are gone"):
+        strict.partitions(at, end)
+    strict.stop()
+    options = _options(bootstrap, failOnDataLoss="false")
+    lenient = TailraceStreamReader(ROW, parse_source_options(options, streaming=True))
+    (work,) = lenient.partitions(at, end)
+    assert work.value == (OffsetRange(PARTITION, first, RECORDS),)
+    lenient.stop()
+
+
+def test_retention_may_overtake_a_plan(lossy: tuple[str, int]) -> None:
+    """The range was there when it was planned and is gone when a task reads it."""
+    bootstrap, first = lossy
+    work = OffsetRange(PARTITION, 1, RECORDS)
+    strict = TailraceReader(ROW, parse_source_options(_options(bootstrap), streaming=False))
+    partition = strict.partitions()[0]
+    partition.value = (work,)
+    with pytest.raises(Exception, match="failOnDataLoss=false"):
+        list(strict.read(partition))
+    options = _options(bootstrap, failOnDataLoss="false")
+    lenient = TailraceReader(ROW, parse_source_options(options, streaming=False))
+    read = [offset for batch in lenient.read(partition) for offset in batch.column("offset").to_pylist()]
+    assert read == list(range(first, RECORDS))
