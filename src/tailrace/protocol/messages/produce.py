@@ -1,5 +1,10 @@
 """Produce (0): append record batches to partitions."""
 
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Records, Uuid, field, message, struct
 
 
@@ -86,3 +91,131 @@ class ProduceResponse:
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Int32 = 0
     node_endpoints: tuple[NodeEndpoint, ...] = field(versions="10+", tag=0, default=())
+
+
+_FIRST_WITH_LOG_START: Final = 5
+_FIRST_WITH_RECORD_ERRORS: Final = 8
+_FIRST_FLEXIBLE: Final = 9
+_FIRST_WITH_IDS: Final = 13
+_MAX_FORMS: Final = 10_000
+
+_Form = tuple[Callable[..., bytes], bytes, bytes]
+_forms: dict[tuple[int, str | bytes], _Form] = {}
+"""How the answer of one version for one topic is packed, and what in it never changes."""
+
+
+def encode_produced(
+    version: int,
+    correlation_id: int,
+    topic: str | bytes,
+    index: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> bytes:
+    """The whole answer to a Produce of one batch that is in its log, header included: most of all answers.
+
+    The same bytes as `encode_response` gives for it. `topic` is the topic's name, from version 13 on its id.
+    """
+    form = _forms.get((version, topic))
+    if form is None:
+        form = _new_form(version, topic)
+    pack, head, tail = form
+    if version >= _FIRST_WITH_LOG_START:
+        return pack(correlation_id, head, index, 0, base_offset, log_append_time_ms, log_start_offset, tail)
+    return pack(correlation_id, head, index, 0, base_offset, log_append_time_ms, tail)
+
+
+def _new_form(version: int, topic: str | bytes) -> _Form:
+    if version >= _FIRST_WITH_IDS:
+        name = bytes(topic) if not isinstance(topic, str) else b""
+        head = b"\0\2" + name + b"\2"
+    elif version >= _FIRST_FLEXIBLE:
+        name = str(topic).encode()
+        head = b"\0\2" + uvarint(len(name) + 1) + name + b"\2"
+    else:
+        name = str(topic).encode()
+        head = b"\0\0\0\1" + len(name).to_bytes(2, "big") + name + b"\0\0\0\1"
+    if version >= _FIRST_FLEXIBLE:
+        tail = (
+            b"\1\0" + b"\0" + b"\0" + bytes(4) + b"\0"
+        )  # no errors, no message, three tag sections, the throttle time
+    elif version >= _FIRST_WITH_RECORD_ERRORS:
+        tail = bytes(4) + b"\xff\xff" + bytes(4)
+    else:
+        tail = bytes(4)
+    offsets = "qqq" if version >= _FIRST_WITH_LOG_START else "qq"
+    form = (Struct(f">i{len(head)}sih{offsets}{len(tail)}s").pack, head, tail)
+    if len(_forms) >= _MAX_FORMS:
+        _forms.clear()
+    _forms[version, topic] = form
+    return form
+
+
+_INDEX_AND_SIZE = Struct(">ii")
+_INDEX_AND_BYTE = Struct(">iB")
+_HEAD_AT: Final = 8
+"""Behind key, version and correlation id."""
+_TAGS_BEHIND: Final = bytes(3)
+"""The tag sections of partition, topic and request."""
+
+
+class ProduceForm(NamedTuple):
+    """What all requests of a producer have in common that sends one batch at a time: everything before the partition.
+
+    With it, reading the next such request is one comparison. Made by `form_of`, which has read a request in full.
+    """
+
+    version: int
+    head: bytes
+    """The frame from the client id's length to the partition's index."""
+    client_id: str | None
+    request: ProduceRequest
+    topic: TopicProduceData
+    """Without partitions."""
+
+    def read(self, frame: memoryview) -> tuple[int, memoryview] | None:
+        """Partition and records of the frame, of the same version; None if it is not of this form."""
+        head = self.head
+        position = _HEAD_AT + len(head)
+        if frame[_HEAD_AT:position] != head or len(frame) - position < _INDEX_AND_SIZE.size:
+            return None
+        if self.version < _FIRST_FLEXIBLE:
+            index, size = _INDEX_AND_SIZE.unpack_from(frame, position)
+            return (index, frame[position + 8 :]) if size > 0 and position + 8 + size == len(frame) else None
+        index, size = _INDEX_AND_BYTE.unpack_from(frame, position)
+        position += 5
+        stop = len(frame) - len(_TAGS_BEHIND)
+        if size > 127:
+            size &= 127
+            shift = 7
+            byte = 128
+            while byte > 127:
+                if shift > 21 or position == stop:
+                    return None  # 256 MiB and more: not one that is served
+                byte = frame[position]
+                position += 1
+                size |= (byte & 127) << shift
+                shift += 7
+        if size < 2 or position + size - 1 != stop or frame[stop:] != _TAGS_BEHIND:
+            return None
+        return index, frame[position:stop]
+
+
+def form_of(frame: memoryview, version: int, client_id: str | None, request: ProduceRequest) -> ProduceForm | None:
+    """The form of a frame that has been read in full; None unless it is one batch and reads the same with the form."""
+    if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+        return None
+    topic = request.topic_data[0]
+    (data,) = topic.partition_data
+    records = data.records
+    if not records:
+        return None
+    size = 4 if version < _FIRST_FLEXIBLE else len(uvarint(len(records) + 1)) + len(_TAGS_BEHIND)
+    end = len(frame) - len(records) - size - 4
+    bare_topic = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=())
+    bare_request = ProduceRequest(
+        transactional_id=request.transactional_id, acks=request.acks, timeout_ms=request.timeout_ms, topic_data=()
+    )
+    form = ProduceForm(version, bytes(frame[_HEAD_AT:end]), client_id, bare_request, bare_topic)
+    return form if form.read(frame) == (data.index, records) else None

@@ -1,0 +1,219 @@
+"""Control records: what brokers write into a log between the records of users.
+
+Transaction markers end what a producer wrote (KIP-98). The metadata log says who leads it (LEADER_CHANGE, KIP-595), a
+snapshot where it begins and ends (KIP-630), and both which voters there are (KIP-853). The key of each says its type;
+consumers skip control batches whole, so an unknown type harms nobody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from tailrace.model.errors import CorruptRecords, MalformedMessage
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.record import BatchBuilder, Record
+from tailrace.protocol.schema import (
+    ZERO_UUID,
+    Int16,
+    Int32,
+    Int64,
+    UInt16,
+    Uuid,
+    decode,
+    encode_bytes,
+    field,
+    message,
+    struct,
+)
+
+
+class ControlType(IntEnum):
+    """The type of a control record, in its key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+@struct
+class LeaderChangeVoter:
+    voter_id: Int32
+    voter_directory_id: Uuid = field(versions="1+", default=ZERO_UUID)
+
+
+@message(name="LeaderChangeMessage", versions="0-1", flexible="0+")
+class LeaderChangeMessage:
+    """A leader's first record in its epoch."""
+
+    version: Int16 = 0
+    leader_id: Int32
+    voters: tuple[LeaderChangeVoter, ...] = ()
+    granting_voters: tuple[LeaderChangeVoter, ...] = ()
+    """Who voted for this leader."""
+
+
+@message(name="SnapshotHeaderRecord", versions="0", flexible="0+")
+class SnapshotHeaderRecord:
+    """The first record of a snapshot."""
+
+    version: Int16 = 0
+    last_contained_log_timestamp: Int64
+    """When the last record that the snapshot stands for was appended, ms since 1970."""
+
+
+@message(name="SnapshotFooterRecord", versions="0", flexible="0+")
+class SnapshotFooterRecord:
+    """The last record of a snapshot: without it the snapshot is not whole."""
+
+    version: Int16 = 0
+
+
+@message(name="KRaftVersionRecord", versions="0", flexible="0+")
+class KRaftVersionRecord:
+    version: Int16 = 0
+    k_raft_version: Int16
+    """0: a static set of voters; 1: voters are in the log (KIP-853)."""
+
+
+@struct
+class VoterEndpoint:
+    name: str
+    host: str
+    port: UInt16
+
+
+@struct
+class KRaftVersionFeature:
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+@struct
+class Voter:
+    voter_id: Int32
+    voter_directory_id: Uuid
+    endpoints: tuple[VoterEndpoint, ...]
+    k_raft_version_feature: KRaftVersionFeature
+
+
+@message(name="VotersRecord", versions="0", flexible="0+")
+class VotersRecord:
+    version: Int16 = 0
+    voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionMarker:
+    """The end of a producer's transaction in one partition; the batch says whose."""
+
+    type: ControlType
+    coordinator_epoch: int
+
+
+ControlValue = (
+    EndTransactionMarker
+    | LeaderChangeMessage
+    | SnapshotHeaderRecord
+    | SnapshotFooterRecord
+    | KRaftVersionRecord
+    | VotersRecord
+)
+
+_KEY = Struct(">hh")
+_MARKER = Struct(">hi")
+_VERSION = Struct(">h")
+_MESSAGES: dict[
+    ControlType,
+    type[LeaderChangeMessage | SnapshotHeaderRecord | SnapshotFooterRecord | KRaftVersionRecord | VotersRecord],
+] = {
+    ControlType.LEADER_CHANGE: LeaderChangeMessage,
+    ControlType.SNAPSHOT_HEADER: SnapshotHeaderRecord,
+    ControlType.SNAPSHOT_FOOTER: SnapshotFooterRecord,
+    ControlType.KRAFT_VERSION: KRaftVersionRecord,
+    ControlType.KRAFT_VOTERS: VotersRecord,
+}
+_TYPES = {cls: kind for kind, cls in _MESSAGES.items()}
+
+
+def control_type(key: Buffer | None) -> ControlType | None:
+    """The type that a control record's key states, None for one we do not know. Raises CorruptRecords."""
+    if key is None or len(key) < _KEY.size:
+        raise CorruptRecords(f"a control record's key has 4 bytes or more, not {bytes(key) if key else key!r}")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptRecords(f"a control record's key has the version {version}")
+    try:
+        return ControlType(kind)
+    except ValueError:
+        return None
+
+
+def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | None:
+    """What a control record says, None for a type we do not know. Raises CorruptRecords."""
+    kind = control_type(key)
+    if kind is None:
+        return None
+    if value is None or len(value) < _VERSION.size:
+        raise CorruptRecords(f"a {kind.name} record without a value")
+    (version,) = _VERSION.unpack_from(value)
+    if version < 0:
+        raise CorruptRecords(f"a {kind.name} record of version {version}")
+    if kind in (ControlType.ABORT, ControlType.COMMIT):
+        # Later versions may add bytes, never take some away (KIP-98): Kafka reads them as version 0 too.
+        if len(value) < _MARKER.size:
+            raise CorruptRecords(f"a {kind.name} marker of {len(value)} bytes")
+        return EndTransactionMarker(kind, _MARKER.unpack_from(value)[1])
+    try:
+        # The version is the message's own first field: the same bytes say how to read them.
+        return decode(_MESSAGES[kind], min(version, 1) if kind is ControlType.LEADER_CHANGE else 0, value)
+    except MalformedMessage as error:
+        raise CorruptRecords(f"a {kind.name} record: {error.detail}") from error
+
+
+def encode_control(value: ControlValue) -> tuple[bytes, bytes]:
+    """The key and the value of the control record that says this."""
+    if isinstance(value, EndTransactionMarker):
+        return _KEY.pack(0, value.type), _MARKER.pack(0, value.coordinator_epoch)
+    return _KEY.pack(0, _TYPES[type(value)]), encode_bytes(value, value.version)
+
+
+def build_control_batch(
+    values: Sequence[ControlValue], *, timestamp: int, base_offset: int = 0, leader_epoch: int = -1
+) -> bytearray:
+    """One control batch with these records: of the metadata log or a snapshot. Timestamp in ms since 1970."""
+    builder = BatchBuilder(base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
+    for value in values:
+        builder.append(timestamp, *encode_control(value))
+    return builder.build()
+
+
+def build_marker(
+    marker: EndTransactionMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """The batch that ends a producer's transaction in a partition. It has no sequence number."""
+    builder = BatchBuilder(
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+    builder.append(timestamp, *encode_control(marker))
+    return builder.build()
+
+
+def control_values(records: Sequence[Record]) -> list[ControlValue]:
+    """What the records of a control batch say, unknown types left out."""
+    return [value for record in records if (value := decode_control(record.key, record.value)) is not None]

@@ -1,0 +1,30 @@
+"""The kernels that are here: the compiled ones if they were built, else their twin in pure Python.
+
+`KERNEL` says which, "C" or "python". TAILRACE_KERNEL=python in the environment forces the twin: for comparing both, and
+as a way out should the compiled ones ever misbehave.
+"""
+
+import os
+from contextlib import suppress
+
+from tailrace.protocol.records._kernels_twin import (
+    KERNEL,
+    append_record,
+    encode_columns,
+    murmur2_column,
+    parse_records,
+    records_to_columns,
+)
+
+if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
+    with suppress(ImportError):
+        from tailrace.protocol.records._kernels import (  # type: ignore[no-redef]  # the same names, compiled
+            KERNEL,
+            append_record,
+            encode_columns,
+            murmur2_column,
+            parse_records,
+            records_to_columns,
+        )
+
+__all__ = ("KERNEL", "append_record", "encode_columns", "murmur2_column", "parse_records", "records_to_columns")
