@@ -1,0 +1,209 @@
+"""What a client knows about the cluster, and when it must ask again. Pure: the router asks and keeps the time.
+
+1. What is known of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
+   come from a node that has not heard the news.
+2. A topic is asked for again when it is unknown, was marked stale, has a partition without leader, or is too old.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from tailrace.client.answers import code_of
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A node that serves clients."""
+
+    node_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One partition as the cluster last described it."""
+
+    partition: int
+    leader: BrokerId
+    """-1 while nobody leads."""
+    leader_epoch: LeaderEpoch
+    """-1 where the server is too old to say."""
+    replicas: tuple[BrokerId, ...]
+    in_sync_replicas: tuple[BrokerId, ...]
+    offline_replicas: tuple[BrokerId, ...]
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic as the cluster last described it; partitions in order."""
+
+    name: str
+    topic_id: TopicId
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+    @property
+    def has_every_leader(self) -> bool:
+        return all(partition.leader >= 0 for partition in self.partitions)
+
+
+@dataclass(slots=True)
+class _Known:
+    info: TopicInfo
+    asked_at_ms: int
+    is_stale: bool = False
+
+
+class ClusterView:
+    """The brokers, the controller and the topics asked for so far."""
+
+    def __init__(self, *, max_age_ms: int = 300_000) -> None:
+        self._max_age_ms = max_age_ms
+        self._topics: dict[str, _Known] = {}
+        self._names: dict[TopicId, str] = {}
+        self._faults: dict[str, ErrorCode] = {}
+        self.brokers: Mapping[BrokerId, Broker] = {}
+        self.controller_id = BrokerId(-1)
+        self.cluster_id: str | None = None
+
+    def update(self, response: MetadataResponse, now_ms: int) -> None:
+        """Take in an answer to Metadata."""
+        self.brokers = {
+            BrokerId(broker.node_id): Broker(
+                node_id=BrokerId(broker.node_id), host=broker.host, port=broker.port, rack=broker.rack
+            )
+            for broker in response.brokers
+        }
+        self.controller_id = BrokerId(response.controller_id)
+        self.cluster_id = response.cluster_id
+        for topic in response.topics:
+            if topic.name is not None:
+                self._update_topic(topic.name, topic, now_ms)
+
+    def _update_topic(self, name: str, topic: MetadataResponseTopic, now_ms: int) -> None:
+        if topic.error_code:
+            self._faults[name] = code_of(topic.error_code)
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._topics.pop(name, None)
+            return
+        self._faults.pop(name, None)
+        info = _topic_info(name, topic)
+        known = self._topics.get(name)
+        if known is not None and known.info.topic_id == info.topic_id:
+            info = _keep_newer_leaders(known.info, info)
+        self._topics[name] = _Known(info, now_ms)
+        if info.topic_id != ZERO_TOPIC_ID:
+            self._names[info.topic_id] = name
+
+    def needs_refresh(self, topics: Iterable[str], now_ms: int) -> list[str]:
+        """Those of the topics that must be asked for (again)."""
+        return [name for name in topics if self._is_old(name, now_ms)]
+
+    def _is_old(self, name: str, now_ms: int) -> bool:
+        known = self._topics.get(name)
+        if known is None or known.is_stale:
+            return True
+        return not known.info.has_every_leader or now_ms - known.asked_at_ms >= self._max_age_ms
+
+    def mark_stale(self, topic: str) -> None:
+        """An answer has shown that what is known of this topic is out of date."""
+        if topic in self._topics:
+            self._topics[topic].is_stale = True
+
+    def topic(self, name: str) -> TopicInfo:
+        """Raises KafkaError with the code the cluster gave, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""
+        known = self._topics.get(name)
+        if known is None:
+            code = self._faults.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(code, f"topic {name!r} {_REASONS.get(code, 'cannot be described')}")
+        return known.info
+
+    def find(self, name: str) -> TopicInfo | None:
+        """The topic as last described, if it has been."""
+        known = self._topics.get(name)
+        return None if known is None else known.info
+
+    @property
+    def topics(self) -> list[TopicInfo]:
+        """All topics known, by name."""
+        return [self._topics[name].info for name in sorted(self._topics)]
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return self._names.get(TopicId(topic_id))
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionInfo:
+        """Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) that says which partitions there are."""
+        info = self.topic(topic_partition.topic)
+        if not 0 <= topic_partition.partition < len(info.partitions):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {topic_partition.partition}",
+            )
+        return info.partitions[topic_partition.partition]
+
+    def leader(self, topic_partition: TopicPartition) -> Broker:
+        """Raises KafkaError(LEADER_NOT_AVAILABLE) while nobody known leads."""
+        leader = self.partition(topic_partition).leader
+        if leader not in self.brokers:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition} has no leader now")
+        return self.brokers[leader]
+
+    def keep_only(self, names: Set[str | None]) -> None:
+        """All other topics are gone."""
+        for name in [name for name in self._topics if name not in names]:
+            del self._topics[name]
+
+    def forget(self, topic: str) -> None:
+        """The topic has been deleted."""
+        self._topics.pop(topic, None)
+
+
+_REASONS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist (`tailrace topics create` makes one)",
+    ErrorCode.LEADER_NOT_AVAILABLE: "has no leader yet",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "has a name that is not legal",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "may not be described by this user",
+}
+
+
+def _topic_info(name: str, topic: MetadataResponseTopic) -> TopicInfo:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return TopicInfo(
+        name=name,
+        topic_id=TopicId(bytes(topic.topic_id)),
+        is_internal=topic.is_internal,
+        partitions=tuple(_partition_info(partition) for partition in partitions),
+    )
+
+
+def _partition_info(partition: MetadataResponsePartition) -> PartitionInfo:
+    return PartitionInfo(
+        partition=partition.partition_index,
+        leader=BrokerId(partition.leader_id),
+        leader_epoch=LeaderEpoch(partition.leader_epoch),
+        replicas=tuple(map(BrokerId, partition.replica_nodes)),
+        in_sync_replicas=tuple(map(BrokerId, partition.isr_nodes)),
+        offline_replicas=tuple(map(BrokerId, partition.offline_replicas)),
+        error=code_of(partition.error_code),
+    )
+
+
+def _keep_newer_leaders(old: TopicInfo, new: TopicInfo) -> TopicInfo:
+    known = {partition.partition: partition for partition in old.partitions}
+    merged = []
+    for partition in new.partitions:
+        before = known.get(partition.partition)
+        goes_back = before is not None and 0 <= partition.leader_epoch < before.leader_epoch
+        merged.append(before if before is not None and goes_back else partition)
+    return replace(new, partitions=tuple(merged))

@@ -1,0 +1,289 @@
+"""Reads topics, alone or as a member of a group that shares them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tailrace.client.fetcher import Fetcher
+from tailrace.client.fetching import FetchOptions
+from tailrace.client.group_member import GroupMember
+from tailrace.client.group_offsets import OUTSIDE, OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from tailrace.client.ranged_fetch import parse_isolation
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Header
+
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+
+
+class ConsumerRecord(NamedTuple):
+    """A record and where it stood. Timestamp in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class Consumer:
+    """An asyncio consumer. Names and defaults of settings are Kafka's.
+
+    With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
+    there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
+    committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        group: str | None = None,
+        topics: Iterable[str] = (),
+        auto_offset_reset: str = "latest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        max_poll_records: int = 500,
+        partition_assignment_strategy: Sequence[str] = ("range",),
+        group_instance_id: str | None = None,
+        isolation: str = "read_uncommitted",
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 52_428_800,
+        max_partition_fetch_bytes: int = 1_048_576,
+        client_rack: str = "",
+        client_id: str = "tailrace-consumer",
+    ) -> None:
+        if auto_offset_reset not in _RESETS:
+            detail = f"auto.offset.reset {auto_offset_reset!r}; known are {', '.join(_RESETS)}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        self._router = Router(bootstrap_servers, client_id=client_id)
+        self._group = group
+        self._reset = _RESETS[auto_offset_reset]
+        self._auto_commit = enable_auto_commit and group is not None
+        self._auto_commit_interval_ms = auto_commit_interval_ms
+        self._next_commit_ms = 0
+        self._max_poll_records = max_poll_records
+        self._isolation = parse_isolation(isolation)
+        self._fetcher = Fetcher(
+            self._router,
+            FetchOptions(
+                max_wait_ms=fetch_max_wait_ms,
+                min_bytes=fetch_min_bytes,
+                max_bytes=fetch_max_bytes,
+                isolation_level=self._isolation,
+                rack=client_rack,
+            ),
+            max_partition_bytes=max_partition_fetch_bytes,
+        )
+        self._committed: dict[TopicPartition, int] = {}
+        self._member: GroupMember | None = None
+        if group is not None:
+            self._member = GroupMember(
+                self._router,
+                group,
+                self,
+                assignors=partition_assignment_strategy,
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                max_poll_interval_ms=max_poll_interval_ms,
+                group_instance_id=group_instance_id,
+            )
+        self._is_subscribed = False
+        self._initial_topics = tuple(topics)
+        if self._initial_topics and group is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # what to read
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Share these topics with the group, from the next poll on."""
+        if self._member is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+        self._initial_topics = ()
+        self._is_subscribed = True
+        self._member.subscribe(topics)
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions; nobody else is asked."""
+        if self._is_subscribed:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "this consumer shares topics in a group; assign() is for others"
+            )
+        self._initial_topics = ()
+        self._fetcher.assign(partitions)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What this consumer reads now."""
+        return self._fetcher.assignment
+
+    async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Read on from this offset. Raises KafkaError unless the partition is assigned."""
+        self._fetcher.seek(topic_partition, offset)
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """The offset of the next record that `poll` will give; None while it is not decided."""
+        return self._fetcher.position(topic_partition)
+
+    # records
+
+    async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - running out of time is a result here
+        """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
+
+        Calling it says that the records given before are dealt with: they may be committed, and partitions may change
+        hands. Raises KafkaError for what does not get better by waiting.
+        """
+        deadline_ms = self._router.now_ms() + int(timeout * 1000)
+        if self._initial_topics:
+            await self.subscribe(self._initial_topics)
+        await self._auto_commit_if_due()
+        limit = self._max_poll_records if max_records is None else max_records
+        while True:
+            if await self._is_ready(deadline_ms):
+                records = self._fetcher.take(limit)
+                if records:
+                    return [
+                        ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in records
+                    ]
+                await self._fetcher.wait(deadline_ms)
+            if self._router.now_ms() >= deadline_ms:
+                return []
+
+    async def _is_ready(self, deadline_ms: int) -> bool:
+        """Whether there is something to read from; waits for the group for a while."""
+        if self._is_subscribed and self._member is not None:
+            self._member.changed.clear()
+            self._member.polled()
+            if self._member.fault is not None:
+                raise self._member.fault
+            if not self._member.is_stable:
+                wait_ms = min(deadline_ms - self._router.now_ms(), self._router.retry_backoff_ms)
+                try:
+                    async with asyncio.timeout(max(wait_ms, 0) / 1000):
+                        await self._member.changed.wait()
+                except TimeoutError:
+                    return False
+                if not self._member.is_stable:
+                    return False
+        await self._find_positions(deadline_ms)
+        return True
+
+    async def _find_positions(self, deadline_ms: int) -> None:
+        """Decide where to start in partitions that have no position: at the committed offset, or by the reset rule."""
+        undecided = self._fetcher.undecided()
+        if undecided:
+            budget_ms = max(deadline_ms - self._router.now_ms(), 0)
+            try:
+                await self._decide(undecided, budget_ms)
+            except KafkaError as fault:
+                if not fault.code.retriable or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+
+    async def _decide(self, undecided: Mapping[TopicPartition, bool], budget_ms: int) -> None:
+        fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
+        committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if self._group is not None and fresh:
+            stable = self._isolation == READ_COMMITTED
+            committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable)
+            for partition, offset in committed.items():
+                self._committed[partition] = offset.offset
+                self._fetcher.start_at(partition, offset.offset)
+        rest = [partition for partition in undecided if partition not in committed]
+        if not rest:
+            return
+        if self._reset is None:
+            detail = f"{rest[0]}: no offset to start from, or one that is gone, and auto.offset.reset is none"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+        found = await list_offsets(
+            self._router, dict.fromkeys(rest, self._reset), isolation_level=self._isolation, timeout_ms=budget_ms
+        )
+        for partition, listed in found.items():
+            self._fetcher.start_at(partition, listed.offset)
+
+    # progress
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit these offsets (each that of the next record to read), or what `poll` has given so far.
+
+        Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when the group has moved on.
+        """
+        if self._group is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has nowhere to commit to")
+        wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._progress() if offsets is None else offsets
+        await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        assert self._group is not None, "only a member of a group commits"
+        member = self._member.identity if self._member is not None and self._is_subscribed else OUTSIDE
+        await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=10_000)
+        for partition, offset in offsets.items():
+            self._committed[partition] = offset.offset
+
+    def _progress(self) -> dict[TopicPartition, int]:
+        """Positions that are not committed yet."""
+        positions = self._fetcher.positions()
+        return {
+            partition: offset for partition, offset in positions.items() if self._committed.get(partition) != offset
+        }
+
+    async def _auto_commit_if_due(self) -> None:
+        now_ms = self._router.now_ms()
+        if not self._auto_commit or now_ms < self._next_commit_ms:
+            return
+        first, self._next_commit_ms = self._next_commit_ms == 0, now_ms + self._auto_commit_interval_ms
+        if not first:
+            await self._try_commit()
+
+    async def _try_commit(self) -> None:
+        """Commit what can be committed: a failure costs repetition, not records, and the next commit makes it good."""
+        progress = self._progress()
+        if progress:
+            try:
+                await self._commit({partition: OffsetAndMetadata(offset) for partition, offset in progress.items()})
+            except KafkaError:
+                return
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's committed offsets; a partition without one is left out."""
+        if self._group is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
+        return await fetch_group_offsets(self._router, self._group, partitions)
+
+    async def close(self) -> None:
+        """Commit (with auto commit), leave the group, close the connections."""
+        if self._member is not None and self._is_subscribed:
+            await self._member.leave()
+        elif self._auto_commit:
+            await self._try_commit()
+        await self._fetcher.close()
+        self._router.close()
+
+    # the group's side
+
+    async def revoke(self) -> None:
+        """The group rebalances: commit what has been given out, then stop reading."""
+        if self._auto_commit:
+            await self._try_commit()
+        self.assigned(())
+
+    def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """The group has given this consumer these partitions."""
+        self._committed.clear()
+        self._fetcher.assign(partitions)

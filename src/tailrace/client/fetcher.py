@@ -1,0 +1,251 @@
+"""Keeps one fetch per leader on its way for the assigned partitions, and hands out the records in order.
+
+A partition is fetched when it has a position and nothing of it waits to be handed out. An answer counts only if the
+partition is still assigned and its position is still where the fetch began: after a seek or a rebalance it is dropped.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable
+
+from tailrace.client.cluster_view import Broker
+from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, Wanted, fetch
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, read_records
+from tailrace.protocol.schema import Buffer
+
+_USE = "fetch"
+
+
+class _Partition:
+    """One assigned partition: its position, and what has been fetched from there."""
+
+    __slots__ = ("batches", "is_out_of_range", "next_offset", "node", "position", "records")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        """The next offset to hand out; None until somebody decides."""
+        self.next_offset = 0
+        """Where the next fetch begins."""
+        self.batches: deque[Buffer] = deque()
+        self.records: deque[Record] = deque()
+        self.is_out_of_range = False
+        self.node: int | None = None
+        """A replica nearer than the leader (KIP-392)."""
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.batches and not self.records
+
+    def move_to(self, offset: int) -> None:
+        self.position = self.next_offset = offset
+        self.batches.clear()
+        self.records.clear()
+        self.is_out_of_range = False
+
+
+class Fetcher:
+    """The reading side of a consumer; on its event loop only."""
+
+    def __init__(self, router: Router, options: FetchOptions, *, max_partition_bytes: int) -> None:
+        self._router = router
+        self._options = options
+        self._max_partition_bytes = max_partition_bytes
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._fetches: dict[int, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+        self._fault: KafkaError | None = None
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._partitions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these; those assigned before keep their positions."""
+        before = self._partitions
+        self._partitions = {partition: before.get(partition) or _Partition() for partition in sorted(partitions)}
+        self._news.set()
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Read on from this offset; what was fetched is dropped."""
+        if topic_partition not in self._partitions:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is not assigned to this consumer")
+        self._partitions[topic_partition].move_to(offset)
+
+    def start_at(self, topic_partition: TopicPartition, offset: int) -> None:
+        """The decision for a partition that was undecided; not for one that is gone or was sought meanwhile."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and (partition.position is None or partition.is_out_of_range):
+            partition.move_to(offset)
+
+    def undecided(self) -> dict[TopicPartition, bool]:
+        """The partitions without a usable position; True for those whose offset is out of range."""
+        return {
+            name: partition.is_out_of_range
+            for name, partition in self._partitions.items()
+            if partition.position is None or partition.is_out_of_range
+        }
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.position
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """All positions that are decided."""
+        return {
+            name: partition.position for name, partition in self._partitions.items() if partition.position is not None
+        }
+
+    def take(self, limit: int) -> list[tuple[TopicPartition, Record]]:
+        """Up to `limit` records that have been fetched; sends the next fetches. Raises KafkaError from the cluster."""
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+        taken: list[tuple[TopicPartition, Record]] = []
+        for name, partition in self._partitions.items():
+            while len(taken) < limit and not partition.is_drained:
+                self._take_from(name, partition, limit - len(taken), taken)
+        if taken:
+            # Whoever was served now comes last next time.
+            first = taken[0][0]
+            self._partitions[first] = self._partitions.pop(first)
+        self._send_fetches()
+        return taken
+
+    @staticmethod
+    def _take_from(
+        name: TopicPartition, partition: _Partition, limit: int, taken: list[tuple[TopicPartition, Record]]
+    ) -> None:
+        assert partition.position is not None, "records come from a position"
+        if not partition.records:
+            position = partition.position
+            records = read_records(partition.batches.popleft())
+            partition.records.extend(record for record in records if record.offset >= position)
+        while partition.records and limit:
+            record = partition.records.popleft()
+            partition.position = record.offset + 1
+            taken.append((name, record))
+            limit -= 1
+        if partition.is_drained:
+            partition.position = max(partition.position, partition.next_offset)
+
+    async def wait(self, deadline_ms: int) -> None:
+        """Return when something has come, or at the deadline."""
+        if any(not partition.is_drained for partition in self._partitions.values()) or self._fault is not None:
+            return
+        self._news.clear()
+        wait_ms = min(deadline_ms - self._router.now_ms(), 1_000)
+        try:
+            async with asyncio.timeout(max(wait_ms, 0) / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    # fetches
+
+    def _send_fetches(self) -> None:
+        topics = {name.topic for name in self._partitions}
+        if self._router.view.needs_refresh(topics, self._router.now_ms()):
+            self._start(-1, self._refresh(topics))
+        by_node: dict[int, list[Wanted]] = defaultdict(list)
+        for name, partition in self._partitions.items():
+            if partition.position is None or partition.is_out_of_range or not partition.is_drained:
+                continue
+            leader = self._leader(name)
+            if leader is None:
+                continue
+            node = leader.node_id if partition.node is None else partition.node
+            if node not in self._fetches:
+                by_node[node].append(self._wanted(name, partition))
+        # While some partitions still have records to hand out, the fetch for the others must not wait at the broker:
+        # the node gets one fetch at a time, and those partitions will need the next.
+        is_busy = any(not partition.is_drained for partition in self._partitions.values())
+        options = self._options._replace(max_wait_ms=0) if is_busy else self._options
+        for node, wanted in by_node.items():
+            self._start(node, self._fetch(node, wanted, options))
+
+    def _leader(self, name: TopicPartition) -> Broker | None:
+        try:
+            return self._router.view.leader(name)
+        except KafkaError:
+            return None
+
+    def _wanted(self, name: TopicPartition, partition: _Partition) -> Wanted:
+        view = self._router.view
+        return Wanted(
+            topic_partition=name,
+            topic_id=view.topic(name.topic).topic_id,
+            offset=partition.next_offset,
+            leader_epoch=view.partition(name).leader_epoch,
+            max_bytes=self._max_partition_bytes,
+        )
+
+    def _start(self, node: int, work: Coroutine[None, None, None]) -> None:
+        if node in self._fetches:
+            work.close()
+            return
+        self._fetches[node] = asyncio.get_running_loop().create_task(self._guarded(node, work))
+
+    async def _guarded(self, node: int, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except KafkaError as fault:
+            if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
+                for name in self._partitions:
+                    self._router.view.mark_stale(name.topic)
+                await asyncio.sleep(self._router.retry_backoff_ms / 1000)
+            else:
+                self._fault = fault
+        finally:
+            self._fetches.pop(node, None)
+            self._news.set()
+
+    async def _refresh(self, topics: Iterable[str]) -> None:
+        await self._router.ensure_fresh(topics)
+
+    async def _fetch(self, node: int, wanted: list[Wanted], options: FetchOptions) -> None:
+        connection = await self._router.node_connection(node, _USE)
+        answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
+        has_failed = False
+        for fetched in answers:
+            has_failed |= self._take_in(fetched)
+        if has_failed:
+            await asyncio.sleep(self._router.retry_backoff_ms / 1000)
+
+    def _take_in(self, fetched: Fetched) -> bool:
+        """Keep what came; True if the partition must be tried again after a pause."""
+        partition = self._partitions.get(fetched.topic_partition)
+        if partition is None or partition.next_offset != fetched.offset or not partition.is_drained:
+            return False
+        if fetched.fault is not None:
+            return self._take_fault(fetched.topic_partition, partition, fetched.fault)
+        if fetched.preferred_read_replica >= 0 and not fetched.buffers:
+            partition.node = fetched.preferred_read_replica
+        for buffer in fetched.buffers:
+            for position, header in iter_batches(buffer):
+                partition.batches.append(memoryview(buffer)[position : position + header.size_bytes])
+        partition.next_offset = fetched.next_offset
+        if partition.is_drained:
+            partition.position = partition.next_offset
+        return False
+
+    def _take_fault(self, name: TopicPartition, partition: _Partition, fault: KafkaError) -> bool:
+        was_elsewhere, partition.node = partition.node is not None, None
+        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            partition.is_out_of_range = not was_elsewhere
+            return False
+        if fault.code in STALE_LEADER:
+            self._router.view.mark_stale(name.topic)
+        if not fault.code.retriable:
+            self._fault = fault
+        return True
+
+    async def close(self) -> None:
+        """Give up what is on its way."""
+        tasks = list(self._fetches.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,206 @@
+"""One Fetch at one node for some partitions, and what of its answer a reader may see."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tailrace.client.answers import check, code_of
+from tailrace.client.offsets import READ_COMMITTED
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.protocol.schema import Buffer
+
+_LAST_WITH_NAMES = 12
+_NEWEST = 17
+_ABORT = 0
+
+
+class Wanted(NamedTuple):
+    """A partition to read, and from where."""
+
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    offset: int
+    leader_epoch: int
+    """As the cluster was last described; -1: unchecked. A leader of another epoch refuses (KIP-320)."""
+    max_bytes: int
+
+
+class FetchOptions(NamedTuple):
+    """How patient and how hungry a fetch is (Kafka's names and defaults)."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 52_428_800
+    isolation_level: int = 0
+    rack: str = ""
+
+
+class Fetched(NamedTuple):
+    """What came for one partition. Offsets are -1 where the server did not say."""
+
+    topic_partition: TopicPartition
+    offset: int
+    """Where the fetch began."""
+    next_offset: int
+    """Where the next one begins."""
+    buffers: list[Buffer]
+    """Whole batches in order of offset. The first may begin below `offset` (KIP-74)."""
+    size_bytes: int
+    readable_end: int
+    """The high watermark, or the last stable offset under read_committed."""
+    log_start_offset: int
+    preferred_read_replica: int
+    fault: KafkaError | None
+
+
+async def fetch(
+    connection: Connection, wanted: Sequence[Wanted], options: FetchOptions, *, timeout_ms: int
+) -> list[Fetched]:
+    """Ask one node, without a fetch session. Faults of single partitions are in their results."""
+    names = {want.topic_id: want.topic_partition.topic for want in wanted}
+    has_ids = ZERO_TOPIC_ID not in names
+    response = await connection.ask(
+        fetch_request(wanted, options),
+        FetchResponse,
+        timeout_ms=timeout_ms + options.max_wait_ms,
+        max_version=_NEWEST if has_ids else _LAST_WITH_NAMES,
+    )
+    return read_answer(response, wanted, options)
+
+
+def fetch_request(wanted: Sequence[Wanted], options: FetchOptions) -> FetchRequest:
+    """The request for these partitions, fit for every version: topics have their name and their id."""
+    topics: dict[tuple[str, TopicId], list[FetchPartition]] = defaultdict(list)
+    for want in wanted:
+        topics[want.topic_partition.topic, want.topic_id].append(
+            FetchPartition(
+                partition=want.topic_partition.partition,
+                current_leader_epoch=want.leader_epoch,
+                fetch_offset=want.offset,
+                partition_max_bytes=want.max_bytes,
+            )
+        )
+    return FetchRequest(
+        max_wait_ms=options.max_wait_ms,
+        min_bytes=options.min_bytes,
+        max_bytes=options.max_bytes,
+        isolation_level=options.isolation_level,
+        topics=tuple(
+            FetchTopic(topic=name, topic_id=topic_id, partitions=tuple(partitions))
+            for (name, topic_id), partitions in topics.items()
+        ),
+        rack_id=options.rack,
+    )
+
+
+def read_answer(response: FetchResponse, wanted: Sequence[Wanted], options: FetchOptions) -> list[Fetched]:
+    """The answer per partition asked for. Raises KafkaError for a fault of the whole fetch."""
+    check(response.error_code, "fetch")
+    asked: dict[tuple[str, int], Wanted] = {}
+    for want in wanted:
+        asked[want.topic_partition] = want
+    names = {want.topic_id: want.topic_partition.topic for want in wanted}
+    results = []
+    for topic in response.responses:
+        name = topic.topic or names.get(TopicId(bytes(topic.topic_id)), "")
+        for answer in topic.partitions:
+            found = asked.get((name, answer.partition_index))
+            if found is not None:
+                results.append(_read_partition(found, answer, options))
+    return results
+
+
+def _read_partition(want: Wanted, answer: PartitionData, options: FetchOptions) -> Fetched:
+    fault = None
+    buffers: list[Buffer] = []
+    next_offset = want.offset
+    if answer.error_code:
+        fault = KafkaError(code_of(answer.error_code), f"fetch of {want.topic_partition} at offset {want.offset}")
+    elif answer.records:
+        committed_only = options.isolation_level == READ_COMMITTED
+        aborted = (answer.aborted_transactions or ()) if committed_only else ()
+        try:
+            buffers, next_offset = visible_batches(answer.records, want.offset, aborted)
+        except CorruptRecords as damage:
+            fault = CorruptRecords(f"{want.topic_partition} at offset {want.offset}: {damage.detail}")
+    end = answer.last_stable_offset if options.isolation_level == READ_COMMITTED else answer.high_watermark
+    return Fetched(
+        topic_partition=want.topic_partition,
+        offset=want.offset,
+        next_offset=next_offset,
+        buffers=buffers,
+        size_bytes=len(answer.records) if answer.records else 0,
+        readable_end=end,
+        log_start_offset=answer.log_start_offset,
+        preferred_read_replica=answer.preferred_read_replica,
+        fault=fault,
+    )
+
+
+def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTransaction]) -> tuple[list[Buffer], int]:
+    """The stretches of `records` that a reader at `offset` may see, as views; and the offset behind the last batch.
+
+    Left out are batches that end below the offset, control batches, and those of aborted transactions: a producer's
+    batches from the transaction's first offset up to its abort marker. An incomplete batch at the end is left out.
+    """
+    view = memoryview(records)
+    waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
+    aborting: set[int] = set()
+    stretches: list[Buffer] = []
+    start: int | None = None
+    end = 0
+    next_offset = offset
+    for position, header in iter_batches(view):
+        while waiting and waiting[-1].first_offset <= header.last_offset:
+            aborting.add(waiting.pop().producer_id)
+        is_visible = header.end_offset > offset and header.records_count > 0
+        if header.is_control:
+            is_visible = False
+            if header.producer_id in aborting and _is_abort(view, position, header.size_bytes):
+                aborting.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in aborting:
+            is_visible = False
+        if is_visible and start is None:
+            start = position
+        elif not is_visible and start is not None:
+            stretches.append(view[start:end])
+            start = None
+        end = position + header.size_bytes
+        next_offset = max(next_offset, header.end_offset)
+    if start is not None:
+        stretches.append(view[start:end])
+    return stretches, next_offset
+
+
+def _is_abort(view: memoryview, position: int, size_bytes: int) -> bool:
+    """Whether the control batch is an abort marker: its one record's key is (version, type), both int16."""
+    record = read_records(view[position : position + size_bytes])[0]
+    return record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT
+
+
+STALE_LEADER = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""Faults after which the cluster must be described anew."""

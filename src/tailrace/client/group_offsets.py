@@ -1,0 +1,159 @@
+"""A group's committed offsets: asked for and set at its coordinator."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tailrace.client.answers import check
+from tailrace.client.router import Router
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The next offset a group will read, with whatever it wrote beside it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Membership(NamedTuple):
+    """Who commits: a member in its generation; the default is somebody outside the group."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+OUTSIDE = Membership()
+
+_NO_OFFSET = -1
+_LAST_WITH_NAMES = 9
+"""From version 10 both requests name topics by id; names do for groups that outlive a topic's id."""
+
+
+async def fetch_group_offsets(
+    router: Router, group: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The committed offsets, of these partitions or all; a partition without one is left out."""
+    wanted = None if partitions is None else _by_topic(partitions)
+
+    async def ask(connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
+        version = min(connection.version_of(OffsetFetchRequest), _LAST_WITH_NAMES)
+        if version >= 8:
+            request = _request_of_groups(group, wanted, require_stable)
+        else:
+            request = _request_of_one(group, wanted, require_stable and version >= 7)
+        response = await connection.ask(
+            request, OffsetFetchResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_WITH_NAMES
+        )
+        return _committed(group, response)
+
+    return await router.ask_coordinator(group, ask)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for partition in partitions:
+        topics[partition.topic].append(partition.partition)
+    return {name: tuple(indexes) for name, indexes in topics.items()}
+
+
+def _request_of_groups(
+    group: str, wanted: Mapping[str, tuple[int, ...]] | None, require_stable: bool
+) -> OffsetFetchRequest:
+    topics = None
+    if wanted is not None:
+        topics = tuple(OffsetFetchRequestTopics(name=name, partition_indexes=asked) for name, asked in wanted.items())
+    asked_group = OffsetFetchRequestGroup(group_id=group, topics=topics)
+    return OffsetFetchRequest(groups=(asked_group,), require_stable=require_stable)
+
+
+def _request_of_one(
+    group: str, wanted: Mapping[str, tuple[int, ...]] | None, require_stable: bool
+) -> OffsetFetchRequest:
+    topics = None
+    if wanted is not None:
+        topics = tuple(OffsetFetchRequestTopic(name=name, partition_indexes=asked) for name, asked in wanted.items())
+    return OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
+
+
+def _committed(group: str, response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
+    check(response.error_code, f"offsets of group {group!r}")
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            _take(offsets, TopicPartition(topic.name, partition.partition_index), partition)
+    for answer in response.groups:
+        check(answer.error_code, f"offsets of group {group!r}")
+        for named in answer.topics:
+            for entry in named.partitions:
+                _take(offsets, TopicPartition(named.name, entry.partition_index), entry)
+    return offsets
+
+
+def _take(
+    offsets: dict[TopicPartition, OffsetAndMetadata],
+    partition: TopicPartition,
+    answer: OffsetFetchResponsePartition | OffsetFetchResponsePartitions,
+) -> None:
+    check(answer.error_code, f"committed offset of {partition}")
+    if answer.committed_offset != _NO_OFFSET:
+        offsets[partition] = OffsetAndMetadata(
+            answer.committed_offset, answer.committed_leader_epoch, answer.metadata or ""
+        )
+
+
+async def commit_group_offsets(
+    router: Router,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    member: Membership = OUTSIDE,
+    timeout_ms: int | None = None,
+) -> None:
+    """Commit all of them. Raises the first partition's KafkaError."""
+    if not offsets:
+        return
+    topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+    for partition, offset in offsets.items():
+        topics[partition.topic].append(
+            OffsetCommitRequestPartition(
+                partition_index=partition.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        topics=tuple(OffsetCommitRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
+    )
+
+    async def ask(connection: Connection) -> None:
+        response = await connection.ask(
+            request, OffsetCommitResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_WITH_NAMES
+        )
+        for topic in response.topics:
+            for answer in topic.partitions:
+                detail = f"commit of {TopicPartition(topic.name, answer.partition_index)} for group {group!r}"
+                check(answer.error_code, detail)
+
+    await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)

@@ -1,0 +1,336 @@
+"""Writes records: gathers them into batches, sends them to the leaders, and says where they have been written."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from random import randrange
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tailrace.client.accumulator import (
+    Accumulator,
+    Completion,
+    Headers,
+    RecordMetadata,
+    StickyPartitioner,
+    record_cost,
+)
+from tailrace.client.cluster_view import TopicInfo
+from tailrace.client.router import Router
+from tailrace.client.sender import Sender
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_hash import partition_for_key
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.schema import Buffer
+
+UNKNOWN_TOPIC_WAIT_MS = 5_000
+"""How long a topic may be unknown: a broker that creates topics does so within moments of the first question."""
+
+_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+
+Partitioner = Callable[[str, bytes | None, int], int]
+"""(topic, key, number of partitions) -> partition."""
+
+
+def parse_codec(name: str | Codec | None) -> Codec:
+    """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
+    if name is None or isinstance(name, Codec):
+        return name or Codec.NONE
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        known = ", ".join(codec.name.lower() for codec in Codec)
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}") from None
+
+
+def parse_acks(acks: str | int) -> int:
+    """-1 for `all`. Raises KafkaError(INVALID_REQUIRED_ACKS)."""
+    if str(acks) not in _ACKS:
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks!r}; say all, 1 or 0")
+    return _ACKS[str(acks)]
+
+
+class Unsent(NamedTuple):
+    """A record as a caller gave it."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    cost: int
+    completion: Completion
+
+
+class PrebuiltBatch(NamedTuple):
+    """A whole record batch as a caller gave it."""
+
+    topic: str
+    partition: int
+    payload: Buffer
+    cost: int
+    completion: Completion
+
+
+class Producer:
+    """An asyncio producer. Names and defaults of settings are Kafka's.
+
+    Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`
+    within its partition, whatever is retried. `buffer_memory` bounds what waits; `send` waits for room.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        acks: str | int = "all",
+        compression: str | Codec | None = None,
+        linger_ms: int = 5,
+        batch_size: int = 16_384,
+        buffer_memory: int = 33_554_432,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        max_block_ms: int = 60_000,
+        max_request_size: int = 1_048_576,
+        idempotent: bool | None = None,
+        partitioner: Partitioner | None = None,
+        client_id: str = "tailrace-producer",
+    ) -> None:
+        self._acks = parse_acks(acks)
+        self._idempotent = self._acks == -1 if idempotent is None else idempotent
+        if self._idempotent and self._acks != -1:
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: an idempotent producer needs acks=all")
+        self._router = Router(bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._accumulator = Accumulator(
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            max_request_size=max_request_size,
+            codec=parse_codec(compression),
+        )
+        self._partitioner = partitioner
+        self._sticky = StickyPartitioner(randrange, batch_size)
+        self._max_block_ms = max_block_ms
+        self.buffer_memory = buffer_memory
+        self._buffered_bytes = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._parked: dict[str, list[Unsent | PrebuiltBatch]] = {}
+        self._flushing: list[asyncio.Event] = []
+        self._sender: Sender | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.on_release: Callable[[int], None] | None = None
+        """Told how many bytes of buffer.memory are free again: for a facade that keeps its own count."""
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to send; needs a running event loop."""
+        if self._sender is None:
+            self._sender = Sender(
+                self._router,
+                self._accumulator,
+                acks=self._acks,
+                idempotent=self._idempotent,
+                on_release=self._release,
+            )
+            self._spawn(self._sender.run())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """Hand over a record; the future tells where it was written, or raises KafkaError.
+
+        Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
+        after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
+        most, then raises KafkaError(REQUEST_TIMED_OUT).
+        """
+        completion: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        cost = record_cost(key, value, headers)
+        await self._wait_for_room(cost)
+        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        self.enqueue(Unsent(topic, partition, key, value, headers, stamp, cost, completion))
+        return completion
+
+    async def send_batch(self, topic: str, partition: int, payload: Buffer) -> "asyncio.Future[RecordMetadata]":
+        """Hand over a whole record batch (format v2, offsets from 0, at most max.request.size).
+
+        The future's offset is that of its first record. Order with records sent one by one is kept.
+        """
+        completion: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        await self._wait_for_room(len(payload))
+        self.enqueue(PrebuiltBatch(topic, partition, payload, len(payload), completion))
+        return completion
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; asking for a topic creates it where the cluster does that."""
+        info = await self._router.topic(
+            topic, allow_auto_create=True, wait_for_unknown=True, timeout_ms=UNKNOWN_TOPIC_WAIT_MS
+        )
+        return len(info.partitions)
+
+    async def _wait_for_room(self, cost: int) -> None:
+        while self._buffered_bytes + cost > self.buffer_memory and self._buffered_bytes > 0:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(room)
+            try:
+                async with asyncio.timeout(self._max_block_ms / 1000):
+                    await room
+            except TimeoutError:
+                detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+
+    def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
+        """Take a record without waiting; what is wrong with it goes to its completion."""
+        assert self._sender is not None, "start() comes before the first record"
+        self._buffered_bytes += item.cost
+        if self._closed:
+            self._refuse(item, KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed"))
+            return
+        info = None if item.topic in self._parked else self._router.view.find(item.topic)
+        if info is None:
+            self._park(item)
+        elif self._accept(item, info):
+            self._sender.wake()
+
+    def _park(self, item: Unsent | PrebuiltBatch) -> None:
+        parked = self._parked.get(item.topic)
+        if parked is None:
+            parked = self._parked[item.topic] = []
+            self._spawn(self._resolve(item.topic))
+        parked.append(item)
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has; asking creates it where the cluster does so."""
+        return len((await self._topic(topic)).partitions)
+
+    async def _topic(self, name: str) -> TopicInfo:
+        return await self._router.topic(
+            name, allow_auto_create=True, wait_for_unknown=True, timeout_ms=UNKNOWN_TOPIC_WAIT_MS
+        )
+
+    async def _resolve(self, topic: str) -> None:
+        try:
+            info = await self._topic(topic)
+        except KafkaError as fault:
+            for item in self._parked.pop(topic):
+                self._refuse(item, fault)
+            return
+        for item in self._parked.pop(topic):
+            self._accept(item, info)
+        assert self._sender is not None, "start() comes before the first record"
+        self._sender.wake()
+
+    def _accept(self, item: Unsent | PrebuiltBatch, info: TopicInfo) -> bool:
+        """Put it into the accumulator; whether the sender should look."""
+        now_ms = self._router.now_ms()
+        try:
+            if isinstance(item, PrebuiltBatch):
+                partition = TopicPartition(item.topic, self._checked(item.partition, info))
+                self._accumulator.append_prebuilt(partition, item.payload, item.completion, now_ms)
+                return True
+            topic, _, key, value, headers, timestamp, cost, completion = item
+            return self._accumulator.append(
+                TopicPartition(topic, self._choose(item, info)),
+                timestamp,
+                key,
+                value,
+                headers,
+                cost,
+                completion,
+                now_ms,
+            )
+        except KafkaError as fault:
+            self._refuse(item, fault)
+            return False
+
+    def _choose(self, item: Unsent, info: TopicInfo) -> int:
+        if item.partition is not None:
+            return self._checked(item.partition, info)
+        count = len(info.partitions)
+        if self._partitioner is not None:
+            return self._checked(self._partitioner(item.topic, item.key, count), info)
+        if item.key is not None:
+            return partition_for_key(item.key, count)
+        if count == 1:
+            return 0
+        available = [partition.partition for partition in info.partitions if partition.leader >= 0]
+        return self._sticky.partition(item.topic, available or range(count), item.cost)
+
+    @staticmethod
+    def _checked(partition: int, info: TopicInfo) -> int:
+        if not 0 <= partition < len(info.partitions):
+            detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+        return partition
+
+    def _refuse(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
+        if not item.completion.done():
+            item.completion.set_exception(KafkaError(fault.code, fault.detail))
+        self._release(item.cost)
+
+    def _release(self, cost: int) -> None:
+        self._buffered_bytes -= cost
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+        if self.on_release is not None:
+            self.on_release(cost)
+        for flushing in self._flushing:
+            flushing.set()
+
+    async def flush(self) -> None:
+        """Return when every record handed over so far is written or has failed; linger.ms does not count meanwhile."""
+        if self._sender is None or self._buffered_bytes == 0:
+            return
+        parked = [item for items in self._parked.values() for item in items]
+        batches = self._accumulator.begin_flush()
+        self._sender.wake()
+        released = asyncio.Event()
+        self._flushing.append(released)
+        try:
+            while batches or parked:
+                while batches and batches[-1].is_settled:
+                    batches.pop()
+                while parked and parked[-1].completion.done():
+                    parked.pop()
+                if batches or parked:
+                    released.clear()
+                    await released.wait()
+        finally:
+            self._flushing.remove(released)
+            self._accumulator.end_flush()
+
+    async def close(self) -> None:
+        """Flush, then close the connections."""
+        if self._closed:
+            return
+        await self.flush()
+        self._closed = True
+        if self._sender is not None:
+            self._sender.stop()
+        await asyncio.gather(*self._tasks)
+        self._router.close()

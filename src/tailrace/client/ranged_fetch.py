@@ -1,0 +1,237 @@
+"""Reads a range of offsets of one partition with plain fetches: no group, no position kept, nothing guessed.
+
+1. The range ends by offset, never by counting: control records, aborted transactions and compaction leave gaps, and a
+   gap is no loss.
+2. Loss is what lies below the log's start. It is an error that names the range that is gone, whether it was gone when
+   the reading began or went while it was under way.
+3. The next fetch is sent before the last one is handed out, so that network and reader work at the same time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tailrace.client.fetching import (
+    STALE_LEADER,
+    Fetched,
+    FetchOptions,
+    Wanted,
+    fetch,
+)
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.schema import Buffer
+
+_FIRST_FETCH_BYTES = 1_048_576
+_SMALLEST_FETCH_BYTES = 65_536
+_USE = "fetch"
+
+
+class Chunk(NamedTuple):
+    """Some whole batches of a range, in order. The first and the last may reach over the range's ends."""
+
+    buffers: list[Buffer]
+    next_offset: int
+
+
+def parse_isolation(name: str) -> int:
+    """The number of this isolation level. Raises KafkaError(INVALID_REQUEST)."""
+    levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+    if name not in levels:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {name!r}; known are {', '.join(levels)}")
+    return levels[name]
+
+
+class RangedFetch:
+    """A reader of ranges. `timeout_ms` is how long a range may make no progress before it fails.
+
+    `rack` lets the cluster name a replica nearer than the leader (KIP-392).
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        isolation: str = "read_uncommitted",
+        max_bytes: int = 8_388_608,
+        max_wait_ms: int = 500,
+        timeout_ms: int = 120_000,
+        rack: str = "",
+        client_id: str = "tailrace-ranged-fetch",
+        router: Router | None = None,
+    ) -> None:
+        self._router = router if router is not None else Router(bootstrap_servers, client_id=client_id)
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._options = FetchOptions(
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            isolation_level=parse_isolation(isolation),
+            rack=rack,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._router.close()
+
+    async def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> AsyncIterator[Chunk]:
+        """The batches that hold the offsets from `start` up to `end` (exclusive).
+
+        An `end` above the log's is waited for. Raises KafkaError: OFFSET_OUT_OF_RANGE for records that are gone,
+        REQUEST_TIMED_OUT when `timeout_ms` brings no progress, and what the cluster says otherwise.
+        """
+        reading = _Reading(self._router, topic_partition, start, end, self._options, self._max_bytes, self._timeout_ms)
+        next_fetch: asyncio.Task[Fetched] | None = None
+        try:
+            if not reading.is_done:
+                next_fetch = asyncio.create_task(reading.fetch_next())
+            while next_fetch is not None:
+                fetched = await next_fetch
+                next_fetch = None if reading.is_done else asyncio.create_task(reading.fetch_next())
+                if fetched.buffers:
+                    yield Chunk(fetched.buffers, fetched.next_offset)
+        finally:
+            if next_fetch is not None:
+                next_fetch.cancel()
+                await asyncio.gather(next_fetch, return_exceptions=True)
+
+
+class _Reading:
+    """One range on its way: where it stands and how much to ask for."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic_partition: TopicPartition,
+        start: int,
+        end: int,
+        options: FetchOptions,
+        max_bytes: int,
+        timeout_ms: int,
+    ) -> None:
+        self._router = router
+        self._topic_partition = topic_partition
+        self._start = start
+        self._end = end
+        self._options = options
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._offset = start
+        self._bytes_read = 0
+        self._node: int | None = None
+        """A replica nearer than the leader, if the cluster named one."""
+        self._last_fault: KafkaError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._offset >= self._end
+
+    async def fetch_next(self) -> Fetched:
+        """The next stretch, after however many attempts. Moves the position."""
+        router = self._router
+        deadline_ms = router.now_ms() + self._timeout_ms
+        pause_ms = router.retry_backoff_ms
+        while True:
+            fetched = await self._attempt()
+            if fetched is not None:
+                self._offset = fetched.next_offset
+                self._bytes_read += fetched.size_bytes
+                return fetched
+            if router.now_ms() >= deadline_ms:
+                raise self._stalled()
+            if self._last_fault is not None:
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, router.retry_backoff_max_ms)
+
+    async def _attempt(self) -> Fetched | None:
+        """One fetch; None if it brought nothing and may be repeated."""
+        self._last_fault = None
+        try:
+            fetched = await self._ask()
+            if fetched.fault is not None:
+                raise fetched.fault
+        except KafkaError as fault:
+            await self._take_fault(fault)
+            return None
+        if fetched.preferred_read_replica >= 0 and not fetched.buffers:
+            self._node = fetched.preferred_read_replica
+            return None
+        return fetched if fetched.next_offset > self._offset else None
+
+    async def _ask(self) -> Fetched:
+        router, partition = self._router, self._topic_partition
+        await router.ensure_fresh((partition.topic,))
+        info = router.view.partition(partition)
+        wanted = Wanted(
+            topic_partition=partition,
+            topic_id=router.view.topic(partition.topic).topic_id,
+            offset=self._offset,
+            leader_epoch=info.leader_epoch,
+            max_bytes=self._bytes_to_ask(),
+        )
+        if self._node is not None:
+            connection = await router.node_connection(self._node, _USE)
+        else:
+            connection = await router.leader_connection(partition, _USE)
+        answers = await fetch(connection, (wanted,), self._options, timeout_ms=router.request_timeout_ms)
+        if not answers:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.address} does not answer for {partition}")
+        return answers[0]
+
+    def _bytes_to_ask(self) -> int:
+        """About what the rest of the range takes: a small range must not drag megabytes behind its end along."""
+        done = self._offset - self._start
+        if done <= 0 or not self._bytes_read:
+            return min(_FIRST_FETCH_BYTES, self._max_bytes)
+        estimate = (self._end - self._offset) * self._bytes_read * 9 // (done * 8) + _SMALLEST_FETCH_BYTES
+        return min(estimate, self._max_bytes)
+
+    async def _take_fault(self, fault: KafkaError) -> None:
+        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._node is None:
+            await self._explain_out_of_range()
+        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE or fault.code.retriable:
+            self._node = None  # whatever a follower cannot answer, the leader can
+            self._last_fault = fault
+            if fault.code in STALE_LEADER:
+                self._router.view.mark_stale(self._topic_partition.topic)
+            return
+        raise fault
+
+    async def _explain_out_of_range(self) -> None:
+        """Raise what OFFSET_OUT_OF_RANGE means here. Returns if the offset is in the log after all (a moved leader)."""
+        partition, offset = self._topic_partition, self._offset
+        isolation = self._options.isolation_level
+        first = (await list_offsets(self._router, {partition: EARLIEST}, isolation_level=isolation))[partition].offset
+        last = (await list_offsets(self._router, {partition: LATEST}, isolation_level=isolation))[partition].offset
+        if offset < first:
+            lost_end = min(first, self._end)
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: offsets {offset} to {lost_end - 1} are gone, the log starts at {first}; "
+                "they were deleted by retention or by an administrator before they were read",
+            )
+        if offset > last:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: offset {offset} does not exist, the log ends at {last}; "
+                "was the topic deleted and created again, or did it lose records in an unclean election?",
+            )
+
+    def _stalled(self) -> KafkaError:
+        detail = (
+            f"{self._topic_partition}: no record at or after offset {self._offset} (of a range up to {self._end}) "
+            f"within {self._timeout_ms} ms"
+        )
+        if self._last_fault is not None:
+            detail += f"; last error {self._last_fault}"
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)

@@ -1,0 +1,237 @@
+"""Finds the node that must answer a request, and tries again where an answer says "not here" or "not yet"."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from tailrace.client.answers import check
+from tailrace.client.cluster_view import Broker, ClusterView, TopicInfo
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Address, Connection, parse_addresses
+from tailrace.net.pool import ConnectionPool
+from tailrace.protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+T = TypeVar("T")
+
+GROUP_COORDINATOR = 0
+
+_REASK_COORDINATOR = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+
+
+class Router:
+    """One client's way to the cluster: a connection pool and a view of the cluster, kept fresh.
+
+    `request_timeout_ms` bounds one request; `default_api_timeout_ms` a whole call with its retries; between retries it
+    waits `retry_backoff_ms`, twice as long each time, at most `retry_backoff_max_ms` (Kafka's names and defaults).
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "tailrace",
+        request_timeout_ms: int = 30_000,
+        default_api_timeout_ms: int = 60_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+        connect_timeout_ms: int = 10_000,
+        bootstrap_timeout_ms: int = 10_000,
+    ) -> None:
+        self.bootstrap = parse_addresses(bootstrap_servers)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.default_api_timeout_ms = default_api_timeout_ms
+        self.retry_backoff_ms = retry_backoff_ms
+        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.bootstrap_timeout_ms = bootstrap_timeout_ms
+        """How long a cluster that has never answered is tried: it is more likely misspelt than about to start."""
+        self._has_answered = False
+        self.view = ClusterView(max_age_ms=metadata_max_age_ms)
+        self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
+        self._coordinators: dict[tuple[int, str], Broker] = {}
+
+    def close(self) -> None:
+        """Close all connections; what is pending fails."""
+        self._pool.close()
+
+    # connections
+
+    async def any_connection(self) -> Connection:
+        """To whichever node answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's reason if none does."""
+        addresses = [Address(broker.host, broker.port) for broker in self.view.brokers.values()]
+        addresses += [address for address in self.bootstrap if address not in addresses]
+        for address in addresses:
+            ready = self._pool.open_connection(address)
+            if ready is not None:
+                return ready
+        reasons = []
+        for address in addresses:
+            try:
+                connection = await self._pool.get(address)
+            except KafkaError as fault:
+                reasons.append(fault.detail)
+            else:
+                self._has_answered = True
+                return connection
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "; ".join(reasons))
+
+    async def node_connection(self, node_id: int, use: str = "") -> Connection:
+        """To this node; asks for the cluster's brokers once more if it is not known."""
+        if node_id not in self.view.brokers:
+            await self.refresh(())
+        broker = self.view.brokers.get(BrokerId(node_id))
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not in the cluster now")
+        return await self.broker_connection(broker, use)
+
+    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+        return await self._pool.get(Address(broker.host, broker.port), use)
+
+    def open_connection(self, broker: Broker, use: str) -> Connection | None:
+        """To this node, if there is one that works now."""
+        return self._pool.open_connection(Address(broker.host, broker.port), use)
+
+    async def leader_connection(self, topic_partition: TopicPartition, use: str = "") -> Connection:
+        """To the leader as known now or after one more question."""
+        await self.ensure_fresh((topic_partition.topic,))
+        return await self.broker_connection(self.view.leader(topic_partition), use)
+
+    async def controller_connection(self) -> Connection:
+        """To the node that takes changes of topics; any node if none is named (it passes the request on)."""
+        if self.view.controller_id not in self.view.brokers:
+            await self.refresh(())
+        if self.view.controller_id in self.view.brokers:
+            return await self.node_connection(self.view.controller_id)
+        return await self.any_connection()
+
+    async def coordinator_connection(self, group: str, use: str = "") -> Connection:
+        """To the group's coordinator."""
+        broker = await self.coordinator(group)
+        return await self.broker_connection(broker, use)
+
+    async def coordinator(self, group: str) -> Broker:
+        """The node that keeps this group. Raises KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none."""
+        key = (GROUP_COORDINATOR, group)
+        if key not in self._coordinators:
+            self._coordinators[key] = await self._find_coordinator(*key)
+        return self._coordinators[key]
+
+    def forget_coordinator(self, group: str) -> None:
+        """An answer has shown that it has moved."""
+        self._coordinators.pop((GROUP_COORDINATOR, group), None)
+
+    async def _find_coordinator(self, key_type: int, key: str) -> Broker:
+        connection = await self.any_connection()
+        if connection.version_of(FindCoordinatorRequest) >= 4:
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
+        else:
+            request = FindCoordinatorRequest(key=key, key_type=key_type)
+        response = await connection.ask(request, FindCoordinatorResponse, timeout_ms=self.request_timeout_ms)
+        found = response.coordinators[0] if response.coordinators else response
+        check(found.error_code, found.error_message or f"the coordinator of {key!r} is not to be had now")
+        return Broker(node_id=BrokerId(found.node_id), host=found.host, port=found.port, rack=None)
+
+    # metadata
+
+    async def refresh(
+        self, topics: Iterable[str] | None, *, allow_auto_create: bool = False, forget_others: bool = False
+    ) -> None:
+        """Ask for these topics, all of them with None, only the brokers with none given.
+
+        `forget_others` drops topics that are not in the answer.
+        """
+        connection = await self.any_connection()
+        version = connection.version_of(MetadataRequest)
+        wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
+        if version == 0 and wanted is None:
+            wanted = ()  # version 0 has no null: the empty list means all topics
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_create)
+        response = await connection.ask(request, MetadataResponse, timeout_ms=self.request_timeout_ms)
+        if forget_others:
+            self.view.keep_only({topic.name for topic in response.topics})
+        self.view.update(response, self.now_ms())
+
+    async def ensure_fresh(self, topics: Iterable[str], *, allow_auto_create: bool = False) -> None:
+        """Ask for those of the topics whose description is missing or old."""
+        old = self.view.needs_refresh(topics, self.now_ms())
+        if old:
+            await self.refresh(old, allow_auto_create=allow_auto_create)
+
+    async def topic(
+        self,
+        name: str,
+        *,
+        allow_auto_create: bool = False,
+        wait_for_unknown: bool = False,
+        timeout_ms: int | None = None,
+    ) -> TopicInfo:
+        """The topic, once it exists and each of its partitions has a leader.
+
+        A topic that does not exist is waited for only when told so.
+        """
+
+        async def attempt() -> TopicInfo:
+            await self.ensure_fresh((name,), allow_auto_create=allow_auto_create)
+            info = self.view.topic(name)
+            if not info.has_every_leader:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has partitions without a leader")
+            return info
+
+        final = () if wait_for_unknown else (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
+        return await self.retry(attempt, timeout_ms=timeout_ms, final=final)
+
+    # time and retries
+
+    @staticmethod
+    def now_ms() -> int:
+        """Monotonic time of the event loop."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: int | None = None,
+        final: tuple[ErrorCode, ...] = (),
+    ) -> T:
+        """The result of `attempt`, repeated while it raises a retriable KafkaError that is not in `final`.
+
+        Raises the last error when the next attempt would begin after `timeout_ms` (default_api_timeout_ms).
+        """
+        budget_ms = self.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not self._has_answered:
+            budget_ms = min(budget_ms, self.bootstrap_timeout_ms)
+        deadline_ms = self.now_ms() + budget_ms
+        pause_ms = self.retry_backoff_ms
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as fault:
+                if not fault.code.retriable or fault.code in final or self.now_ms() + pause_ms > deadline_ms:
+                    raise
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(pause_ms * 2, self.retry_backoff_max_ms)
+
+    async def ask_coordinator(
+        self, group: str, ask: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
+    ) -> T:
+        """The result of `ask` at the group's coordinator, which is looked up again when it has moved."""
+
+        async def attempt() -> T:
+            try:
+                return await ask(await self.coordinator_connection(group))
+            except KafkaError as fault:
+                if fault.code in _REASK_COORDINATOR:
+                    self.forget_coordinator(group)
+                raise
+
+        return await self.retry(attempt, timeout_ms=timeout_ms)

@@ -1,0 +1,282 @@
+"""Carries the accumulator's batches to the leaders: at most five requests under way per node."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from tailrace.client.accumulator import Accumulator, Identity, OutgoingBatch, PartitionQueue, Verdict
+from tailrace.client.answers import check, code_of
+from tailrace.client.cluster_view import Broker
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+
+MAX_IN_FLIGHT_PER_NODE = 5
+"""max.in.flight.requests.per.connection: more would break the order of an idempotent producer."""
+
+_USE = "produce"
+_LAST_WITH_NAMES = 12
+"""From version 13 Produce names topics by id."""
+_STALE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+class Sender:
+    """Runs until `stop`; everything happens on its event loop."""
+
+    def __init__(
+        self,
+        router: Router,
+        accumulator: Accumulator,
+        *,
+        acks: int,
+        idempotent: bool,
+        on_release: Callable[[int], None],
+    ) -> None:
+        self._router = router
+        self._accumulator = accumulator
+        self._acks = acks
+        self._idempotent = idempotent
+        self._on_release = on_release
+        self._identity: Identity | None = None
+        self._in_flight: dict[int, int] = defaultdict(int)
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._jobs: asyncio.TaskGroup | None = None
+        self._running_jobs: set[str] = set()
+        self._paused_until_ms: dict[str, int] = {}
+        self._last_fault: KafkaError | None = None
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let `run` end once everything has been settled."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until stopped. Ends early only by cancellation."""
+        async with asyncio.TaskGroup() as self._jobs:
+            while not (self._stopping and self._accumulator.is_empty):
+                self._wake.clear()
+                self._turn(self._router.now_ms())
+                await self._sleep()
+
+    async def _sleep(self) -> None:
+        now_ms = self._router.now_ms()
+        times = [time for time in self._paused_until_ms.values() if time > now_ms]
+        deadline_ms = self._accumulator.next_deadline_ms(now_ms)
+        if deadline_ms is not None:
+            times.append(deadline_ms)
+        if self._stopping and self._accumulator.is_empty:
+            return
+        if not times:
+            await self._wake.wait()
+            return
+        loop = asyncio.get_running_loop()
+        # One tick later: the loop's clock in ms is cut, and a timer that fires early would turn in vain.
+        timer = loop.call_at((min(times) + 1) / 1000, self._wake.set)
+        await self._wake.wait()
+        timer.cancel()
+
+    def _turn(self, now_ms: int) -> None:
+        """Send all that can be sent now."""
+        for batch in self._accumulator.expire(now_ms):
+            self._finish(batch, self._expired(batch))
+        ready = list(self._accumulator.ready(now_ms))
+        if not ready:
+            return
+        if self._idempotent and self._identity is None:
+            self._start("identity", self._obtain_identity)
+            return
+        by_leader: dict[Broker, list[PartitionQueue]] = defaultdict(list)
+        for queue in ready:
+            leader = self._leader(queue)
+            if leader is not None:
+                by_leader[leader].append(queue)
+        for leader, queues in by_leader.items():
+            self._send_to(leader, queues, now_ms)
+
+    def _leader(self, queue: PartitionQueue) -> Broker | None:
+        topic = queue.topic_partition.topic
+        if self._router.view.needs_refresh((topic,), self._router.now_ms()):
+            self._start(f"metadata of {topic}", partial(self._router.ensure_fresh, (topic,)))
+        try:
+            return self._router.view.leader(queue.topic_partition)
+        except KafkaError as fault:
+            self._last_fault = fault
+            return None
+
+    def _send_to(self, leader: Broker, queues: list[PartitionQueue], now_ms: int) -> None:
+        connection = self._router.open_connection(leader, _USE)
+        if connection is None:
+            self._start(f"connection to node {leader.node_id}", partial(self._connect, leader))
+            return
+        while queues and self._in_flight[leader.node_id] < MAX_IN_FLIGHT_PER_NODE:
+            batches: list[OutgoingBatch] = []
+            size_bytes = 0
+            for queue in queues:
+                batch = queue.take(self._identity)
+                batches.append(batch)
+                size_bytes += len(batch.payload)
+                if size_bytes >= self._accumulator.max_request_size:
+                    break
+            self._send(connection, leader, batches)
+            queues = [queue for queue in queues if queue.can_send(now_ms, self._accumulator.effective_linger_ms)]
+
+    def _send(self, connection: Connection, leader: Broker, batches: list[OutgoingBatch]) -> None:
+        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
+        for batch in batches:
+            topic, index = batch.topic_partition
+            topics[topic].append(PartitionProduceData(index=index, records=batch.payload))
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=self._router.request_timeout_ms,
+            topic_data=tuple(TopicProduceData(name=name, partition_data=tuple(each)) for name, each in topics.items()),
+        )
+        try:
+            if self._acks == 0:
+                connection.send_unanswered(request, max_version=_LAST_WITH_NAMES)
+                self._settle_all(batches, None)
+                return
+            answer = connection.send(
+                request,
+                ProduceResponse,
+                timeout_ms=self._router.request_timeout_ms,
+                max_version=_LAST_WITH_NAMES,
+            )
+        except KafkaError as fault:
+            self._settle_all(batches, fault)
+            return
+        self._in_flight[leader.node_id] += 1
+        answer.add_done_callback(partial(self._answered, leader.node_id, batches))
+
+    def _answered(self, node_id: int, batches: list[OutgoingBatch], answer: asyncio.Future[ProduceResponse]) -> None:
+        self._in_flight[node_id] -= 1
+        self._wake.set()
+        if answer.cancelled():
+            return
+        fault = answer.exception()
+        if fault is not None:
+            assert isinstance(fault, KafkaError), "a connection fails requests with KafkaError only"
+            self._settle_all(batches, fault)
+            return
+        answers = {
+            (topic.name, partition.index): partition
+            for topic in answer.result().responses
+            for partition in topic.partition_responses
+        }
+        for batch in batches:
+            found = answers.get((batch.topic_partition.topic, batch.topic_partition.partition))
+            if found is None:
+                missing = f"the broker's answer does not mention {batch.topic_partition}"
+                self._settle(batch, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, missing), None)
+            elif found.error_code:
+                detail = f"{batch.topic_partition}: {found.error_message}" if found.error_message else ""
+                fault = KafkaError(code_of(found.error_code), detail or f"produce to {batch.topic_partition}")
+                self._settle(batch, fault, found)
+            else:
+                self._settle(batch, None, found)
+
+    def _settle_all(self, batches: list[OutgoingBatch], fault: KafkaError | None) -> None:
+        for batch in batches:
+            self._settle(batch, fault, None)
+
+    def _settle(self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None) -> None:
+        queue = self._accumulator.queue(batch.topic_partition)
+        code = ErrorCode.NONE if fault is None else fault.code
+        verdict = queue.verdict(batch, code)
+        now_ms = self._router.now_ms()
+        if fault is not None:
+            self._last_fault = fault
+            if code in _STALE or code == ErrorCode.NETWORK_EXCEPTION:
+                self._router.view.mark_stale(batch.topic_partition.topic)
+        if verdict in (Verdict.RETRY, Verdict.RENEW) and now_ms >= batch.deadline_ms:
+            verdict = Verdict.FAIL
+            fault = self._expired(batch)
+        if verdict is Verdict.RENEW and self._identity is not None and batch.identity is not None:
+            refused_id = batch.identity.producer_id
+            self._identity = self._identity if self._identity.producer_id != refused_id else None
+        queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
+        if verdict is Verdict.DONE:
+            written = answer is not None and answer.error_code == 0
+            self._finish(batch, None, answer if written else None)
+        elif verdict is Verdict.FAIL:
+            assert fault is not None, "only a fault fails a batch"
+            self._finish(batch, fault)
+
+    def _finish(
+        self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None = None
+    ) -> None:
+        if fault is not None:
+            batch.fail(fault)
+        elif answer is None:
+            batch.succeed(-1, -1)
+        else:
+            batch.succeed(answer.base_offset, answer.log_append_time_ms)
+        self._on_release(batch.cost)
+
+    def _expired(self, batch: OutgoingBatch) -> KafkaError:
+        detail = (
+            f"{batch.count} records for {batch.topic_partition} were not acknowledged within delivery.timeout.ms "
+            f"{self._accumulator.delivery_timeout_ms} ({batch.attempts} attempts)"
+        )
+        if self._last_fault is not None:
+            detail += f"; last error {self._last_fault}"
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+    # what must be waited for
+
+    def _start(self, name: str, job: Callable[[], Coroutine[None, None, object]]) -> None:
+        """Run this job unless it runs already or has failed a moment ago; wake up when it ends."""
+        assert self._jobs is not None, "jobs run inside run()"
+        if name in self._running_jobs or self._router.now_ms() < self._paused_until_ms.get(name, 0):
+            return
+        self._running_jobs.add(name)
+        self._jobs.create_task(self._run_job(name, job))
+
+    async def _run_job(self, name: str, job: Callable[[], Coroutine[None, None, object]]) -> None:
+        try:
+            await job()
+            self._paused_until_ms.pop(name, None)
+        except KafkaError as fault:
+            self._last_fault = fault
+            self._paused_until_ms[name] = self._router.now_ms() + self._router.retry_backoff_ms
+            if name == "identity" and not fault.code.retriable and fault.code != ErrorCode.BROKER_NOT_AVAILABLE:
+                self.fail_all(fault)
+        finally:
+            self._running_jobs.discard(name)
+            self._wake.set()
+
+    async def _connect(self, leader: Broker) -> None:
+        try:
+            await self._router.broker_connection(leader, _USE)
+        except KafkaError:
+            for topic in self._router.view.topics:
+                self._router.view.mark_stale(topic.name)
+            raise
+
+    async def _obtain_identity(self) -> None:
+        connection = await self._router.any_connection()
+        response = await connection.ask(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF),
+            InitProducerIdResponse,
+            timeout_ms=self._router.request_timeout_ms,
+        )
+        check(response.error_code, f"{connection.address} gave no producer id")
+        self._identity = Identity(response.producer_id, response.producer_epoch)
+
+    def fail_all(self, fault: KafkaError) -> None:
+        """Give up everything that is not on its way."""
+        for batch in self._accumulator.give_up_unsent():
+            self._finish(batch, fault)

@@ -1,0 +1,332 @@
+"""One outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to them in order.
+
+1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id ends the connection.
+2. Every request has a deadline. One that passes it ends the connection, since all later answers stand behind it.
+3. Whatever closes the connection fails every pending request with that reason, and nothing is pending afterwards.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from typing import Any, NamedTuple, TypeVar, cast
+
+from tailrace import __version__
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.framing import frame_prefix
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.registry import Api, api_of
+from tailrace.protocol.schema import Buffer
+
+R = TypeVar("R")
+
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+"""A longer frame is from a peer that does not speak the protocol: `HTTP` reads as 1.2 GB, a TLS alert as 352 MB."""
+
+NEGOTIATED_WITH = 3
+"""ApiVersions version asked first. Later ones only change rules for features, which this client does not read, and
+some servers answer a version they do not know in a form nobody can read."""
+
+_SCRATCH_BYTES = 64 * 1024
+_ANY_VERSION = 0x7FFF
+_LENGTH = struct.Struct(">i")
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """The addresses of `host:port,[::1]:port,...`; the port is 9092 where none is given.
+
+    Raises KafkaError(INVALID_REQUEST) that names the part it cannot read.
+    """
+    addresses = []
+    for part in (word.strip() for word in text.split(",")):
+        if not part:
+            continue
+        host, separator, port = part.rpartition(":")
+        if not separator or part.endswith("]"):
+            host, port = part, "9092"
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"bootstrap server {part!r} is not HOST:PORT")
+        addresses.append(Address(host.strip("[]"), int(port)))
+    if not addresses:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "no bootstrap server given; say HOST:PORT[,HOST:PORT...]")
+    return addresses
+
+
+class _Pending:
+    """A request that waits for its answer."""
+
+    __slots__ = ("api", "correlation_id", "deadline", "future", "response_type", "version")
+
+    def __init__(
+        self,
+        api: Api,
+        version: int,
+        response_type: type[Any],
+        correlation_id: int,
+        deadline: float,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.response_type = response_type
+        self.correlation_id = correlation_id
+        self.deadline = deadline
+        self.future = future
+
+
+class Connection(asyncio.BufferedProtocol):
+    """An open, negotiated connection. Made by `connect`; used from its event loop only."""
+
+    def __init__(self, address: Address, client_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._loop = loop
+        self._transport: asyncio.WriteTransport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._next_correlation_id = 1
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._fault: KafkaError | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._scratch_filled = 0
+        # A frame longer than what has arrived gets memory of its own, and the socket writes right into it.
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        waiting = ", ".join(sorted({pending.api.name for pending in self._pending}))
+        why = f"{self.address} closed the connection" + (f" while {waiting} was pending" if waiting else "")
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{why}: {exc}" if exc else why))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._scratch[self._scratch_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._frame is not None:
+                self._frame_filled += nbytes
+                if self._frame_filled == len(self._frame):
+                    frame, self._frame = self._frame, None
+                    self._answer(frame)
+            else:
+                self._scratch_filled += nbytes
+                self._take_frames()
+        except KafkaError as fault:
+            self._fail(fault)
+
+    def _take_frames(self) -> None:
+        position, filled = 0, self._scratch_filled
+        while filled - position >= 4:
+            (length,) = _LENGTH.unpack_from(self._scratch, position)
+            self._check_length(length)
+            start, end = position + 4, position + 4 + length
+            if end > filled:
+                self._frame = memoryview(bytearray(length))
+                self._frame_filled = filled - start
+                self._frame[: self._frame_filled] = self._scratch[start:filled]
+                self._scratch_filled = 0
+                return
+            position = end
+            self._answer(memoryview(bytes(self._scratch[start:end])))
+        rest = filled - position
+        if position and rest:
+            self._scratch[:rest] = bytes(self._scratch[position:filled])
+        self._scratch_filled = rest
+
+    def _check_length(self, length: int) -> None:
+        if not 4 <= length <= MAX_RESPONSE_BYTES:
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"{self.address} does not speak Kafka's protocol (an answer of {length} bytes): "
+                "is this the port of another service, or one that expects TLS?",
+            )
+
+    def _answer(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer that nobody asked for")
+        pending = self._pending[0]
+        version = pending.version
+        if pending.api.key == 18 and frame[4] == 0 and frame[5] == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0  # KIP-511: error 35 comes in the form of version 0, whatever was asked
+        correlation_id, response = decode_response(pending.response_type, version, frame)
+        if correlation_id != pending.correlation_id:
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"{self.address} answered request {correlation_id} where {pending.correlation_id} was next",
+            )
+        self._pending.popleft()
+        if not pending.future.done():
+            pending.future.set_result(response)
+
+    # callers call these
+
+    @property
+    def is_open(self) -> bool:
+        return self._fault is None and self._transport is not None
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    def version_of(self, request_type: type[Any], max_version: int = _ANY_VERSION) -> int:
+        """The newest version of this request, up to `max_version`, that both sides know.
+
+        Raises KafkaError(UNSUPPORTED_VERSION) that names both ranges.
+        """
+        api = api_of(request_type)
+        low, high = self._versions.get(api.key, (0, -1))
+        version = min(high, api.max_version, max_version)
+        if version < max(low, api.min_version):
+            offered = f"offers {low}-{high}" if high >= 0 else "does not offer it"
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} {offered}, this client needs {api.name} {api.min_version}-{api.max_version}",
+            )
+        return version
+
+    def offers(self, request_type: type[Any], version: int = 0) -> bool:
+        """Whether both sides know this request in this version or a newer one."""
+        low, high = self._versions.get(api_of(request_type).key, (0, -1))
+        return low <= max(version, low) <= min(high, api_of(request_type).max_version)
+
+    async def ask(
+        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = _ANY_VERSION
+    ) -> R:
+        """The answer to this request. Raises KafkaError: REQUEST_TIMED_OUT, NETWORK_EXCEPTION, UNSUPPORTED_VERSION."""
+        return await self.send(request, response_type, timeout_ms=timeout_ms, max_version=max_version)
+
+    def send(
+        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = _ANY_VERSION
+    ) -> asyncio.Future[R]:
+        """Write the request at once and return the future of its answer: several may be on their way."""
+        return self._send(request, response_type, self.version_of(type(request), max_version), timeout_ms)
+
+    def send_unanswered(self, request: object, *, max_version: int = _ANY_VERSION) -> None:
+        """Write a request that gets no answer (Produce with acks=0)."""
+        version = self.version_of(type(request), max_version)
+        self._write(encode_request(request, version, self._correlation_id(), self._client_id))
+
+    def _send(self, request: object, response_type: type[R], version: int, timeout_ms: int) -> asyncio.Future[R]:
+        correlation_id = self._correlation_id()
+        chunks = encode_request(request, version, correlation_id, self._client_id)
+        future: asyncio.Future[R] = self._loop.create_future()
+        if self._fault is not None:
+            future.set_exception(self._fault)
+            return future
+        deadline = self._loop.time() + timeout_ms / 1000
+        api = api_of(type(request))
+        self._pending.append(_Pending(api, version, response_type, correlation_id, deadline, future))
+        self._watch(deadline)
+        self._write(chunks)
+        return future
+
+    def _correlation_id(self) -> int:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        return correlation_id
+
+    def _write(self, chunks: list[Buffer]) -> None:
+        if self._fault is not None:
+            raise self._fault
+        assert self._transport is not None, "a connection is used after it was made"
+        self._transport.writelines([frame_prefix(chunks), *chunks])
+
+    def close(self, reason: str = "closed by this client") -> None:
+        """Close at once; pending requests fail with the reason."""
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"connection to {self.address}: {reason}"))
+
+    def _fail(self, fault: KafkaError) -> None:
+        if self._fault is not None:
+            return
+        self._fault = fault
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        while self._pending:
+            pending = self._pending.popleft()
+            if not pending.future.done():
+                pending.future.set_exception(KafkaError(fault.code, fault.detail))
+
+    def _watch(self, deadline: float) -> None:
+        if self._watchdog is not None:
+            if self._watchdog.when() <= deadline:
+                return
+            self._watchdog.cancel()
+        self._watchdog = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._watchdog = None
+        now = self._loop.time()
+        late = [pending for pending in self._pending if pending.deadline <= now]
+        for pending in late:
+            if not pending.future.done():
+                detail = f"{self.address} did not answer {pending.api.name} v{pending.version} in time"
+                pending.future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
+        if late:
+            self.close(f"{late[0].api.name} was not answered in time")
+        elif self._pending:
+            self._watch(min(pending.deadline for pending in self._pending))
+
+    async def _negotiate(self, version: int, timeout_ms: int) -> None:
+        """Learn what the server speaks, asking in this version of ApiVersions."""
+        request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
+        response = await self._send(request, ApiVersionsResponse, version, timeout_ms)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            known = {api.api_key: api.max_version for api in response.api_keys}
+            await self._negotiate(min(known.get(18, 0), version - 1), timeout_ms)
+            return
+        if response.error_code:
+            detail = f"{self.address} refused ApiVersions with error {response.error_code}"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+
+async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:
+    """Open a connection and learn what the server speaks.
+
+    A server that hangs up on ApiVersions v3, or answers it in a form of its own, is asked again in version 0.
+    Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at.
+    """
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            try:
+                return await _open(address, client_id, NEGOTIATED_WITH, timeout_ms)
+            except KafkaError:
+                return await _open(address, client_id, 0, timeout_ms)
+    except TimeoutError:
+        detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
+    except OSError as fault:
+        why = fault.strerror or str(fault)
+        detail = f"cannot connect to {address}: {why}; is a broker running there? (`tailrace serve` starts one)"
+    raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+
+
+async def _open(address: Address, client_id: str, version: int, timeout_ms: int) -> Connection:
+    loop = asyncio.get_running_loop()
+    connection = Connection(address, client_id, loop)
+    await loop.create_connection(lambda: connection, address.host, address.port)
+    try:
+        await connection._negotiate(version, timeout_ms)
+    except BaseException:
+        connection.close("negotiation failed")
+        raise
+    return connection

@@ -1,0 +1,80 @@
+"""Outgoing connections, one per address and use, opened when needed and again after a pause when lost."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import Address, Connection, connect
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One place for a connection. The lock makes concurrent askers share one attempt."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: Connection | None = None
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class ConnectionPool:
+    """Connections by address and use.
+
+    A use keeps long waits apart: a fetch that waits half a second must not stand before a heartbeat, since answers
+    come in order. After a failed attempt the next one to that address waits, `backoff_ms` at first and twice as long
+    each time, at most `backoff_max_ms`.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 10_000,
+        backoff_ms: int = 50,
+        backoff_max_ms: int = 1_000,
+    ) -> None:
+        self._client_id = client_id
+        self._connect_timeout_ms = connect_timeout_ms
+        self._backoff_ms = backoff_ms
+        self._backoff_max_ms = backoff_max_ms
+        self._slots: dict[tuple[Address, str], _Slot] = {}
+        self._closed = False
+
+    def open_connection(self, address: Address, use: str = "") -> Connection | None:
+        """The connection if there is one that works now."""
+        slot = self._slots.get((address, use))
+        if slot is None or slot.connection is None or not slot.connection.is_open:
+            return None
+        return slot.connection
+
+    async def get(self, address: Address, use: str = "") -> Connection:
+        """An open connection. Raises KafkaError(NETWORK_EXCEPTION) if there is none to be had now."""
+        ready = self.open_connection(address, use)
+        if ready is not None:
+            return ready
+        slot = self._slots.setdefault((address, use), _Slot())
+        async with slot.lock:
+            ready = self.open_connection(address, use)
+            return ready if ready is not None else await self._connect(slot, address)
+
+    async def _connect(self, slot: _Slot, address: Address) -> Connection:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, slot.not_before - loop.time()))
+        if self._closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
+        try:
+            slot.connection = await connect(address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms)
+        except KafkaError:
+            pause_ms = min(self._backoff_ms << min(slot.failures, 10), self._backoff_max_ms)
+            slot.failures += 1
+            slot.not_before = loop.time() + pause_ms / 1000
+            raise
+        slot.failures = 0
+        return slot.connection
+
+    def close(self) -> None:
+        """Close every connection; pending requests fail."""
+        self._closed = True
+        for slot in self._slots.values():
+            if slot.connection is not None:
+                slot.connection.close()

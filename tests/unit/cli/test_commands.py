@@ -1,0 +1,197 @@
+"""The client commands against a real node: what they print, where, and with which exit code."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from tailrace.cli.main import main
+from tailrace.testing import Cluster
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command against the node, with these bytes on its stdin."""
+    monkeypatch.setenv("TAILRACE_BOOTSTRAP", tailrace_cluster.bootstrap_servers)
+
+    def call(*words: str, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, out.decode(), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"cli-{uuid4()}"
+
+
+def test_a_topic_is_created_listed_described_and_deleted(run: Run, topic: str) -> None:
+    done = run("topics", "create", topic, "--partitions", "2", "--config", "retention.ms=5000")
+    assert (done.code, done.out, done.err) == (0, "", f"created topic {topic}\n")
+    assert topic in run("topics", "list").out.splitlines()
+    described = run("topics", "describe", topic).out
+    assert f"Topic: {topic}" in described
+    assert "PartitionCount: 2  ReplicationFactor: 1  Configs: retention.ms=5000" in described
+    head, *rows = described.splitlines()[1:]
+    assert head.split() == ["Topic", "Partition", "Leader", "Replicas", "Isr"]
+    assert [row.split()[1:] for row in rows] == [["0", "1", "1", "1"], ["1", "1", "1", "1"]]
+    (as_json,) = json.loads(run("topics", "describe", topic, "-o", "json").out)
+    assert as_json["Partitions"][1]["Isr"] == [1]
+    assert run("topics", "delete", topic).code == 0
+    assert topic not in run("topics", "list").out
+
+
+def test_a_failure_is_one_line_with_the_way_out_and_exit_code_1(run: Run) -> None:
+    done = run("topics", "describe", "there-is-none")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err == "tailrace: topic 'there-is-none' does not exist (`tailrace topics create` makes one)\n"
+
+
+def test_a_cluster_that_is_not_there_is_named(run: Run) -> None:
+    for words in (["topics", "list"], ["groups", "list"], ["consume", "any"], ["produce", "any"]):
+        done = run(*words, "--bootstrap-server", "127.0.0.1:1")
+        assert done.code == 1
+        assert done.out == ""
+        assert done.err.startswith("tailrace: cannot connect to 127.0.0.1:1: ")
+
+
+def test_words_that_mean_nothing_are_exit_code_2(run: Run) -> None:
+    assert run("topics", "create", "x", "--config", "nonsense").code == 2
+    assert run("consume", "x", "--offset", "3").code == 2
+    assert run("consume", "x", "--format", "xml").code == 2
+
+
+def test_an_existing_topic_may_be_left_as_it_is(run: Run, topic: str) -> None:
+    run("topics", "create", topic)
+    assert run("topics", "create", topic).code == 1
+    assert run("topics", "create", topic, "--if-not-exists").code == 0
+
+
+def test_lines_go_in_and_come_out(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "1")
+    done = run("produce", topic, stdin="one\ntwo\r\n\nвода".encode())
+    assert (done.code, done.out, done.err) == (0, "", f"4 records written to {topic}\n")
+    done = run("consume", topic, "--from-beginning", "--max-messages", "4")
+    assert (done.code, done.out) == (0, "one\ntwo\n\nвода\n")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_big_input_is_written_whole_in_every_codec(run: Run, topic: str, codec: str) -> None:
+    lines = [f"line {number} " * 10 for number in range(20_000)]
+    run("topics", "create", topic, "--partitions", "1")
+    done = run("produce", topic, "--compression", codec, stdin="\n".join(lines).encode())
+    assert done.err == f"20000 records written to {topic}\n"
+    done = run("consume", topic, "--from-beginning", "--max-messages", "20000")
+    assert done.out.splitlines() == lines
+
+
+def test_keys_decide_the_partition_and_come_back(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "4")
+    run("produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2\na:3:4\n")
+    done = run("consume", topic, "--from-beginning", "--max-messages", "3", "--format", "json")
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert sorted((record["key"], record["value"]) for record in records) == [("a", "1"), ("a", "3:4"), ("b", "2")]
+    assert len({record["partition"] for record in records if record["key"] == "a"}) == 1
+
+
+def test_a_line_without_its_separator_is_named_and_what_stood_before_is_written(run: Run, topic: str) -> None:
+    run("topics", "create", topic)
+    done = run("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\n")
+    assert done.code == 1
+    assert "line 2 has no key separator ':'; the lines before it are written" in done.err
+    assert run("consume", topic, "--from-beginning", "--max-messages", "1").out == "1\n"
+
+
+def test_bytes_that_are_no_text_are_base64_in_json(run: Run, topic: str) -> None:
+    run("topics", "create", topic)
+    run("produce", topic, stdin=b"\xff\xfe\n")
+    done = run("consume", topic, "--from-beginning", "--max-messages", "1", "--format", "json")
+    assert json.loads(done.out)["value"] == {"base64": "//4="}
+
+
+def test_reading_starts_at_a_partitions_offset_and_ends_after_the_timeout(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "2")
+    run("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")
+    done = run("consume", topic, "--partition", "1", "--offset", "2", "--timeout", "0.2")
+    assert (done.code, done.out) == (0, "2\n3\n")
+    assert done.err == "2 records\n"
+
+
+def test_a_group_continues_where_it_stopped_and_its_lag_is_shown(run: Run, topic: str) -> None:
+    group = f"group-{topic}"
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin=b"0\n1\n2\n")
+    assert run("consume", topic, "--group", group, "--from-beginning", "--max-messages", "2").out == "0\n1\n"
+    assert group in run("groups", "list").out
+    head, row = run("groups", "describe", group).out.splitlines()
+    columns = ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert head.split() == [*columns, "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    assert row.split() == [group, topic, "0", "2", "3", "1", "-", "-", "-"]
+    assert "Empty" in run("groups", "describe", group, "--state").out
+    assert run("consume", topic, "--group", group, "--max-messages", "1").out == "2\n"
+    assert run("groups", "delete", group).code == 0
+    assert run("groups", "describe", group).code == 1
+
+
+def test_the_files_of_a_log_are_dumped_in_kafkas_words(run: Run, tailrace_cluster: Cluster, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, "--key-separator", ":", stdin=b"k:hello\nk:there\n")
+    directory = tailrace_cluster.data_dir() / f"{topic}-0"
+    dumped = run("dump-log", str(directory / "00000000000000000000.log"), "--print-data-log").out
+    assert "Log starting offset: 0" in dumped
+    assert "baseOffset: 0 lastOffset: 1 count: 2 baseSequence: 0 lastSequence: 1" in dumped
+    assert "compresscodec: none" in dumped
+    assert "isvalid: true" in dumped
+    assert "| offset: 1 CreateTime: " in dumped
+    assert "key: k payload: there" in dumped
+    whole = run("dump-log", str(directory))
+    assert whole.code == 0
+    assert "leader-epoch-checkpoint\nleaderEpoch: 0 startOffset: 0" in whole.out
+
+
+def test_the_metadata_log_and_the_offsets_are_decoded(run: Run, tailrace_cluster: Cluster, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin=b"0\n")
+    run("consume", topic, "--group", f"group-{topic}", "--from-beginning", "--max-messages", "1")
+    data = tailrace_cluster.data_dir()
+    metadata = run("dump-log", str(data / "__cluster_metadata-0"), "--cluster-metadata-decoder").out
+    assert '"type": "TOPIC_RECORD"' in metadata
+    assert f'"name": "{topic}"' in metadata
+    logs = [str(path) for path in data.glob("__consumer_offsets-*/*.log")]
+    decoded = run("dump-log", *logs, "--offsets-decoder").out
+    assert f'"group": "group-{topic}", "topic": "{topic}", "partition": 0' in decoded
+
+
+def test_damage_is_reported_and_is_exit_code_1(run: Run, tailrace_cluster: Cluster, topic: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin=b"hello\n")
+    whole = (tailrace_cluster.data_dir() / f"{topic}-0" / "00000000000000000000.log").read_bytes()
+    for name, data in {"flipped": whole[:-2] + b"X" + whole[-1:], "cut": whole[:-3], "rest": whole + b"???"}.items():
+        path = tmp_path / f"{name}.log"
+        path.write_bytes(data)
+        done = run("dump-log", str(path))
+        assert done.code == 1, name
+        assert str(path) in done.err

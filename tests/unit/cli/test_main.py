@@ -1,0 +1,62 @@
+"""The command line: which nouns there are, and what a failure looks like."""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from tailrace import __version__
+from tailrace.cli.main import NOUNS, main
+
+PRESENT = [noun for noun in NOUNS if importlib.util.find_spec(f"tailrace.cli.{noun.replace('-', '_')}")]
+
+
+def exit_code(*words: str) -> int | str | None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("noun", PRESENT)
+def test_every_noun_has_commands_and_helps(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"tailrace.cli.{noun.replace('-', '_')}")
+    assert callable(getattr(module, "command", None)) or isinstance(getattr(module, "app", None), typer.Typer)
+    assert exit_code(noun, "--help") == 0
+    assert f"tailrace {noun}" in capsys.readouterr().out
+
+
+def test_help_lists_every_noun(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    text = capsys.readouterr().out
+    for noun in PRESENT:
+        assert NOUNS[noun] in text
+
+
+def test_the_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_a_failure_is_one_line_on_stderr_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("serve", "--set", "num.partition=3") == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "tailrace: unknown setting 'num.partition'; did you mean num.partitions?\n"
+
+
+@pytest.mark.parametrize("words", [("serv",), ("serve", "--lissen", "x"), ("serve", "too", "many")])
+def test_what_is_not_understood_is_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*words) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_only_the_noun_that_is_asked_for_is_imported() -> None:
+    script = (
+        "import sys\nfrom tailrace.cli.main import build_app\nbuild_app(['serve'])\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('tailrace.cli.', 'tailrace.client', 'rich'))))"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "['tailrace.cli.main', 'tailrace.cli.serve']"

@@ -1,0 +1,77 @@
+"""What a client knows of the cluster never goes back in time."""
+
+import pytest
+
+from tailrace.client.cluster_view import ClusterView
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def _answer(*, leader: int = 1, epoch: int = 5, topic_id: bytes = b"a" * 16, error: int = 0) -> MetadataResponse:
+    partition = MetadataResponsePartition(
+        partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1,)
+    )
+    topic = MetadataResponseTopic(
+        error_code=error, name="orders", topic_id=topic_id, partitions=() if error else (partition,)
+    )
+    brokers = tuple(MetadataResponseBroker(node_id=node, host=f"host{node}", port=9092) for node in (1, 2))
+    return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=2, topics=(topic,))
+
+
+def _view(*answers: MetadataResponse) -> ClusterView:
+    view = ClusterView(max_age_ms=1_000)
+    for answer in answers:
+        view.update(answer, 0)
+    return view
+
+
+def test_the_leader_is_the_broker_that_was_described() -> None:
+    view = _view(_answer())
+    assert view.leader(ORDERS).host == "host1"
+    assert view.controller_id == 2
+    assert view.topic_name(b"a" * 16) == "orders"
+
+
+def test_an_answer_with_an_older_leader_epoch_does_not_count() -> None:
+    assert _view(_answer(leader=2, epoch=6), _answer(leader=1, epoch=5)).leader(ORDERS).node_id == 2
+
+
+def test_a_topic_created_again_starts_anew() -> None:
+    view = _view(_answer(leader=2, epoch=6), _answer(leader=1, epoch=0, topic_id=b"b" * 16))
+    assert view.leader(ORDERS).node_id == 1
+
+
+def test_a_topic_is_asked_for_when_unknown_stale_leaderless_or_old() -> None:
+    assert ClusterView().needs_refresh(("orders",), 0) == ["orders"]
+    view = _view(_answer())
+    assert view.needs_refresh(("orders",), 999) == []
+    assert view.needs_refresh(("orders",), 1_000) == ["orders"]
+    view.mark_stale("orders")
+    assert view.needs_refresh(("orders",), 1) == ["orders"]
+    assert _view(_answer(leader=-1)).needs_refresh(("orders",), 1) == ["orders"]
+
+
+def test_a_topic_that_is_gone_is_forgotten_and_the_error_says_what_to_do() -> None:
+    view = _view(_answer(), _answer(error=3))
+    with pytest.raises(KafkaError, match="does not exist"):
+        view.topic("orders")
+
+
+def test_a_partition_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(KafkaError, match="partitions 0 to 0, not 7") as caught:
+        _view(_answer()).leader(TopicPartition("orders", 7))
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_code_of_a_newer_server_is_an_unknown_server_error() -> None:
+    with pytest.raises(KafkaError) as caught:
+        _view(_answer(error=9_999)).topic("orders")
+    assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR

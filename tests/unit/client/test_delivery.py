@@ -1,0 +1,70 @@
+"""The light future behaves as any other future of `concurrent.futures`."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from tailrace.client.accumulator import RecordMetadata
+from tailrace.client.delivery import DeliveryFuture
+from tailrace.model.errors import ErrorCode, KafkaError
+
+WRITTEN = RecordMetadata("orders", 0, 7, 1_000)
+
+
+def test_a_result_set_before_anybody_waits_is_there() -> None:
+    future = DeliveryFuture()
+    assert not future.done()
+    future.set_result(WRITTEN)
+    assert future.done()
+    assert future.result(0) == WRITTEN
+    assert future.exception(0) is None
+
+
+def test_a_waiter_in_another_thread_wakes_up() -> None:
+    future = DeliveryFuture()
+    threading.Timer(0.01, future.set_result, (WRITTEN,)).start()
+    assert future.result(10) == WRITTEN
+
+
+def test_a_wait_that_takes_too_long_says_so() -> None:
+    with pytest.raises(concurrent.futures.TimeoutError):
+        DeliveryFuture().result(0)
+
+
+def test_a_failure_is_raised_to_whoever_asks() -> None:
+    future = DeliveryFuture()
+    future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"))
+    with pytest.raises(KafkaError, match="late"):
+        future.result(0)
+
+
+def test_callbacks_run_whether_added_before_or_after() -> None:
+    seen: list[int] = []
+    future = DeliveryFuture()
+    future.add_done_callback(lambda done: seen.append(done.result().offset))
+    future.set_result(WRITTEN)
+    future.add_done_callback(lambda done: seen.append(done.result().offset))
+    assert seen == [7, 7]
+
+
+def test_it_cannot_be_cancelled() -> None:
+    assert not DeliveryFuture().cancel()
+
+
+def test_wait_and_as_completed_know_it() -> None:
+    futures = [DeliveryFuture() for _ in range(3)]
+    futures[0].set_result(WRITTEN)
+    threading.Timer(0.01, lambda: [future.set_result(WRITTEN) for future in futures[1:]]).start()
+    assert len(list(concurrent.futures.as_completed(futures, timeout=10))) == 3
+    assert concurrent.futures.wait(futures, timeout=10).not_done == set()
+
+
+def test_asyncio_can_wait_for_it() -> None:
+    async def wait() -> RecordMetadata:
+        future = DeliveryFuture()
+        threading.Timer(0.01, future.set_result, (WRITTEN,)).start()
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(wait()) == WRITTEN

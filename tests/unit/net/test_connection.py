@@ -1,0 +1,296 @@
+"""An outgoing connection against servers that behave well, badly and not at all."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import Address, Connection, connect, parse_addresses
+from tailrace.net.pool import ConnectionPool
+from tailrace.protocol.headers import decode_request_header, encode_response
+from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tailrace.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from tailrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+Serve = Callable[["Peer"], Awaitable[None]]
+
+
+class Peer:
+    """The server's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def request(self) -> tuple[int, int, int]:
+        """Key, version and correlation id of the next request."""
+        (length,) = struct.unpack(">i", await self._reader.readexactly(4))
+        header, _ = decode_request_header(await self._reader.readexactly(length))
+        return header.api_key, header.api_version, header.correlation_id
+
+    def answer(self, response: object, version: int, correlation_id: int) -> None:
+        body = b"".join(encode_response(response, version, correlation_id))
+        self.raw(struct.pack(">i", len(body)) + body)
+
+    def raw(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def negotiate(self) -> None:
+        key, version, correlation_id = await self.request()
+        assert key == 18
+        self.answer(_versions((3, 0, 13), (12, 0, 3), (18, 0, 4)), version, correlation_id)
+
+
+def _versions(*ranges: tuple[int, int, int], error_code: int = 0) -> ApiVersionsResponse:
+    keys = tuple(ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in ranges)
+    return ApiVersionsResponse(error_code=error_code, api_keys=keys)
+
+
+def _with_server(serve: Serve, use: Callable[[Address], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await serve(Peer(reader, writer))
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        async with server:
+            await use(Address("127.0.0.1", server.sockets[0].getsockname()[1]))
+
+    asyncio.run(run())
+
+
+async def _connect(address: Address) -> Connection:
+    return await connect(address, client_id="test", timeout_ms=5_000)
+
+
+def test_the_highest_common_version_is_taken() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        _, version, correlation_id = await peer.request()
+        peer.answer(HeartbeatResponse(error_code=27), version, correlation_id)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        assert connection.version_of(HeartbeatRequest) == 3
+        assert connection.version_of(MetadataRequest) == 13
+        assert connection.version_of(MetadataRequest, 9) == 9
+        assert (await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)).error_code == 27
+        with pytest.raises(KafkaError, match="does not offer it, this client needs ListGroups 0-5"):
+            await connection.ask(ListGroupsRequest(), ListGroupsResponse, timeout_ms=5_000)
+        connection.close()
+
+    _with_server(serve, use)
+
+
+def test_a_server_that_answers_error_35_in_version_0_is_asked_in_its_own_version() -> None:
+    seen: list[int] = []
+
+    async def serve(peer: Peer) -> None:
+        for _ in range(2):
+            _, version, correlation_id = await peer.request()
+            seen.append(version)
+            if version > 2:
+                peer.answer(_versions((18, 0, 2), error_code=35), 0, correlation_id)
+            else:
+                peer.answer(_versions((12, 0, 1)), version, correlation_id)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        assert connection.version_of(HeartbeatRequest) == 1
+        connection.close()
+
+    _with_server(serve, use)
+    assert seen == [3, 2]
+
+
+def test_a_server_that_hangs_up_on_version_3_is_asked_again_in_version_0() -> None:
+    seen: list[int] = []
+
+    async def serve(peer: Peer) -> None:
+        _, version, correlation_id = await peer.request()
+        seen.append(version)
+        if version == 0:
+            peer.answer(_versions((12, 0, 1)), 0, correlation_id)
+            await peer.request()
+
+    async def use(address: Address) -> None:
+        (await _connect(address)).close()
+
+    _with_server(serve, use)
+    assert seen == [3, 0]
+
+
+def test_pipelined_requests_get_their_answers_in_order_however_the_bytes_arrive() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        for number in range(20):
+            _, version, correlation_id = await peer.request()
+            for byte in _frame(HeartbeatResponse(throttle_time_ms=number), version, correlation_id):
+                peer.raw(bytes((byte,)))
+                if byte % 3 == 0:
+                    await asyncio.sleep(0)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000) for _ in range(20)]
+        assert [answer.throttle_time_ms for answer in await asyncio.gather(*pending)] == list(range(20))
+        assert connection.pending_count == 0
+        connection.close()
+
+    _with_server(serve, use)
+
+
+def _frame(response: object, version: int, correlation_id: int) -> bytes:
+    body = b"".join(encode_response(response, version, correlation_id))
+    return struct.pack(">i", len(body)) + body
+
+
+def test_an_answer_longer_than_the_receive_buffer_comes_whole_and_so_does_what_follows() -> None:
+    brokers = tuple(MetadataResponseBroker(node_id=node, host="h" * 30_000, port=9092) for node in range(10))
+
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        frames = b""
+        for _ in range(2):
+            _, version, correlation_id = await peer.request()
+            response = MetadataResponse(brokers=brokers, controller_id=1, topics=())
+            frames += _frame(response, version, correlation_id)
+        peer.raw(frames)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        request = MetadataRequest(topics=())
+        pending = [connection.send(request, MetadataResponse, timeout_ms=5_000) for _ in range(2)]
+        for answer in await asyncio.gather(*pending):
+            assert answer.brokers == brokers
+        connection.close()
+
+    _with_server(serve, use)
+
+
+def test_a_request_past_its_deadline_times_out_and_takes_the_connection_with_it() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        while True:
+            await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        patient = connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=60_000)
+        with pytest.raises(KafkaError, match="did not answer Heartbeat v3 in time") as late:
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=20)
+        assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+        with pytest.raises(KafkaError) as lost:
+            await patient
+        assert lost.value.code is ErrorCode.NETWORK_EXCEPTION
+        assert not connection.is_open
+
+    _with_server(serve, use)
+
+
+def test_a_connection_that_is_lost_fails_what_is_pending_and_names_it() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        with pytest.raises(KafkaError, match=f"{address} closed the connection while Heartbeat was pending"):
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+        with pytest.raises(KafkaError):
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+
+    _with_server(serve, use)
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46"])
+def test_a_peer_that_does_not_speak_the_protocol_is_recognised(said: bytes) -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.request()
+        peer.raw(said)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        with pytest.raises(KafkaError, match="does not speak Kafka's protocol"):
+            await _connect(address)
+
+    _with_server(serve, use)
+
+
+def test_an_answer_to_another_request_ends_the_connection() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        _, version, correlation_id = await peer.request()
+        peer.answer(HeartbeatResponse(), version, correlation_id + 1)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        with pytest.raises(KafkaError, match="where 2 was next"):
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+
+    _with_server(serve, use)
+
+
+def test_nobody_listening_is_said_with_the_way_out() -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(KafkaError, match=f"cannot connect to 127.0.0.1:{port}.*tailrace serve"):
+            await _connect(Address("127.0.0.1", port))
+
+    asyncio.run(run())
+
+
+def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        pool = ConnectionPool(client_id="test", backoff_ms=1)
+        first, second, other = await asyncio.gather(pool.get(address), pool.get(address), pool.get(address, "fetch"))
+        assert first is second
+        assert other is not first
+        first.close()
+        assert pool.open_connection(address) is None
+        assert await pool.get(address) is not first
+        pool.close()
+        with pytest.raises(KafkaError, match="this client is closed"):
+            await pool.get(address)
+
+    _with_server(serve, use)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:9092", [Address("localhost", 9092)]),
+        ("a:1, b:2", [Address("a", 1), Address("b", 2)]),
+        ("a", [Address("a", 9092)]),
+        ("[::1]:7,[::1]", [Address("::1", 7), Address("::1", 9092)]),
+    ],
+)
+def test_bootstrap_servers_are_read(text: str, addresses: list[Address]) -> None:
+    assert parse_addresses(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:99999", ":9092"])
+def test_bootstrap_servers_that_mean_nothing_are_refused(text: str) -> None:
+    with pytest.raises(KafkaError, match="HOST:PORT"):
+        parse_addresses(text)

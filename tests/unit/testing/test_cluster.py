@@ -1,0 +1,72 @@
+"""The test kit itself: nodes start, die and come back as told, and leave nothing behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.testing import Cluster, ClusterError
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.crash
+def test_an_idempotent_producer_loses_and_doubles_nothing_when_its_node_is_killed(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(3_000)]
+    with Cluster(directory=tmp_path) as cluster:
+        process_id, address = cluster.process_id(), cluster.bootstrap_servers
+        with Admin(address) as admin:
+            admin.create_topics({"survives": 1})
+        with Producer(address, linger_ms=0, batch_size=500) as producer:
+            written = []
+            for number, value in enumerate(values):
+                written.append(producer.send("survives", value))
+                if number % 1_000 == 500:
+                    written[-100].result(30)
+                    cluster.kill()
+                    cluster.restart()
+            assert [future.result(60).offset for future in written] == list(range(len(values)))
+        assert cluster.bootstrap_servers == address
+        assert cluster.process_id() != process_id
+        with RangedFetch(address) as fetch:
+            read = [
+                record.value
+                for stretch in fetch.fetch_range(TopicPartition("survives", 0), 0, len(values))
+                for buffer in stretch
+                for position, _ in iter_batches(buffer)
+                for record in read_records(buffer, position)
+            ]
+        assert read == values
+        last = cluster.process_id()
+    assert not _is_alive(last)
+
+
+def test_a_clean_stop_ends_the_process_and_the_data_directory_is_removed() -> None:
+    with Cluster() as cluster:
+        process_id, directory = cluster.process_id(), cluster.data_dir()
+        assert directory.is_dir()
+        cluster.stop()
+        assert not cluster.is_running()
+    assert not _is_alive(process_id)
+    assert not directory.exists()
+
+
+def test_a_node_that_does_not_start_says_why() -> None:
+    with pytest.raises(ClusterError, match="before it was ready") as caught:
+        Cluster(config={"no.such.setting": "1"}).start()
+    assert "no.such.setting" in str(caught.value)
+
+
+def test_a_number_of_brokers_that_cannot_be_had_is_refused() -> None:
+    with pytest.raises(ValueError, match="one broker for now"):
+        Cluster(brokers=3)
