@@ -1,9 +1,34 @@
 """One request on its way through the server."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from tailrace.protocol.headers import encode_response
-from tailrace.server.ports import ServerConnection
+from tailrace.server.ports import Buffer, ServerConnection
+
+
+class _Settled:
+    """Stands in for the connection of a request that is over: whatever comes late goes nowhere."""
+
+    is_open = False
+    peer_host = ""
+    listener_name = ""
+    principal = ""
+
+    def awaits_answer(self, slot: int) -> bool:
+        return False
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        pass
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        pass
+
+
+_SETTLED: Final = _Settled()
 
 
 class RequestContext:
@@ -24,7 +49,7 @@ class RequestContext:
         correlation_id: int,
         client_id: str | None,
     ) -> None:
-        self.connection = connection
+        self.connection: ServerConnection = connection
         self.slot = slot
         self.api_key = api_key
         self.api_version = api_version
@@ -43,3 +68,7 @@ class RequestContext:
     def respond_nothing(self) -> None:
         """The request gets no answer (Produce with acks=0), and answers behind it must not wait for one."""
         self.connection.answer(self.slot, None)
+
+    def settle(self) -> None:
+        """The request is over. What it has left behind may still try to answer, and is not heard."""
+        self.connection = _SETTLED

@@ -1,0 +1,1 @@
+"""A partition and its copies: what is appended, what is safe, what may be read."""

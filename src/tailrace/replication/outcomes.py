@@ -1,0 +1,56 @@
+"""What a partition answers: where a batch went, what was read, who leads instead."""
+
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.protocol.schema import Buffer
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+NO_TIMESTAMP: Final = -1
+UNKNOWN_EPOCH: Final = -1
+
+
+class NotLeader(KafkaError):
+    """This broker does not lead the partition; who does, as far as it knows."""
+
+    def __init__(self, detail: str, *, leader: BrokerId = NO_LEADER, leader_epoch: int = UNKNOWN_EPOCH) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+
+
+class Appended(NamedTuple):
+    """Where a batch stands in the log: now, or since its first try if it is a producer's retry."""
+
+    base_offset: int
+    last_offset: int
+    """Inclusive."""
+    log_append_time_ms: int
+    """-1 unless the topic's records have the broker's time."""
+    log_start_offset: int
+
+
+class PartitionRead:
+    """What one read gives: whole batches, and the offsets that were in force."""
+
+    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "records", "size_bytes")
+
+    def __init__(
+        self, records: Buffer, size_bytes: int, *, high_watermark: int, last_stable_offset: int, log_start_offset: int
+    ) -> None:
+        self.records = records
+        self.size_bytes = size_bytes
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by its timestamp (ms since 1970)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int

@@ -1,0 +1,53 @@
+"""How a fetch divides its bytes among its partitions (KIP-74). Pure.
+
+1. Partitions are read in the order of the request, each up to the smallest of its own limit and what is left of the
+   request's.
+2. The first partition that has anything gives its first batch even if that is larger than both limits: otherwise a
+   consumer could never get past a large batch. Nothing else ever exceeds a limit.
+3. Batches are whole. One that does not fit is left for the next fetch.
+"""
+
+from typing import Final
+
+from tailrace.protocol.messages.fetch import FetchRequest
+
+DEFAULT_FETCH_MAX_BYTES: Final = 57_671_680
+"""fetch.max.bytes of a broker: no answer is larger, whatever the client asks for (but for rule 2)."""
+MAX_WAIT_MS: Final = 300_000
+"""The longest a fetch may wait: a limit of ours, ten times what any client asks for."""
+
+
+class FetchBudget:
+    """The bytes that one answer may still take."""
+
+    __slots__ = ("left_bytes", "size_bytes")
+
+    def __init__(self, *, request_max_bytes: int, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> None:
+        """A negative limit counts as 0: one batch can still be had."""
+        self.left_bytes = max(0, min(request_max_bytes, fetch_max_bytes))
+        self.size_bytes = 0
+        """What has been read."""
+
+    @property
+    def min_one_message(self) -> bool:
+        """Whether the next partition may give its first batch whatever its size."""
+        return self.size_bytes == 0
+
+    def limit_for(self, partition_max_bytes: int) -> int:
+        """How many bytes the next partition may give."""
+        return max(0, min(partition_max_bytes, self.left_bytes))
+
+    def spend(self, size_bytes: int) -> None:
+        """A partition has given this much."""
+        self.size_bytes += size_bytes
+        self.left_bytes = max(0, self.left_bytes - size_bytes)
+
+
+def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> int:
+    """How much must be there for an early answer: `min_bytes`, but never more than an answer can have."""
+    return min(request.min_bytes, max(0, min(request.max_bytes, fetch_max_bytes)))
+
+
+def wait_ms(request: FetchRequest) -> int:
+    """How long the fetch may wait for `wanted_bytes`."""
+    return max(0, min(request.max_wait_ms, MAX_WAIT_MS))

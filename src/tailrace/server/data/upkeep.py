@@ -1,0 +1,61 @@
+"""What a node does to its partitions from time to time: retention, checkpoints, forgetting idle producers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.ports import Clock, Timer
+
+RETENTION_INITIAL_DELAY_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """How often, in ms, with Kafka's names and defaults."""
+
+    log_retention_check_interval_ms: int = 300_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+
+
+class Upkeep:
+    """Runs the chores of one table by the clock, from `start` to `stop`."""
+
+    def __init__(self, table: PartitionTable, *, clock: Clock, config: UpkeepConfig | None = None) -> None:
+        self._clock = clock
+        config = config or UpkeepConfig()
+        self._chores: tuple[tuple[int, Callable[[], None]], ...] = (
+            (config.log_retention_check_interval_ms, table.apply_retention),
+            (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
+            (config.log_flush_offset_checkpoint_interval_ms, table.write_recovery_points),
+            (config.log_flush_start_offset_checkpoint_interval_ms, table.write_log_starts),
+            (
+                config.producer_id_expiration_check_interval_ms,
+                lambda: table.expire_producers(config.producer_id_expiration_ms),
+            ),
+        )
+        self._timers: dict[int, Timer] = {}
+
+    def start(self) -> None:
+        """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
+        for chore, (interval_ms, _) in enumerate(self._chores):
+            self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
+
+    def stop(self) -> None:
+        """Run nothing any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _plan(self, chore: int, delay_ms: int) -> None:
+        self._timers[chore] = self._clock.call_at(
+            self._clock.monotonic_ms() + max(1, delay_ms), lambda: self._run(chore)
+        )
+
+    def _run(self, chore: int) -> None:
+        interval_ms, work = self._chores[chore]
+        self._plan(chore, interval_ms)  # before the work, so that one failure does not end the chore
+        work()

@@ -1,0 +1,192 @@
+"""From a frame to the handler of its API, and from what the handler does to an answer.
+
+What a client can get from a bad request (DESIGN 2.11, 2.12):
+1. bytes that are not the request they claim to be, an unknown API or version: the connection is closed (KIP-511: only
+   ApiVersions of an unknown version gets an answer, so that the client can ask again);
+2. a KafkaError: the error response of that API;
+3. any other exception: UNKNOWN_SERVER_ERROR. The traceback goes to the log, once per place;
+4. a failed assertion is a broken invariant: no answer is right any more, and the process stops.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, Protocol, runtime_checkable
+
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
+from tailrace.protocol.registry import APIS, Api
+from tailrace.protocol.schema import decode_from
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.handlers.api_versions import ApiVersionsHandler
+from tailrace.server.ports import ServerConnection
+
+_logger = logging.getLogger("tailrace.server")
+
+_PREFIX = Struct(">hhi")
+"""API key, version, correlation id: the same in every header version."""
+
+_MAX_KNOWN_FAULTS = 1_000
+
+
+class Handler(Protocol):
+    """Carries out the requests of one API."""
+
+    def handle(self, request: Any, context: RequestContext) -> Any:
+        """The response; or None if `context.respond` is called later, or there is none. May raise KafkaError."""
+        ...
+
+
+@runtime_checkable
+class HotHandler(Protocol):
+    """A handler that can do without decoding and a decoded request, for requests like the last of their connection."""
+
+    def take_frame(
+        self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
+    ) -> bool:
+        """Carry out the request; False if it has to be decoded. Raises nothing that a client can bring about."""
+        ...
+
+    def learn(self, frame: memoryview, request: Any, context: RequestContext) -> None:
+        """Look at a request that had to be decoded."""
+        ...
+
+
+class _Route:
+    """One row of the dispatch table."""
+
+    __slots__ = ("api", "handle", "hot", "max_version", "min_version", "request_type")
+
+    def __init__(self, api: Api, handler: Handler) -> None:
+        self.api = api
+        self.handle = handler.handle
+        self.hot: HotHandler | None = handler if isinstance(handler, HotHandler) else None
+        self.request_type = api.request
+        self.min_version = api.min_version
+        self.max_version = api.max_version
+
+
+class Dispatcher:
+    """Answers frames. `write_staged` is called once at the end of each turn."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        write_staged: Callable[[], None],
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        self._api_versions = ApiVersionsHandler(APIS[key] for key in {*handlers, API_VERSIONS})
+        everything: dict[int, Handler] = {**handlers, API_VERSIONS: self._api_versions}
+        self._routes: list[_Route | None] = [None] * (max(everything) + 1)
+        for key, handler in everything.items():
+            self._routes[key] = _Route(APIS[key], handler)
+        self._write_staged = write_staged
+        self._on_broken_invariant = on_broken_invariant
+        self._known_faults: set[tuple[str, str, int]] = set()
+        self.requests = [0] * len(self._routes)
+        """How many requests of each API have come, by key. Read by the metrics."""
+
+    def on_frame(self, connection: ServerConnection, slot: int, frame: memoryview) -> None:
+        """Carry out one request. Never raises."""
+        api_key, api_version, correlation_id = _PREFIX.unpack_from(frame)
+        route = self._routes[api_key] if 0 <= api_key < len(self._routes) else None
+        if route is None or not route.min_version <= api_version <= route.max_version:
+            self._refuse(connection, slot, api_key, api_version, correlation_id)
+            return
+        self.requests[api_key] += 1
+        hot = route.hot
+        if hot is not None:
+            try:
+                if hot.take_frame(connection, slot, frame, api_version, correlation_id):
+                    return
+            except AssertionError as broken:
+                self._on_broken_invariant(broken)
+                return
+            except Exception as fault:  # noqa: BLE001 - nothing was decoded, so there is no answer to make of it
+                self._log_once(route.api, fault)
+                connection.close(f"{route.api.name} v{api_version} failed")
+                return
+        try:
+            header, position = decode_request_header(frame)
+            # Bytes behind the request are left alone, as Kafka does: librdkafka 2.16 asks for all topics (Metadata v13)
+            # with three bytes too many.
+            request, _ = decode_from(route.request_type, api_version, frame, position)
+        except MalformedMessage as fault:
+            connection.close(f"malformed {route.api.name} v{api_version}: {fault.detail}")
+            return
+        except Exception as fault:  # noqa: BLE001 - a fault of the decoder costs this connection, not the node
+            self._log_once(route.api, fault)
+            connection.close(f"{route.api.name} v{api_version} could not be read")
+            return
+        context = RequestContext(
+            connection=connection,
+            slot=slot,
+            api_key=api_key,
+            api_version=api_version,
+            correlation_id=correlation_id,
+            client_id=header.client_id,
+        )
+        try:
+            if hot is not None:
+                hot.learn(frame, request, context)
+            response = route.handle(request, context)
+        except KafkaError as refusal:
+            self._answer_error(route.api, request, context, refusal)
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
+        except Exception as fault:  # noqa: BLE001 - a fault of one handler costs one request, not the node
+            self._answer_fault(route.api, request, context, fault)
+        else:
+            if response is not None:
+                self._respond(route.api, request, context, response)
+
+    def on_turn_end(self) -> None:
+        """Write what the requests of this turn have staged."""
+        self._write_staged()
+
+    def _refuse(
+        self, connection: ServerConnection, slot: int, api_key: int, api_version: int, correlation_id: int
+    ) -> None:
+        if api_key == API_VERSIONS:
+            answer = self._api_versions.unsupported_version()
+            connection.answer(slot, encode_response(answer, 0, correlation_id))
+            return
+        name = APIS[api_key].name if api_key in APIS else f"API {api_key}"
+        connection.close(f"{name} v{api_version} is not served here")
+
+    def _respond(self, api: Api, request: Any, context: RequestContext, response: Any) -> None:
+        try:
+            context.respond(response)
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
+        except Exception as fault:  # noqa: BLE001 - a response that has no form on the wire is a fault of its handler
+            self._answer_fault(api, request, context, fault)
+
+    def _answer_fault(self, api: Api, request: Any, context: RequestContext, fault: Exception) -> None:
+        self._log_once(api, fault)
+        self._answer_error(api, request, context, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        context.settle()
+
+    def _answer_error(self, api: Api, request: Any, context: RequestContext, error: KafkaError) -> None:
+        """Answer with the error response of the API; if that cannot be made, close the connection."""
+        if not context.connection.awaits_answer(context.slot):
+            return
+        try:
+            context.respond(error_response(request, context.api_version, error))
+        except Exception as fault:  # noqa: BLE001 - whatever fails here, the client must not wait for ever
+            self._log_once(api, fault)
+            context.connection.close(f"{api.name} v{context.api_version} failed: {error.code.name}")
+
+    def _log_once(self, api: Api, fault: Exception) -> None:
+        """Log the traceback, unless this fault was logged before: whoever finds one may repeat it a million times."""
+        trace = fault.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else ("", 0)
+        known = (type(fault).__name__, *place)
+        if known in self._known_faults or len(self._known_faults) >= _MAX_KNOWN_FAULTS:
+            return
+        self._known_faults.add(known)
+        _logger.error("event=handler-failed api=%s (reported once per place)", api.name, exc_info=fault)

@@ -1,0 +1,310 @@
+"""From a KafkaError to the response of an API: the one place where an error finds its field.
+
+A response that has an error per partition, topic or group repeats the error for each one that was asked for, as Kafka
+does; clients look there and not at the top.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages import (
+    api_versions,
+    configs,
+    coordinators,
+    fetch,
+    groups,
+    leader_epochs,
+    list_offsets,
+    membership,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    topics,
+)
+
+
+def error_response(request: Any, version: int, error: KafkaError) -> Any:
+    """The response to `request` that says `error`. Raises LookupError for a request that has no such response."""
+    return _BUILDERS[type(request)](request, version, error)
+
+
+def _message(error: KafkaError) -> str | None:
+    """What a person may read; nothing of an inner fault."""
+    return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.detail or None
+
+
+def _produce(request: produce.ProduceRequest, version: int, error: KafkaError) -> produce.ProduceResponse:
+    return produce.ProduceResponse(
+        responses=tuple(
+            produce.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(
+                    produce.PartitionProduceResponse(
+                        index=partition.index, error_code=error.code, base_offset=-1, error_message=_message(error)
+                    )
+                    for partition in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+    )
+
+
+_FIRST_FETCH_WITH_ERROR = 7
+
+
+def _fetch(request: fetch.FetchRequest, version: int, error: KafkaError) -> fetch.FetchResponse:
+    if version >= _FIRST_FETCH_WITH_ERROR:
+        return fetch.FetchResponse(error_code=error.code, responses=())
+    return fetch.FetchResponse(
+        responses=tuple(
+            fetch.FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=tuple(
+                    fetch.PartitionData(
+                        partition_index=partition.partition,
+                        error_code=error.code,
+                        high_watermark=-1,
+                        aborted_transactions=None,
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _list_offsets(
+    request: list_offsets.ListOffsetsRequest, version: int, error: KafkaError
+) -> list_offsets.ListOffsetsResponse:
+    return list_offsets.ListOffsetsResponse(
+        topics=tuple(
+            list_offsets.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    list_offsets.ListOffsetsPartitionResponse(
+                        partition_index=partition.partition_index, error_code=error.code
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _metadata(request: metadata.MetadataRequest, version: int, error: KafkaError) -> metadata.MetadataResponse:
+    return metadata.MetadataResponse(
+        brokers=(),
+        topics=tuple(
+            metadata.MetadataResponseTopic(
+                error_code=error.code,
+                name=topic.name if topic.name is not None or version >= 12 else "",
+                topic_id=topic.topic_id,
+                partitions=(),
+            )
+            for topic in request.topics or ()
+        ),
+        error_code=error.code,
+    )
+
+
+def _describe_cluster(
+    request: metadata.DescribeClusterRequest, version: int, error: KafkaError
+) -> metadata.DescribeClusterResponse:
+    return metadata.DescribeClusterResponse(
+        error_code=error.code,
+        error_message=_message(error),
+        endpoint_type=request.endpoint_type,
+        cluster_id="",
+        brokers=(),
+    )
+
+
+def _offset_commit(
+    request: offsets.OffsetCommitRequest, version: int, error: KafkaError
+) -> offsets.OffsetCommitResponse:
+    return offsets.OffsetCommitResponse(
+        topics=tuple(
+            offsets.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    offsets.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error.code
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _offset_fetch(request: offsets.OffsetFetchRequest, version: int, error: KafkaError) -> offsets.OffsetFetchResponse:
+    return offsets.OffsetFetchResponse(
+        error_code=error.code,
+        groups=tuple(
+            offsets.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code) for group in request.groups
+        ),
+        # Version 1 has no error of its own: it stands at each partition.
+        topics=tuple(
+            offsets.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    offsets.OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, error_code=error.code
+                    )
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics or ()
+        ),
+    )
+
+
+def _find_coordinator(
+    request: coordinators.FindCoordinatorRequest, version: int, error: KafkaError
+) -> coordinators.FindCoordinatorResponse:
+    return coordinators.FindCoordinatorResponse(
+        error_code=error.code,
+        error_message=_message(error),
+        node_id=-1,
+        port=-1,
+        coordinators=tuple(
+            coordinators.Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=_message(error))
+            for key in request.coordinator_keys
+        ),
+    )
+
+
+_FIRST_JOIN_WITHOUT_NAME = 7
+
+
+def _join_group(request: membership.JoinGroupRequest, version: int, error: KafkaError) -> membership.JoinGroupResponse:
+    return membership.JoinGroupResponse(
+        error_code=error.code,
+        protocol_name=None if version >= _FIRST_JOIN_WITHOUT_NAME else "",
+        leader="",
+        member_id=request.member_id,
+        members=(),
+    )
+
+
+def _sync_group(request: membership.SyncGroupRequest, version: int, error: KafkaError) -> membership.SyncGroupResponse:
+    return membership.SyncGroupResponse(error_code=error.code, assignment=b"")
+
+
+def _describe_groups(
+    request: groups.DescribeGroupsRequest, version: int, error: KafkaError
+) -> groups.DescribeGroupsResponse:
+    return groups.DescribeGroupsResponse(
+        groups=tuple(
+            groups.DescribedGroup(
+                error_code=error.code,
+                error_message=_message(error),
+                group_id=group_id,
+                group_state="",
+                protocol_type="",
+                protocol_data="",
+                members=(),
+            )
+            for group_id in request.groups
+        )
+    )
+
+
+def _delete_groups(request: groups.DeleteGroupsRequest, version: int, error: KafkaError) -> groups.DeleteGroupsResponse:
+    return groups.DeleteGroupsResponse(
+        results=tuple(
+            groups.DeletableGroupResult(group_id=group_id, error_code=error.code) for group_id in request.groups_names
+        )
+    )
+
+
+def _create_topics(request: topics.CreateTopicsRequest, version: int, error: KafkaError) -> topics.CreateTopicsResponse:
+    return topics.CreateTopicsResponse(
+        topics=tuple(
+            topics.CreatableTopicResult(name=topic.name, error_code=error.code, error_message=_message(error))
+            for topic in request.topics
+        )
+    )
+
+
+def _delete_topics(request: topics.DeleteTopicsRequest, version: int, error: KafkaError) -> topics.DeleteTopicsResponse:
+    asked = request.topics or tuple(topics.DeleteTopicState(name=name) for name in request.topic_names)
+    return topics.DeleteTopicsResponse(
+        responses=tuple(
+            topics.DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=_message(error)
+            )
+            for topic in asked
+        )
+    )
+
+
+def _leader_epochs(
+    request: leader_epochs.OffsetForLeaderEpochRequest, version: int, error: KafkaError
+) -> leader_epochs.OffsetForLeaderEpochResponse:
+    return leader_epochs.OffsetForLeaderEpochResponse(
+        topics=tuple(
+            leader_epochs.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(
+                    leader_epochs.EpochEndOffset(error_code=error.code, partition=partition.partition)
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _describe_configs(
+    request: configs.DescribeConfigsRequest, version: int, error: KafkaError
+) -> configs.DescribeConfigsResponse:
+    return configs.DescribeConfigsResponse(
+        results=tuple(
+            configs.DescribeConfigsResult(
+                error_code=error.code,
+                error_message=_message(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=(),
+            )
+            for resource in request.resources
+        )
+    )
+
+
+_BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
+    produce.ProduceRequest: _produce,
+    fetch.FetchRequest: _fetch,
+    list_offsets.ListOffsetsRequest: _list_offsets,
+    metadata.MetadataRequest: _metadata,
+    metadata.DescribeClusterRequest: _describe_cluster,
+    offsets.OffsetCommitRequest: _offset_commit,
+    offsets.OffsetFetchRequest: _offset_fetch,
+    coordinators.FindCoordinatorRequest: _find_coordinator,
+    membership.JoinGroupRequest: _join_group,
+    membership.HeartbeatRequest: lambda _, __, error: membership.HeartbeatResponse(error_code=error.code),
+    membership.LeaveGroupRequest: lambda _, __, error: membership.LeaveGroupResponse(error_code=error.code),
+    membership.SyncGroupRequest: _sync_group,
+    groups.DescribeGroupsRequest: _describe_groups,
+    groups.ListGroupsRequest: lambda _, __, error: groups.ListGroupsResponse(error_code=error.code, groups=()),
+    groups.DeleteGroupsRequest: _delete_groups,
+    api_versions.ApiVersionsRequest: lambda _, __, error: api_versions.ApiVersionsResponse(
+        error_code=error.code, api_keys=()
+    ),
+    topics.CreateTopicsRequest: _create_topics,
+    topics.DeleteTopicsRequest: _delete_topics,
+    producer_ids.InitProducerIdRequest: lambda _, __, error: producer_ids.InitProducerIdResponse(
+        error_code=error.code, producer_epoch=-1
+    ),
+    leader_epochs.OffsetForLeaderEpochRequest: _leader_epochs,
+    configs.DescribeConfigsRequest: _describe_configs,
+}

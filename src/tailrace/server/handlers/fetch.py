@@ -1,0 +1,229 @@
+"""Fetch (1): a long poll for whole batches, by consumers.
+
+The answer leaves at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough has become
+readable or `max_wait_ms` is over. What is readable ends at the high watermark, for read_committed at the last stable
+offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above the
+high watermark still when the time is over, v11 and later are told OFFSET_NOT_AVAILABLE (78).
+
+By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
+v10 zstd; v12 the point where a reader's log diverges; v13 topic ids. Fetches of replicas are refused as those of a
+replica that this leader does not know.
+"""
+
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER
+from tailrace.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
+from tailrace.replication.partition import Partition
+from tailrace.server.context import RequestContext
+from tailrace.server.data.fetch_planner import DEFAULT_FETCH_MAX_BYTES, FetchBudget, wait_ms, wanted_bytes
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.waiters import LongPolls
+
+FIRST_WITH_SESSIONS: Final = 7
+FIRST_WITH_ZSTD: Final = 10
+FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
+FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_REPLICA_STATE: Final = 15
+
+_FULL_FETCH_EPOCHS = (0, -1)
+_UNKNOWN = -1
+
+
+class FetchHandler:
+    """Answers Fetch."""
+
+    def __init__(
+        self, *, partitions: PartitionTable, polls: LongPolls, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES
+    ) -> None:
+        self._partitions = partitions
+        self._polls = polls
+        self._fetch_max_bytes = fetch_max_bytes
+
+    def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
+        if request.session_epoch not in _FULL_FETCH_EPOCHS:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes)
+        timeout_ms = wait_ms(request)
+        fetch.read(is_last=timeout_ms == 0)
+        if fetch.is_done or timeout_ms == 0:
+            return fetch.response
+        fetch.response = None
+        self._polls.park(fetch, context.connection, timeout_ms)
+        return None
+
+
+class _Fetch:
+    """One request until it is answered. Nothing that was read is kept while it waits: it is read again."""
+
+    __slots__ = (
+        "_available",
+        "_context",
+        "_fetch_max_bytes",
+        "_has_error",
+        "_request",
+        "_table",
+        "_wanted_bytes",
+        "is_done",
+        "partitions",
+        "response",
+    )
+
+    def __init__(
+        self, request: FetchRequest, context: RequestContext, table: PartitionTable, fetch_max_bytes: int
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._table = table
+        self._fetch_max_bytes = fetch_max_bytes
+        self._wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
+        self._has_error = False
+        self._available: list[tuple[Partition, int, int]] = []  # partition, readable_bytes and size when it was read
+        self.partitions: list[Partition] = []
+        self.is_done = False
+        self.response: FetchResponse | None = None
+
+    def retry(self, *, is_last: bool) -> bool:
+        """Answer if enough has become readable since the last look, or there is something to say, or it is the end."""
+        if not (is_last or self._may_have_enough()):
+            return False
+        self.read(is_last=is_last)
+        if self.is_done or is_last:
+            self._context.respond(self.response)
+            return True
+        self.response = None
+        return False
+
+    def _may_have_enough(self) -> bool:
+        """Whether reading again can give `min_bytes`. Counts what became readable, without looking at the disk."""
+        gained = 0
+        for partition, readable_bytes, size_bytes in self._available:
+            if not partition.is_leader:
+                return True
+            gained += partition.readable_bytes - readable_bytes + size_bytes
+        return gained >= self._wanted_bytes
+
+    def read(self, *, is_last: bool) -> None:
+        """Read every partition, within the request's limits, into `response`; `is_done` if that should leave now."""
+        request = self._request
+        budget = FetchBudget(request_max_bytes=request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
+        self._has_error = False
+        self._available.clear()
+        self.partitions.clear()
+        responses: list[FetchableTopicResponse] = []
+        for topic in request.topics:
+            answers = [self._read_partition(topic, wanted, budget, is_last) for wanted in topic.partitions]
+            responses.append(
+                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
+            )
+        self.response = FetchResponse(responses=tuple(responses))
+        self.is_done = self._has_error or not self.partitions or budget.size_bytes >= self._wanted_bytes
+
+    def _read_partition(
+        self, topic: FetchTopic, wanted: FetchPartition, budget: FetchBudget, is_last: bool
+    ) -> PartitionData:
+        version, isolation = self._context.api_version, self._request.isolation_level
+        partition: Partition | None = None
+        offset = wanted.fetch_offset
+        try:
+            if version < FIRST_WITH_TOPIC_IDS:
+                partition = self._table.get(topic.topic, wanted.partition)
+            else:
+                partition = self._table.get_by_id(topic.topic_id, wanted.partition)
+            self._check_request(partition, wanted, version)
+            if wanted.last_fetched_epoch >= 0 and (diverging := self._diverging_point(partition, wanted)) is not None:
+                return diverging
+            got = partition.read(
+                offset,
+                max_bytes=budget.limit_for(wanted.partition_max_bytes),
+                isolation=isolation,
+                min_one_message=budget.min_one_message,
+                leader_epoch=wanted.current_leader_epoch,
+            )
+            if is_last and version >= FIRST_WITH_OFFSET_NOT_AVAILABLE and offset > got.high_watermark:
+                raise KafkaError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {got.high_watermark}"
+                )
+        except KafkaError as error:
+            self._has_error = True
+            return _error_data(wanted.partition, error, partition)
+        self.partitions.append(partition)
+        self._available.append((partition, partition.readable_bytes, got.size_bytes))
+        budget.spend(got.size_bytes)
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=got.high_watermark,
+            last_stable_offset=got.last_stable_offset,
+            log_start_offset=got.log_start_offset,
+            aborted_transactions=() if isolation == READ_COMMITTED else None,
+            records=got.records,
+        )
+
+    def _check_request(self, partition: Partition, wanted: FetchPartition, version: int) -> None:
+        request = self._request
+        replica_id = request.replica_id if version < FIRST_WITH_REPLICA_STATE else request.replica_state.replica_id
+        if replica_id >= 0:
+            partition.check_leader(wanted.current_leader_epoch)
+            code = (
+                ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            raise KafkaError(code, f"broker {replica_id} is no replica of {partition.topic_partition} here")
+        if version < FIRST_WITH_ZSTD and partition.config.compression_type == "zstd":
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
+            )
+
+    def _diverging_point(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+        """Where the reader's log and ours part, if they do (KIP-595)."""
+        partition.check_leader(wanted.current_leader_epoch)
+        end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if end.epoch == _UNKNOWN:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known here of leader epoch {wanted.last_fetched_epoch}"
+            )
+        if end.epoch == wanted.last_fetched_epoch and end.offset >= wanted.fetch_offset:
+            return None
+        self._has_error = True  # not an error, but nothing to wait for
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.offset),
+            aborted_transactions=None,
+            records=b"",
+        )
+
+
+def _error_data(index: int, error: KafkaError, partition: Partition | None) -> PartitionData:
+    """The answer of a partition that cannot be read. Out of range says what the range is (KIP-392)."""
+    high_watermark = log_start_offset = last_stable_offset = _UNKNOWN
+    if partition is not None and error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE):
+        high_watermark, log_start_offset = partition.high_watermark, partition.log.log_start_offset
+        last_stable_offset = partition.last_stable_offset
+    leader = LeaderIdAndEpoch()
+    if isinstance(error, NotLeader) and error.leader != NO_LEADER:
+        leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
+    elif partition is not None and error.code is ErrorCode.FENCED_LEADER_EPOCH and partition.state is not None:
+        leader = LeaderIdAndEpoch(leader_id=partition.state.leader, leader_epoch=partition.leader_epoch)
+    return PartitionData(
+        partition_index=index,
+        error_code=error.code,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log_start_offset,
+        current_leader=leader,
+        aborted_transactions=None,
+        records=b"",
+    )

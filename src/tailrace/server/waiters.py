@@ -1,0 +1,183 @@
+"""Requests that wait: for a deadline, for records, for nothing if their connection has gone. No task, no polling.
+
+`Deadlines` gives any number of waiters a deadline for the price of one timer. `LongPolls` keeps requests that wait for
+partitions to move: they are woken together, once per turn, however many partitions moved in it.
+"""
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from tailrace.replication.partition import Partition
+from tailrace.server.ports import Clock, ServerConnection, Timer
+
+
+class Expiring(Hashable, Protocol):
+    """A waiter with a deadline."""
+
+    def expire(self) -> None:
+        """The time is over. Called at most once."""
+        ...
+
+
+class Deadlines:
+    """Waiters and when their time is over.
+
+    Waiters with the same timeout stand in one queue, in the order in which they came, which is that of their deadlines:
+    adding and removing cost one dictionary operation each. One timer runs, for the earliest of the queues' heads.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._queues: dict[int, dict[Expiring, int]] = {}  # timeout -> waiter -> deadline
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def add(self, waiter: Expiring, timeout_ms: int) -> None:
+        """Call `waiter.expire()` when this time has passed, unless it is removed before."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        queue = self._queues.get(timeout_ms)
+        if queue is None:
+            queue = self._queues[timeout_ms] = {}
+        queue[waiter] = deadline_ms
+        if self._timer is None or deadline_ms < self._timer_at_ms:
+            self._set_timer(deadline_ms)
+
+    def remove(self, waiter: Expiring, timeout_ms: int) -> None:
+        """Forget the waiter, if it is there. The timer stays: it will find nothing due, and go on to the next."""
+        queue = self._queues.get(timeout_ms)
+        if queue is not None:
+            queue.pop(waiter, None)
+            if not queue:  # timeouts are the clients' to choose: queues must not pile up
+                del self._queues[timeout_ms]
+
+    def _set_timer(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        self._timer = self._clock.call_at(deadline_ms, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        due = [waiter for queue in self._queues.values() for waiter in _take_due(queue, now_ms)]
+        self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
+        if self._queues:
+            self._set_timer(min(next(iter(queue.values())) for queue in self._queues.values()))
+        for waiter in due:
+            waiter.expire()
+
+
+def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
+    due: list[Expiring] = []
+    for waiter, deadline_ms in queue.items():
+        if deadline_ms > now_ms:
+            break
+        due.append(waiter)
+    for waiter in due:
+        del queue[waiter]
+    return due
+
+
+class LongPoll(Hashable, Protocol):
+    """A request that can wait."""
+
+    partitions: list[Partition]
+    """What it waits for. Each partition once or more."""
+
+    def retry(self, *, is_last: bool) -> bool:
+        """Try to answer; True if that is done. `is_last`: the time is over, so it must be done."""
+        ...
+
+
+class _Parked:
+    """A long poll while it waits."""
+
+    __slots__ = ("connection", "is_woken", "poll", "polls", "timeout_ms")
+
+    def __init__(self, polls: "LongPolls", poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
+        self.polls = polls
+        self.poll = poll
+        self.connection = connection
+        self.timeout_ms = timeout_ms
+        self.is_woken = False
+
+    def wake(self, _partition: Partition) -> None:
+        if not self.is_woken:
+            self.is_woken = True
+            self.polls.woken(self)
+
+    def expire(self) -> None:
+        self.polls.expired(self)
+
+
+class LongPolls:
+    """The long polls that wait now."""
+
+    def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
+        self._clock = clock
+        self._deadlines = deadlines
+        self._by_connection: dict[ServerConnection, dict[_Parked, None]] = {}
+        self._woken: list[_Parked] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_connection.values()))
+
+    def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
+        """Let `poll` wait until it is answered, its time is over or its connection has closed."""
+        parked = _Parked(self, poll, connection, timeout_ms)
+        of_connection = self._by_connection.get(connection)
+        if of_connection is None:
+            # One callback per connection for as long as it lives, not one per request.
+            of_connection = self._by_connection[connection] = {}
+            connection.on_close(lambda: self._closed(connection))
+        of_connection[parked] = None
+        self._deadlines.add(parked, timeout_ms)
+        self._watch(parked)
+
+    def woken(self, parked: _Parked) -> None:
+        """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
+        if not self._woken:
+            self._clock.call_soon(self._retry_woken)
+        self._woken.append(parked)
+
+    def expired(self, parked: _Parked) -> None:
+        """The time of the poll is over."""
+        if not self._is_waiting(parked):
+            return
+        self._drop(parked)
+        done = parked.poll.retry(is_last=True)
+        assert done, "a long poll must answer when its time is over"
+
+    def _retry_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for parked in woken:
+            if not self._is_waiting(parked):
+                continue  # answered, expired or gone since it was woken
+            parked.is_woken = False
+            if parked.poll.retry(is_last=False):
+                self._drop(parked)
+            else:
+                self._watch(parked)
+
+    def _is_waiting(self, parked: _Parked) -> bool:
+        return parked in self._by_connection.get(parked.connection, ())
+
+    def _watch(self, parked: _Parked) -> None:
+        for partition in parked.poll.partitions:
+            partition.watch(parked.wake)
+
+    def _drop(self, parked: _Parked) -> None:
+        self._by_connection[parked.connection].pop(parked, None)
+        self._release(parked)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        for parked in self._by_connection.pop(connection, {}):
+            self._release(parked)
+
+    def _release(self, parked: _Parked) -> None:
+        self._deadlines.remove(parked, parked.timeout_ms)
+        for partition in parked.poll.partitions:
+            partition.unwatch(parked.wake)

@@ -1,0 +1,96 @@
+"""Stand-ins for what `node` plugs into the server: disks that flush when told to, a connection that keeps answers."""
+
+from collections.abc import Callable, Sequence
+
+from tailrace.server.ports import Buffer
+from tailrace.storage import Log
+
+
+class ImmediateDisk:
+    """A `server.ports.Disk` that takes no time: each flush is done, and told of, by `call`: a clock's `call_soon`."""
+
+    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
+        self._call = call
+        self.flushes = 0
+        """How many flushes have been asked for."""
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        self.flushes += 1
+
+        def run() -> None:
+            flush_now(log)
+            on_done()
+
+        self._call(run)
+
+
+class DeferredDisk:
+    """A `server.ports.Disk` that flushes when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Log, Callable[[], None]]] = []
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        self.waiting.append((log, on_done))
+
+    def run(self) -> None:
+        """Flush all logs that were asked for, then say so."""
+        waiting, self.waiting = self.waiting, []
+        for log in {id(log): log for log, _ in waiting}.values():
+            flush_now(log)
+        for _, on_done in waiting:
+            on_done()
+
+
+def flush_now(log: Log) -> None:
+    """Both steps of a flush, here and now."""
+    ticket = log.begin_flush()
+    ticket.sync()
+    log.finish_flush(ticket)
+
+
+class RecordingConnection:
+    """A `server.ports.ServerConnection` that keeps what it is given, by slot."""
+
+    def __init__(self, *, principal: str = "User:ANONYMOUS") -> None:
+        self.is_open = True
+        self.peer_host = "/127.0.0.1"
+        self.listener_name = "PLAINTEXT"
+        self.principal = principal
+        self.answers: dict[int, bytes | None] = {}
+        self.close_reason: str | None = None
+        self._on_close: list[Callable[[], None]] = []
+        self._slots = 0
+
+    def next_slot(self) -> int:
+        """A slot for the next request."""
+        self._slots += 1
+        return self._slots - 1
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        assert slot not in self.answers, f"slot {slot} is answered twice"
+        if self.is_open:
+            self.answers[slot] = None if chunks is None else b"".join(chunks)
+
+    def awaits_answer(self, slot: int) -> bool:
+        return self.is_open and slot not in self.answers
+
+    def close(self, reason: str) -> None:
+        self.close_reason = reason
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """The other side has gone."""
+        if self.is_open:
+            self.is_open = False
+            callbacks, self._on_close = self._on_close, []
+            for callback in callbacks:
+                callback()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._on_close.append(callback)
+
+    @property
+    def callbacks(self) -> int:
+        """How many want to be told of the close."""
+        return len(self._on_close)

@@ -1,0 +1,117 @@
+"""KIP-98, the idempotent producer: what the broker does with sequence numbers.
+
+A sequence number must be one greater than the last one of the same producer, epoch and partition; a batch that is in
+the log already is answered as if it had just been written. Sequence numbers count records and wrap.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.testing.data_path import DataPath, batch_of
+from tailrace.testing.disk import SimulatedDisk
+
+OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+OLD_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)
+MAX_SEQUENCE = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A batch of one producer, and its answer: an error code, or the base offset."""
+
+    sequence: int
+    count: int = 1
+    epoch: int = 0
+    producer_id: int = 7
+    offset: int | None = None
+    error: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    name: str
+    sent: tuple[Sent, ...]
+
+
+SCENARIOS = (
+    Scenario(
+        name="sequence numbers count records",
+        sent=(Sent(sequence=0, count=3, offset=0), Sent(sequence=3, offset=3), Sent(sequence=4, offset=4)),
+    ),
+    Scenario(name="a gap is refused", sent=(Sent(sequence=0, offset=0), Sent(sequence=2, error=OUT_OF_ORDER))),
+    Scenario(
+        name="what follows the gap is taken once the gap is filled",
+        sent=(
+            Sent(sequence=0, offset=0),
+            Sent(sequence=2, error=OUT_OF_ORDER),
+            Sent(sequence=1, offset=1),
+            Sent(sequence=2, offset=2),
+        ),
+    ),
+    Scenario(
+        name="each of the last five batches is known again",
+        sent=(
+            *(Sent(sequence=number, offset=number) for number in range(6)),
+            *(Sent(sequence=number, offset=number) for number in range(1, 6)),
+            Sent(sequence=0, error=OUT_OF_ORDER),
+        ),
+    ),
+    Scenario(
+        name="a repeated batch with other records in it is no repetition",
+        sent=(Sent(sequence=0, count=2, offset=0), Sent(sequence=0, count=1, error=OUT_OF_ORDER)),
+    ),
+    Scenario(
+        name="a new epoch starts at 0 and fences the old one",
+        sent=(
+            Sent(sequence=0, offset=0),
+            Sent(sequence=1, epoch=1, error=OUT_OF_ORDER),
+            Sent(sequence=0, epoch=1, offset=1),
+            Sent(sequence=1, epoch=0, error=OLD_EPOCH),
+        ),
+    ),
+    Scenario(
+        name="producers do not disturb each other",
+        sent=(
+            Sent(sequence=0, offset=0),
+            Sent(sequence=0, producer_id=8, offset=1),
+            Sent(sequence=1, offset=2),
+            Sent(sequence=1, producer_id=8, offset=3),
+        ),
+    ),
+    Scenario(
+        name="after the largest sequence number comes 0",
+        sent=(Sent(sequence=MAX_SEQUENCE - 1, count=2, offset=0), Sent(sequence=0, offset=2)),
+    ),
+    Scenario(
+        name="a batch may wrap in its middle",
+        sent=(Sent(sequence=MAX_SEQUENCE, count=3, offset=0), Sent(sequence=2, offset=3)),
+    ),
+    Scenario(name="a producer nothing is known of may start anywhere", sent=(Sent(sequence=40, offset=0),)),
+)
+
+
+@pytest.mark.parametrize("in_one_turn", [False, True], ids=["one turn each", "all in one turn"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_kip_98(scenario: Scenario, in_one_turn: bool) -> None:
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create()
+    exchanges = [
+        node.produce(
+            "orders",
+            records=batch_of(
+                *(b"v" for _ in range(sent.count)),
+                now=node.clock.now_ms,
+                producer_id=sent.producer_id,
+                producer_epoch=sent.epoch,
+                base_sequence=sent.sequence,
+            ),
+            same_turn=in_one_turn,
+        )
+        for sent in scenario.sent
+    ]
+    node.end_turn()
+    answers = [exchange.produced for exchange in exchanges]
+    expected = [(sent.error, -1 if sent.offset is None else sent.offset) for sent in scenario.sent]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == expected

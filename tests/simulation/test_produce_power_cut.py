@@ -1,0 +1,185 @@
+"""What a producer was told with acks=all is there after a power cut, wherever in the data path the power went.
+
+The story: two topics, batches that roll segments, several partitions in one turn, a producer that retries, checkpoints,
+retention, a topic deleted and made again, a clean stop and a new start. It is told again for every operation of the
+disk, up to the cut; then a new node opens what the disk kept.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.ids import TopicId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.ports import Log
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import DataPath, Exchange, batch_of
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.ports import ImmediateDisk
+
+DIRECTORY = "/data/logs"
+CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
+Key = tuple[str, int]
+
+
+class HastyDisk(ImmediateDisk):
+    """A mutant: it tells that a flush is done without doing it."""
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        def pretend() -> None:
+            log.finish_flush(log.begin_flush())
+            on_done()
+
+        self._call(pretend)
+
+
+class Teller:
+    """Tells the story to a node and remembers what the producers were told."""
+
+    def __init__(self, files: SimulatedDisk, *, disk: type[ImmediateDisk] = ImmediateDisk) -> None:
+        self.files = files
+        self.disk = disk
+        self.clock = ManualClock()
+        self.sent: dict[Key, list[bytes]] = defaultdict(list)
+        self.acknowledged: dict[Key, int] = defaultdict(int)
+        """How many of the sent values were acknowledged; they are acknowledged in order."""
+        self.sequences: dict[Key, int] = defaultdict(int)
+        self.invoices = 1
+        self.node: DataPath
+
+    def tell(self) -> None:
+        self.start()
+        for number in range(4):
+            self.produce("orders", 0, 1 + number % 3)
+        self.turn(("orders", 0), ("orders", 1), ("invoices", 0), ("orders", 0))
+        self.checkpoint()
+        self.retry("orders", 1)
+        for number in range(3):
+            self.turn(("orders", number % 2), ("invoices", 0))
+        self.node.table.apply_retention()
+        self.produce("orders", 1, 5)
+        self.replace_invoices()
+        self.turn(("invoices", 0), ("orders", 1))
+        self.checkpoint()
+        self.stop()
+        self.start()
+        self.turn(("orders", 0), ("orders", 1), ("invoices", 0))
+        self.produce("orders", 0, 2)
+        self.stop()
+
+    def start(self) -> None:
+        self.node = DataPath(DIRECTORY, files=self.files, clock=self.clock, disk=self.disk(self.clock.call_soon))
+        self.node.create("orders", partition=0, config=CONFIG)
+        self.node.create("orders", partition=1, config=CONFIG)
+        self.create_invoices()
+        self.node.end_turn()
+
+    def create_invoices(self) -> None:
+        self.node.create("invoices", config=CONFIG, topic_id=TopicId(self.invoices.to_bytes(16, "big")))
+
+    def replace_invoices(self) -> None:
+        """Delete a topic and make another one of the same name."""
+        for memory in (self.sent, self.acknowledged, self.sequences):
+            memory.pop(("invoices", 0))
+        self.node.table.delete("invoices", 0)
+        self.invoices += 1
+        self.create_invoices()
+        self.node.end_turn()
+
+    def stop(self) -> None:
+        self.node.end_turn()
+        self.node.table.close()
+
+    def checkpoint(self) -> None:
+        self.node.table.write_recovery_points()
+        self.node.table.write_high_watermarks()
+        self.node.table.write_log_starts()
+
+    def produce(self, topic: str, partition: int, count: int, *, same_turn: bool = False) -> tuple[Key, int, Exchange]:
+        key = (topic, partition)
+        sent = self.sent[key]
+        values = [f"{topic}-{partition}-{self.invoices}-{len(sent) + number}".encode() for number in range(count)]
+        records = batch_of(*values, producer_id=5, producer_epoch=0, base_sequence=self.sequences[key])
+        self.sequences[key] += count
+        sent += values
+        exchange = self.node.produce(topic, partition=partition, records=records, same_turn=same_turn)
+        if not same_turn:
+            self.hear(key, len(sent), exchange)
+        return key, len(sent), exchange
+
+    def turn(self, *keys: Key) -> None:
+        """Several producers in one turn: one write per partition, one flush for all."""
+        exchanges = [self.produce(*key, 1, same_turn=True) for key in keys]
+        self.node.end_turn()
+        for key, count, exchange in exchanges:
+            self.hear(key, count, exchange)
+
+    def retry(self, topic: str, partition: int) -> None:
+        """The last value again, as a producer does that did not hear the answer."""
+        key = (topic, partition)
+        records = batch_of(self.sent[key][-1], producer_id=5, producer_epoch=0, base_sequence=self.sequences[key] - 1)
+        answer = self.node.produce(topic, partition=partition, records=records).produced
+        assert (answer.error_code, answer.base_offset) == (0, len(self.sent[key]) - 1)
+
+    def hear(self, key: Key, count: int, exchange: Exchange) -> None:
+        assert exchange.is_answered
+        assert exchange.produced.error_code == 0
+        self.acknowledged[key] = max(self.acknowledged[key], count)
+
+    def verify(self) -> None:
+        self.start()
+        for key, sent in self.sent.items():
+            found = self.node.values(key[0], partition=key[1])
+            assert found == sent[: len(found)], f"{key}: what is there is not what was sent"
+            assert len(found) >= self.acknowledged[key], f"{key}: {self.acknowledged[key]} were acknowledged"
+        self.stop()
+
+
+def new_files(seed: int) -> SimulatedDisk:
+    files = SimulatedDisk(seed)
+    files.make_dirs("/data")
+    files.sync_dir("/")
+    return files
+
+
+def operations_of_the_story(disk: type[ImmediateDisk] = ImmediateDisk) -> range:
+    files = new_files(0)
+    first = files.operations + 1
+    Teller(files, disk=disk).tell()
+    return range(first, files.operations + 1)
+
+
+def cut_and_verify(
+    operation: int, *, seed: int, after: bool = False, disk: type[ImmediateDisk] = ImmediateDisk
+) -> None:
+    files = new_files(seed)
+    files.cut_power_at(operation, after=after)
+    teller = Teller(files, disk=disk)
+    with pytest.raises(PowerCut):
+        teller.tell()
+    files.reboot()
+    teller.clock = ManualClock()
+    try:
+        teller.verify()
+    except Exception as fault:
+        fault.add_note(f"power cut at {files.history[operation - 1]}, after={after}, seed={seed}")
+        raise
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_what_acks_all_acknowledged_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
+    for operation in operations_of_the_story():
+        cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+
+
+def test_an_answer_before_the_fsync_is_found_out() -> None:
+    losses = 0
+    for operation in operations_of_the_story(HastyDisk):
+        try:
+            cut_and_verify(operation, seed=operation, disk=HastyDisk)
+        except (AssertionError, CorruptRecords):
+            losses += 1
+    assert losses > 10, "a node that answers before the fsync must be seen to lose what it acknowledged"

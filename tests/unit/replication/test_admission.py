@@ -1,0 +1,83 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import BatchHeader, check_crc, read_header
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.record import read_records
+from tailrace.replication.admission import Admission, InvalidRecords
+from tailrace.testing.data_path import batch_of
+
+NOW_MS = 1_700_000_000_000
+
+
+def admit(config: TopicConfig, batch: bytes) -> tuple[memoryview, BatchHeader]:
+    buffer = memoryview(bytearray(batch))
+    return Admission(config).admit(buffer, read_header(buffer), NOW_MS)
+
+
+def refusal(config: TopicConfig, batch: bytes) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        admit(config, batch)
+    return caught.value.code
+
+
+def test_an_ordinary_batch_passes_as_it_is() -> None:
+    batch = batch_of(b"a", b"b")
+    stored, header = admit(TopicConfig(), batch)
+    assert stored == batch
+    assert header == read_header(batch)
+
+
+def test_a_batch_above_max_message_bytes_is_too_large_and_one_above_a_segment_does_not_fit() -> None:
+    batch = batch_of(b"v" * 200)
+    assert refusal(TopicConfig(max_message_bytes=len(batch) - 1), batch) is ErrorCode.MESSAGE_TOO_LARGE
+    assert refusal(TopicConfig(segment_bytes=len(batch) - 1), batch) is ErrorCode.RECORD_LIST_TOO_LARGE
+    admit(TopicConfig(max_message_bytes=len(batch), segment_bytes=len(batch)), batch)
+
+
+@pytest.mark.parametrize(("offset_ms", "is_legal"), [(-1000, True), (-1001, False), (500, True), (501, False)], ids=str)
+def test_timestamps_lie_within_the_bounds_around_the_brokers_clock(offset_ms: int, is_legal: bool) -> None:
+    config = TopicConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    batch = batch_of(b"a", now=lambda: NOW_MS + offset_ms)
+    if is_legal:
+        admit(config, batch)
+    else:
+        assert refusal(config, batch) is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_a_batch_without_timestamps_is_within_every_bound() -> None:
+    admit(TopicConfig(message_timestamp_before_max_ms=0), batch_of(b"a", now=lambda: -1))
+
+
+def test_log_append_time_replaces_every_timestamp_and_seals_the_batch_again() -> None:
+    config = TopicConfig(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
+    stored, header = admit(config, batch_of(b"a", b"b", now=lambda: 5))
+    check_crc(stored, 0, header)
+    assert header.has_log_append_time
+    assert [record.timestamp for record in read_records(stored)] == [NOW_MS, NOW_MS]
+
+
+def test_a_compacted_topic_refuses_a_batch_with_a_record_without_key_and_names_the_record() -> None:
+    from tailrace.protocol.records.record import Record, build_batch
+
+    records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS, None, b"v"), Record(2, NOW_MS, b"", b"v")]
+    with pytest.raises(InvalidRecords) as caught:
+        admit(TopicConfig(cleanup_policy=("compact",)), bytes(build_batch(records)))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in caught.value.record_errors] == [1]
+
+
+def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it_and_keeps_the_producers_identity() -> None:
+    batch = batch_of(b"a" * 500, b"b" * 500, producer_id=4, producer_epoch=1, base_sequence=9)
+    stored, header = admit(TopicConfig(compression_type="gzip"), batch)
+    assert header.codec == Codec.GZIP
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 1, 9)
+    assert read_records(stored) == read_records(batch)
+    check_crc(stored, 0, header)
+
+
+def test_a_batch_in_the_topics_codec_is_not_touched() -> None:
+    batch = batch_of(b"a" * 500, codec=Codec.LZ4)
+    assert admit(TopicConfig(compression_type="lz4"), batch)[0] == batch
+    assert admit(TopicConfig(compression_type="uncompressed"), batch)[1].codec == Codec.NONE

@@ -1,0 +1,243 @@
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.replication.partition import READ_COMMITTED, READ_UNCOMMITTED, Appended, Partition
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import DataPath, batch_of, records_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+Outcomes = list[Appended | KafkaError]
+
+
+class Bench:
+    """One partition whose disk flushes when told to."""
+
+    def __init__(self, *, is_flushed: bool = True) -> None:
+        self.files = SimulatedDisk()
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.node = DataPath("/logs", files=self.files, clock=self.clock, disk=self.disk, is_flushed=is_flushed)
+        self.partition = self.node.create()
+        self.disk.run()
+        self.outcomes: Outcomes = []
+
+    def stage(self, *values: bytes, acks: int = 1, **options: int) -> None:
+        self.partition.append_as_leader(
+            batch_of(*values, **options),
+            acks=acks,
+            produce_version=9,
+            now_ms=self.clock.now_ms(),
+            on_done=self.outcomes.append,
+        )
+
+    def write(self) -> None:
+        self.node.table.write_staged()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def codes(outcomes: Outcomes) -> list[int]:
+    return [outcome.code if isinstance(outcome, KafkaError) else 0 for outcome in outcomes]
+
+
+def test_nobody_is_told_anything_before_the_batch_is_written(bench: Bench) -> None:
+    bench.stage(b"a")
+    assert bench.outcomes == []
+    assert bench.partition.log.log_end_offset == 0
+    bench.write()
+    assert bench.outcomes == [Appended(0, 0, -1, 0)]
+
+
+def test_the_batches_of_one_turn_are_written_with_one_operation_and_answered_in_order(bench: Bench) -> None:
+    before = bench.files.operations
+    bench.stage(b"a", b"b")
+    bench.stage(b"c")
+    bench.stage(b"d", b"e", b"f")
+    bench.write()
+    assert bench.files.operations == before + 1
+    assert [(done.base_offset, done.last_offset) for done in bench.outcomes if isinstance(done, Appended)] == [
+        (0, 1),
+        (2, 2),
+        (3, 5),
+    ]
+
+
+def test_under_flushed_durability_the_high_watermark_waits_for_the_flush(bench: Bench) -> None:
+    bench.stage(b"a")
+    bench.write()
+    assert (bench.partition.high_watermark, bench.partition.log.log_end_offset) == (0, 1)
+    bench.disk.run()
+    assert bench.partition.high_watermark == 1
+
+
+def test_under_page_cache_durability_the_high_watermark_follows_the_log_end() -> None:
+    bench = Bench(is_flushed=False)
+    bench.stage(b"a")
+    bench.write()
+    assert bench.partition.high_watermark == 1
+    assert bench.disk.waiting == []
+
+
+def test_a_flush_counts_only_for_what_was_written_before_it_began(bench: Bench) -> None:
+    bench.stage(b"a")
+    bench.write()
+    log, done = bench.disk.waiting.pop()
+    ticket = log.begin_flush()
+    bench.stage(b"b")
+    bench.write()
+    ticket.sync()
+    log.finish_flush(ticket)
+    done()
+    assert bench.partition.high_watermark == 1
+    bench.disk.run()
+    assert bench.partition.high_watermark == 2
+
+
+def test_a_failed_write_fails_every_batch_of_the_turn_and_leaves_the_log_as_it_was(bench: Bench) -> None:
+    bench.stage(b"before", producer_id=3, producer_epoch=0, base_sequence=0)
+    bench.write()
+    bench.outcomes.clear()
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=1)
+    bench.stage(b"b")
+    bench.stage(b"before", producer_id=3, producer_epoch=0, base_sequence=0)  # a retry of what is in the log
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=1)  # a retry of what is only staged
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    storage_error = ErrorCode.KAFKA_STORAGE_ERROR
+    assert codes(bench.outcomes) == [storage_error, storage_error, 0, storage_error]
+    assert bench.partition.log.log_end_offset == 1
+    bench.outcomes.clear()
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=1)
+    bench.write()
+    assert bench.outcomes == [Appended(1, 1, -1, 0)]
+
+
+def test_a_retry_is_answered_with_the_offsets_of_the_first_try(bench: Bench) -> None:
+    for _ in range(2):
+        bench.stage(b"a", b"b", producer_id=3, producer_epoch=0, base_sequence=0)
+    bench.write()
+    bench.stage(b"a", b"b", producer_id=3, producer_epoch=0, base_sequence=0)
+    bench.write()
+    assert bench.outcomes == [Appended(0, 1, -1, 0)] * 3
+    assert bench.partition.log.log_end_offset == 2
+
+
+def test_a_gap_in_the_sequence_is_refused_at_once_also_behind_a_staged_batch(bench: Bench) -> None:
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0)
+    with pytest.raises(KafkaError) as caught:
+        bench.stage(b"c", producer_id=3, producer_epoch=0, base_sequence=2)
+    assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_transactional_batch_is_refused_while_there_are_no_transactions(bench: Bench) -> None:
+    with pytest.raises(KafkaError) as caught:
+        bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
+    assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_partition_that_is_not_led_refuses_and_names_the_leader(bench: Bench) -> None:
+    bench.node.create(leader=2, leader_epoch=1)
+    with pytest.raises(KafkaError, match="broker 2") as caught:
+        bench.stage(b"a")
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_acks_all_needs_enough_in_sync_replicas_and_acks_one_does_not(bench: Bench) -> None:
+    from tailrace.model.topic_config import TopicConfig
+
+    partition = bench.node.create("two", replicas=(1, 2), config=TopicConfig(min_insync_replicas=2))
+    batch = batch_of(b"a")
+    with pytest.raises(KafkaError) as caught:
+        partition.append_as_leader(batch, acks=-1, produce_version=9, now_ms=0, on_done=bench.outcomes.append)
+    assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    now_ms = bench.clock.now_ms()
+    partition.append_as_leader(batch, acks=1, produce_version=9, now_ms=now_ms, on_done=bench.outcomes.append)
+    bench.write()
+    bench.disk.run()
+    assert codes(bench.outcomes) == [0]
+    assert partition.high_watermark == 0, "below min.insync.replicas nothing is committed (KIP-966)"
+
+
+def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_never_will(bench: Bench) -> None:
+    told: list[KafkaError | None] = []
+    bench.stage(b"a", b"b")
+    bench.write()
+    bench.partition.when_high_watermark_reaches(2, told.append)
+    bench.partition.when_high_watermark_reaches(3, told.append)
+    bench.disk.run()
+    assert told == [None]
+    bench.partition.when_high_watermark_reaches(1, told.append)
+    assert told == [None, None]
+    bench.partition.step_down()
+    assert told[2] is not None
+    assert told[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_watcher_fires_once_and_only_when_the_readable_end_moves(bench: Bench) -> None:
+    fired: list[Partition] = []
+    bench.partition.watch(fired.append)
+    bench.stage(b"a")
+    bench.write()
+    assert fired == []
+    bench.disk.run()
+    assert fired == [bench.partition]
+    bench.stage(b"b")
+    bench.write()
+    bench.disk.run()
+    assert len(fired) == 1
+
+
+def test_nothing_at_or_above_the_high_watermark_is_read(bench: Bench) -> None:
+    bench.stage(b"a", b"b")
+    bench.write()
+    bench.disk.run()
+    bench.stage(b"c")
+    bench.write()
+    for isolation in (READ_UNCOMMITTED, READ_COMMITTED):
+        read = bench.partition.read(0, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+        assert [record.value for record in records_of(read.records)] == [b"a", b"b"]
+        for offset in (2, 3):
+            empty = bench.partition.read(offset, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+            assert (empty.records, empty.size_bytes) == (b"", 0)
+        with pytest.raises(KafkaError) as caught:
+            bench.partition.read(4, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_call(bench: Bench) -> None:
+    done: Outcomes = []
+    appended: Outcomes = []
+    bench.partition.append_records(
+        [(b"k", b"v"), (b"k", None)], now_ms=5, on_done=done.append, on_appended=appended.append
+    )
+    assert (done, appended) == ([], [])
+    bench.write()
+    assert (done, codes(appended)) == ([], [0])
+    bench.disk.run()
+    assert done == appended == [Appended(0, 1, -1, 0)]
+
+
+def test_a_coordinator_without_its_partition_is_told_so_and_not_within_the_call(bench: Bench) -> None:
+    done: Outcomes = []
+    bench.partition.step_down()
+    bench.partition.append_records([(b"k", b"v")], now_ms=5, on_done=done.append)
+    assert done == []
+    bench.write()
+    assert codes(done) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_what_a_crash_left_in_the_log_is_readable_after_the_restart(tmp_path: Path) -> None:
+    node = DataPath(str(tmp_path))
+    node.create()
+    node.produce("orders", b"a")
+    again = DataPath(str(tmp_path))  # the first one was never closed
+    again.create()
+    again.end_turn()
+    assert again.values("orders") == [b"a"]
+    assert again.table.get("orders", 0).high_watermark == 1

@@ -1,0 +1,43 @@
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.replication.waiting import OffsetWaiters
+
+
+def test_waiters_are_called_once_and_in_the_order_of_their_offsets() -> None:
+    called: list[int] = []
+    waiters = OffsetWaiters()
+    for offset in (5, 3, 9, 3):
+        waiters.add(offset, lambda _, offset=offset: called.append(offset))
+    waiters.reached(5)
+    assert called == [3, 3, 5]
+    waiters.reached(5)
+    assert called == [3, 3, 5]
+    assert len(waiters) == 1
+
+
+def test_waiters_for_the_same_offset_are_called_in_the_order_in_which_they_came() -> None:
+    called: list[str] = []
+    waiters = OffsetWaiters()
+    for name, offset in (("a", 2), ("late", 7), ("b", 2), ("c", 2)):
+        waiters.add(offset, lambda _, name=name: called.append(name))
+    waiters.reached(2)
+    assert called == ["a", "b", "c"]
+
+
+def test_a_waiter_that_waits_again_from_its_callback_is_not_lost() -> None:
+    called: list[int] = []
+    waiters = OffsetWaiters()
+    waiters.add(1, lambda _: waiters.add(2, lambda _: called.append(2)))
+    waiters.reached(1)
+    waiters.reached(2)
+    assert called == [2]
+
+
+def test_a_failure_is_told_to_everybody_and_ends_their_wait() -> None:
+    told: list[KafkaError | None] = []
+    waiters = OffsetWaiters()
+    waiters.add(1, told.append)
+    waiters.add(2, told.append)
+    error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    waiters.fail(error)
+    waiters.reached(9)
+    assert told == [error, error]

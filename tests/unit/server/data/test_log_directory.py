@@ -1,0 +1,97 @@
+import pytest
+
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.log_directory import LogDirectory, parse_directory_name
+from tailrace.storage import checkpoints
+from tailrace.testing.disk import SimulatedDisk
+
+PARTITION = TopicPartition("orders", 0)
+FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)
+
+
+def scanned(files: SimulatedDisk) -> LogDirectory:
+    directory = LogDirectory("/logs", files=files)
+    directory.scan()
+    return directory
+
+
+def open_log(directory: LogDirectory, topic_id: TopicId) -> None:
+    directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-3", TopicPartition("orders", 3)),
+        ("a-b-12", TopicPartition("a-b", 12)),
+        ("__consumer_offsets-49", TopicPartition("__consumer_offsets", 49)),
+        ("__cluster_metadata-0", None),
+        ("orders-03", None),
+        ("orders", None),
+        ("-1", None),
+        ("orders-x", None),
+        ("meta.properties", None),
+        ("orders-٣", None),
+        ("or ders-1", None),
+    ],
+)
+def test_only_names_that_kafka_would_give_are_partitions(name: str, expected: TopicPartition | None) -> None:
+    assert parse_directory_name(name) == expected
+
+
+def test_a_partition_on_disk_is_unclaimed_until_it_is_opened() -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    directory = scanned(files)
+    assert directory.unclaimed == {PARTITION}
+    open_log(directory, FIRST_ID)
+    assert directory.unclaimed == frozenset()
+
+
+def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 1000})
+    open_log(scanned(files), SECOND_ID)
+    assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == SECOND_ID
+    assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {}
+
+
+def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan() -> None:
+    files = SimulatedDisk()
+    directory = scanned(files)
+    open_log(directory, FIRST_ID)
+    path = directory.set_aside(PARTITION, FIRST_ID)
+    assert path.endswith(f"/orders-0.{FIRST_ID.hex()}-delete")
+    assert files.exists(path)
+    scanned(files)
+    assert files.list_dir("/logs") == []
+
+
+def test_the_name_of_a_directory_set_aside_is_not_longer_than_a_file_system_takes() -> None:
+    files = SimulatedDisk()
+    directory = scanned(files)
+    long = TopicPartition("t" * 249, 12345)
+    directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
+    assert len(directory.set_aside(long, FIRST_ID).rpartition("/")[2]) == 255
+
+
+def test_a_checkpoint_is_written_only_when_something_changed() -> None:
+    files = SimulatedDisk()
+    directory = scanned(files)
+    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(PARTITION, 7)])
+    operations = files.operations
+    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(PARTITION, 7)])
+    assert files.operations == operations
+
+
+def test_partitions_that_are_not_opened_yet_keep_their_checkpoints() -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 0})
+    directory = scanned(files)
+    other = TopicPartition("other", 1)
+    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(other, 5)])
+    assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {PARTITION: 0, other: 5}

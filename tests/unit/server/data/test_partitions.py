@@ -1,0 +1,185 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.partition import NotLeader
+from tailrace.server.data.partitions import KnownLeader
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+OTHER_ID = TopicId(b"another topic id")
+
+
+class Elsewhere:
+    """Metadata of a cluster in which broker 2 leads everything."""
+
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        return KnownLeader(BrokerId(2), 5) if partition < 3 else None
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return "far" if topic_id == topic_id_of("far") else None
+
+
+def new_node(files: SimulatedDisk | None = None, disk: DeferredDisk | None = None) -> DataPath:
+    return DataPath("/logs", files=files or SimulatedDisk(), disk=disk)
+
+
+def code_of(caught: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return caught.value.code
+
+
+def test_a_partition_is_found_by_name_and_by_id() -> None:
+    node = new_node()
+    partition = node.create("orders", partition=2)
+    assert node.table.get("orders", 2) is partition
+    assert node.table.get_by_id(topic_id_of("orders"), 2) is partition
+    assert node.table.find("orders", 0) is None
+
+
+def test_what_nobody_knows_is_unknown_and_what_is_elsewhere_names_its_leader() -> None:
+    node = new_node()
+    with pytest.raises(KafkaError) as caught:
+        node.table.get("far", 0)
+    assert code_of(caught) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(KafkaError) as caught:
+        node.table.get_by_id(topic_id_of("far"), 0)
+    assert code_of(caught) is ErrorCode.UNKNOWN_TOPIC_ID
+    node.table.leaders = Elsewhere()
+    with pytest.raises(NotLeader) as elsewhere:
+        node.table.get("far", 0)
+    assert (elsewhere.value.leader, elsewhere.value.leader_epoch) == (2, 5)
+    with pytest.raises(NotLeader):
+        node.table.get_by_id(topic_id_of("far"), 0)
+    with pytest.raises(KafkaError) as caught:
+        node.table.get_by_id(topic_id_of("far"), 3)
+    assert code_of(caught) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_creating_a_partition_that_is_here_changes_its_role_only() -> None:
+    node = new_node()
+    partition = node.create()
+    node.produce("orders", b"a")
+    assert node.create(leader_epoch=3) is partition
+    assert partition.leader_epoch == 3
+    assert node.values("orders") == [b"a"]
+
+
+def test_a_deleted_partition_is_gone_at_once_and_its_files_after_their_delay() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    node.create(config=TopicConfig(file_delete_delay_ms=1000))
+    waiting = node.fetch("orders", 0, max_wait_ms=5000, version=12)
+    node.table.delete("orders", 0)
+    node.end_turn()
+    assert waiting.fetched.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [name for name in files.list_dir("/logs") if name.endswith("-delete")]
+    node.clock.advance(1000)
+    assert files.list_dir("/logs") == []
+
+
+def test_a_topic_made_again_under_its_old_name_starts_empty_also_after_a_crash() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    node.create()
+    node.produce("orders", b"old", b"older")
+    node.table.write_recovery_points()
+    node.table.delete("orders", 0)
+    node.create(topic_id=OTHER_ID)
+    node.produce("orders", b"new")
+    again = new_node(files)  # the first node was never closed
+    again.create(topic_id=OTHER_ID)
+    again.end_turn()
+    assert again.values("orders") == [b"new"]
+
+
+def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -> None:
+    disk = DeferredDisk()
+    node = new_node(disk=disk)
+    node.create()
+    produced = node.produce("orders", b"old", acks=1)
+    assert produced.is_answered
+    (log, done) = disk.waiting.pop()
+    ticket = log.begin_flush()
+    node.table.delete("orders", 0)
+    state = node.create("orders", partition=1, topic_id=OTHER_ID).state
+    assert state is not None
+    from tailrace.model.partitions import TopicPartition
+
+    assert node.table.create(TopicPartition("orders", 0), state=state, config=TopicConfig()) is None
+    ticket.sync()
+    log.finish_flush(ticket)
+    done()
+    assert node.table.get("orders", 0).topic_id == OTHER_ID
+    assert node.table.get("orders", 0).log.log_end_offset == 0
+
+
+def test_a_clean_stop_needs_no_recovery_and_a_crash_does() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    node.create()
+    node.produce("orders", b"a")
+    node.table.close()
+    node = new_node(files)
+    assert node.create().log.recovery.clean
+    node.produce("orders", b"b")
+    node = new_node(files)
+    assert not node.create().log.recovery.clean
+    node.end_turn()
+    assert node.values("orders") == [b"a", b"b"]
+
+
+def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    node.create("orders")
+    node.create("invoices")
+    node.produce("orders", b"a" * 100)
+    node.table.write_recovery_points()
+    files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
+    again = new_node(files)
+    with pytest.raises(KafkaError):
+        again.create("orders")
+    again.create("invoices")
+    assert again.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert again.produce("invoices", b"b").produced.error_code == 0
+
+
+def test_an_answer_that_leads_to_an_append_is_written_in_the_same_turn() -> None:
+    node = new_node()
+    first, second = node.create("orders"), node.create("invoices")
+    done: list[object] = []
+
+    def then_append(_: object) -> None:
+        second.append_records([(b"k", b"v")], now_ms=0, on_done=done.append)
+
+    first.append_as_leader(batch_of(b"a"), acks=1, produce_version=9, now_ms=node.clock.now_ms(), on_done=then_append)
+    node.table.write_staged()
+    assert second.log.log_end_offset == 1
+
+
+def test_retention_lets_old_segments_go_and_readers_are_told_the_new_start() -> None:
+    node = DataPath("/logs", files=SimulatedDisk(), clock=ManualClock())
+    node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200))
+    for _ in range(5):
+        node.produce("orders", b"v" * 100)
+    node.table.apply_retention()
+    answer = node.fetch("orders", 0).fetched
+    assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert answer.log_start_offset > 0
+    assert node.fetch("orders", answer.log_start_offset).fetched.error_code == 0
+
+
+def test_an_idle_producer_is_forgotten() -> None:
+    node = new_node()
+    partition = node.create()
+    node.produce(
+        "orders", records=batch_of(b"a", now=node.clock.now_ms, producer_id=1, producer_epoch=0, base_sequence=0)
+    )
+    node.clock.advance(1000)
+    node.table.expire_producers(1001)
+    assert len(partition.log.producers) == 1
+    node.table.expire_producers(1000)
+    assert len(partition.log.producers) == 0

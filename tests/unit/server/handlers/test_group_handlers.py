@@ -1,0 +1,303 @@
+"""The group APIs over frames, in every version they are served in."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from tailrace.protocol.messages.membership import HeartbeatRequest, LeaveGroupRequest, MemberIdentity
+from tailrace.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.group_path import GroupPath
+
+E = ErrorCode
+NO_SUCH_ID = bytes(15) + b"\x63"
+
+
+@pytest.fixture
+def node() -> GroupPath:
+    node = GroupPath("/data", files=SimulatedDisk(seed=1))
+    node.create_topics("orders", partitions=2)
+    node.find_coordinator("g")
+    return node
+
+
+class TestFindCoordinator:
+    @pytest.mark.parametrize("version", range(7))
+    def test_the_first_who_asks_has_the_offsets_topic_created_and_is_answered_after_that(self, version: int) -> None:
+        node = GroupPath("/data", files=SimulatedDisk(seed=1))
+        assert node.find_coordinator("g", version=version) is E.NONE
+        image = node.controller.image
+        assert len(image.topics[GROUP_OFFSETS_TOPIC].partitions) == 4
+        assert image.topic_overrides(GROUP_OFFSETS_TOPIC) == {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": "104857600",
+        }
+        assert node.committed("g", "orders") == -1, "it serves at once"
+
+    def test_many_who_ask_at_once_have_it_created_once(self) -> None:
+        node = GroupPath("/data", files=SimulatedDisk(seed=1))
+        request = FindCoordinatorRequest(key="g")
+        asked = [node.send(request, 2, same_turn=True) for _ in range(3)]
+        node.end_turn()
+        assert {exchange.response.error_code for exchange in asked} == {E.NONE}
+
+    def test_the_answer_names_the_listener_that_was_asked(self, node: GroupPath) -> None:
+        response = node.send(FindCoordinatorRequest(key="g"), 3).response
+        assert (response.node_id, response.host, response.port) == (1, "127.0.0.1", 9092)
+
+    def test_many_keys_have_an_answer_each(self, node: GroupPath) -> None:
+        response = node.send(FindCoordinatorRequest(coordinator_keys=("a", "b")), 4).response
+        assert [(found.key, found.error_code, found.node_id) for found in response.coordinators] == [
+            ("a", 0, 1),
+            ("b", 0, 1),
+        ]
+
+    @pytest.mark.parametrize(
+        ("key_type", "code"),
+        [(1, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, E.INVALID_REQUEST), (9, E.INVALID_REQUEST)],
+    )
+    def test_other_kinds_of_coordinators_are_refused_with_the_reason(
+        self, node: GroupPath, key_type: int, code: ErrorCode
+    ) -> None:
+        (found,) = node.send(
+            FindCoordinatorRequest(coordinator_keys=("a",), key_type=key_type), 6
+        ).response.coordinators
+        assert found.error_code == code
+        assert found.error_message
+        assert node.send(FindCoordinatorRequest(key="a", key_type=key_type), 1).response.error_code == code
+
+
+class TestMembership:
+    @pytest.mark.parametrize("version", range(10))
+    def test_every_version_of_join_leads_into_the_group(self, node: GroupPath, version: int) -> None:
+        member_id = ""
+        if version >= 4:
+            refused = node.join("g", version=version).response
+            assert refused.error_code == E.MEMBER_ID_REQUIRED
+            member_id = refused.member_id
+        joined = node.join("g", member_id, version=version).response
+        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (E.NONE, 1, "range")
+        assert joined.leader == joined.member_id
+        assert joined.protocol_type == ("consumer" if version >= 7 else None)
+
+    @pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None)])
+    def test_a_refused_join_has_no_protocol(self, node: GroupPath, version: int, name: str | None) -> None:
+        refused = node.join("g", "stranger", version=version).response
+        assert (refused.error_code, refused.protocol_name) == (E.UNKNOWN_MEMBER_ID, name)
+
+    def test_a_name_that_no_record_can_hold_is_refused(self, node: GroupPath) -> None:
+        assert node.join("g", protocol="p" * 8192).response.error_code == E.INVALID_REQUEST
+
+    @pytest.mark.parametrize("version", range(5))
+    def test_every_version_of_heartbeat(self, node: GroupPath, version: int) -> None:
+        member_id, generation_id = node.form_group("g")
+        for generation, code in ((generation_id, E.NONE), (generation_id + 1, E.ILLEGAL_GENERATION)):
+            request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+            assert node.send(request, version).response.error_code == code
+
+    @pytest.mark.parametrize("version", range(6))
+    def test_every_version_of_leave(self, node: GroupPath, version: int) -> None:
+        member_id, _ = node.form_group("g")
+        for code in (E.NONE, E.UNKNOWN_MEMBER_ID):
+            request = LeaveGroupRequest(
+                group_id="g", member_id=member_id, members=(MemberIdentity(member_id=member_id),)
+            )
+            response = node.send(request, version).response
+            if version < 3:
+                assert response.error_code == code
+            else:
+                assert (response.error_code, response.members[0].error_code) == (E.NONE, code)
+
+    def test_members_of_other_coordinators_are_sent_there(self, node: GroupPath) -> None:
+        node.coordinators.close()
+        request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        assert node.send(request, 4).response.error_code == E.NOT_COORDINATOR
+
+
+class TestOffsets:
+    @pytest.mark.parametrize("version", range(2, 11))
+    def test_every_version_of_commit(self, node: GroupPath, version: int) -> None:
+        response = node.commit("g", "orders", 7, partition=1, version=version, metadata="note").response
+        assert response.topics[0].partitions[0].error_code == E.NONE
+        assert node.committed("g", "orders", partition=1) == 7
+        assert node.committed("g", "orders", partition=0) == -1
+
+    def test_a_commit_without_a_note_is_one_with_an_empty_note(self, node: GroupPath) -> None:
+        node.commit("g", "orders", 7, metadata=None)
+        asked = OffsetFetchRequest(
+            group_id="g", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
+        )
+        assert node.send(asked, 1).response.topics[0].partitions[0].metadata == ""
+
+    def test_topics_and_partitions_that_do_not_exist_have_their_error_and_the_others_are_committed(
+        self, node: GroupPath
+    ) -> None:
+        request = OffsetCommitRequest(
+            group_id="g",
+            member_id="",
+            topics=(_to_commit("nothing", 0), _to_commit("orders", 0, 5, 1)),
+        )
+        response = node.send(request, 8).response
+        codes = [[partition.error_code for partition in topic.partitions] for topic in response.topics]
+        missing = E.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [[missing], [E.NONE, missing, E.NONE]]
+        assert node.committed("g", "orders", partition=1) == 7
+
+    def test_a_topic_id_that_does_not_exist_has_its_error(self, node: GroupPath) -> None:
+        topic = OffsetCommitRequestTopic(topic_id=NO_SUCH_ID, partitions=_to_commit("", 0).partitions)
+        response = node.send(OffsetCommitRequest(group_id="g", member_id="", topics=(topic,)), 10).response
+        assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
+        assert response.topics[0].topic_id == NO_SUCH_ID
+
+    @pytest.mark.parametrize(("version", "code"), [(8, E.ILLEGAL_GENERATION), (9, E.GROUP_ID_NOT_FOUND)])
+    def test_a_member_of_no_group_cannot_commit(self, node: GroupPath, version: int, code: ErrorCode) -> None:
+        response = node.commit("none", "orders", 7, generation_id=3, member_id="m", version=version).response
+        assert response.topics[0].partitions[0].error_code == code
+
+    @pytest.mark.parametrize("version", range(1, 8))
+    def test_every_version_of_fetch_for_one_group(self, node: GroupPath, version: int) -> None:
+        node.commit("g", "orders", 7, metadata="note")
+        request = OffsetFetchRequest(
+            group_id="g",
+            topics=(
+                OffsetFetchRequestTopic(name="orders", partition_indexes=(0, 1)),
+                OffsetFetchRequestTopic(name="nothing", partition_indexes=(0,)),
+            ),
+        )
+        orders, nothing = node.send(request, version).response.topics
+        assert [(p.committed_offset, p.metadata, p.error_code) for p in orders.partitions] == [
+            (7, "note", 0),
+            (-1, "", 0),
+        ]
+        assert [(p.committed_offset, p.error_code) for p in nothing.partitions] == [(-1, 0)]
+
+    @pytest.mark.parametrize("version", range(2, 8))
+    def test_null_asks_for_all_offsets_of_the_group(self, node: GroupPath, version: int) -> None:
+        node.commit("g", "orders", 7)
+        node.commit("g", "orders", 8, partition=1)
+        (topic,) = node.send(OffsetFetchRequest(group_id="g", topics=None), version).response.topics
+        assert {(p.partition_index, p.committed_offset) for p in topic.partitions} == {(0, 7), (1, 8)}
+
+    @pytest.mark.parametrize("version", range(8, 11))
+    def test_every_version_of_fetch_for_many_groups(self, node: GroupPath, version: int) -> None:
+        node.commit("g", "orders", 7)
+        topic_id = node.topic_id("orders")
+        asked = OffsetFetchRequestTopics(name="orders", topic_id=topic_id, partition_indexes=(0,))
+        if version < 10:
+            asked = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
+        else:
+            asked = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=(0,))
+        request = OffsetFetchRequest(
+            groups=(
+                OffsetFetchRequestGroup(group_id="g", topics=(asked,)),
+                OffsetFetchRequestGroup(group_id="h", topics=(asked,)),
+                OffsetFetchRequestGroup(group_id="g", topics=None),
+                OffsetFetchRequestGroup(group_id="", topics=None),
+            )
+        )
+        one, other, everything, refused = node.send(request, version).response.groups
+        assert one.topics[0].partitions[0].committed_offset == 7
+        assert other.topics[0].partitions[0].committed_offset == -1
+        assert everything.topics == one.topics
+        assert refused.error_code == E.INVALID_GROUP_ID
+
+    def test_a_fetch_by_an_unknown_id_says_so(self, node: GroupPath) -> None:
+        asked = OffsetFetchRequestTopics(topic_id=NO_SUCH_ID, partition_indexes=(0,))
+        request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(asked,)),))
+        (topic,) = node.send(request, 10).response.groups[0].topics
+        assert (topic.partitions[0].committed_offset, topic.partitions[0].error_code) == (-1, E.UNKNOWN_TOPIC_ID)
+
+    def test_a_coordinator_that_is_not_here_is_no_missing_offset(self, node: GroupPath) -> None:
+        node.coordinators.close()
+        asked = OffsetFetchRequest(
+            group_id="g", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
+        )
+        assert node.send(asked, 1).response.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+        assert node.send(asked, 2).response.error_code == E.NOT_COORDINATOR
+        assert node.committed("g", "orders") == E.NOT_COORDINATOR
+
+
+def _to_commit(topic: str, *partitions: int) -> OffsetCommitRequestTopic:
+    return OffsetCommitRequestTopic(
+        name=topic,
+        partitions=tuple(
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
+            for index in partitions
+        ),
+    )
+
+
+class TestAdministration:
+    @pytest.mark.parametrize("version", range(7))
+    def test_every_version_of_describe(self, node: GroupPath, version: int) -> None:
+        member_id, _ = node.form_group("g")
+        request = DescribeGroupsRequest(groups=("g",), include_authorized_operations=version >= 3)
+        (group,) = node.send(request, version).response.groups
+        assert (group.error_code, group.group_state, group.protocol_type, group.protocol_data) == (
+            E.NONE,
+            "Stable",
+            "consumer",
+            "range",
+        )
+        (member,) = group.members
+        assert (member.member_id, member.client_id, member.client_host) == (member_id, "test", "/127.0.0.1")
+        assert (member.member_metadata, member.member_assignment) == (b"topics", b"mine")
+        assert group.authorized_operations == (0b1_0100_1000 if version >= 3 else -(2**31))
+
+    @pytest.mark.parametrize(("version", "code"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
+    def test_a_group_that_does_not_exist_is_dead(self, node: GroupPath, version: int, code: ErrorCode) -> None:
+        (group,) = node.send(DescribeGroupsRequest(groups=("none",)), version).response.groups
+        assert (group.error_code, group.group_state) == (code, "Dead")
+
+    def test_a_group_without_members_is_described_as_empty(self, node: GroupPath) -> None:
+        node.commit("g", "orders", 7)
+        (group,) = node.send(DescribeGroupsRequest(groups=("g",)), 6).response.groups
+        assert (group.error_code, group.group_state, group.members) == (E.NONE, "Empty", ())
+
+    @pytest.mark.parametrize("version", range(6))
+    def test_every_version_of_list(self, node: GroupPath, version: int) -> None:
+        node.form_group("g")
+        node.commit("h", "orders", 7)
+        groups = node.send(ListGroupsRequest(), version).response.groups
+        assert [(group.group_id, group.protocol_type) for group in groups] == [("g", "consumer"), ("h", "")]
+        if version >= 5:
+            assert [(group.group_state, group.group_type) for group in groups] == [
+                ("Stable", "classic"),
+                ("Empty", "classic"),
+            ]
+
+    def test_a_list_can_be_filtered_by_state_and_type(self, node: GroupPath) -> None:
+        node.form_group("g")
+        node.commit("h", "orders", 7)
+        stable = node.send(ListGroupsRequest(states_filter=("stable", "Dead")), 5).response
+        assert [group.group_id for group in stable.groups] == ["g"]
+        assert len(node.send(ListGroupsRequest(types_filter=("Classic",)), 5).response.groups) == 2
+        assert node.send(ListGroupsRequest(types_filter=("consumer",)), 5).response.groups == ()
+
+    @pytest.mark.parametrize("version", range(3))
+    def test_every_version_of_delete(self, node: GroupPath, version: int) -> None:
+        node.form_group("g")
+        node.commit("h", "orders", 7)
+        request = DeleteGroupsRequest(groups_names=("g", "h", "none", "", "h"))
+        results = {result.group_id: result.error_code for result in node.send(request, version).response.results}
+        assert results == {
+            "g": E.NON_EMPTY_GROUP,
+            "h": E.NONE,
+            "none": E.GROUP_ID_NOT_FOUND,
+            "": E.INVALID_GROUP_ID,
+        }
+        assert node.committed("h", "orders") == -1
+
+    def test_deleting_nothing_is_answered(self, node: GroupPath) -> None:
+        assert node.send(DeleteGroupsRequest(groups_names=()), 2).response.results == ()

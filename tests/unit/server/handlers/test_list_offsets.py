@@ -1,0 +1,132 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tailrace.testing.data_path import DataPath, batch_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+@pytest.fixture
+def node() -> DataPath:
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create(leader_epoch=2)
+    return node
+
+
+def ask(
+    node: DataPath,
+    timestamp: int,
+    *,
+    version: int = 9,
+    replica_id: int = -1,
+    leader_epoch: int = -1,
+    partitions: tuple[int, ...] = (0,),
+) -> list[ListOffsetsPartitionResponse]:
+    wanted = tuple(
+        ListOffsetsPartition(partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp)
+        for index in partitions
+    )
+    topics = (ListOffsetsTopic(name="orders", partitions=wanted),)
+    response = node.send(ListOffsetsRequest(replica_id=replica_id, topics=topics), version).response
+    return list(response.topics[0].partitions)
+
+
+def found(node: DataPath, timestamp: int, **options: int) -> tuple[int, int, int]:
+    (answer,) = ask(node, timestamp, **options)  # type: ignore[arg-type]
+    assert answer.error_code == 0
+    return answer.timestamp, answer.offset, answer.leader_epoch
+
+
+def produce_at(node: DataPath, *timestamps: int) -> None:
+    base = node.clock.now_ms()
+    for timestamp in timestamps:
+        node.produce("orders", records=batch_of(b"v", now=lambda timestamp=timestamp: base + timestamp))
+
+
+def test_the_ends_of_the_log(node: DataPath) -> None:
+    produce_at(node, 0, 1, 2)
+    assert found(node, LATEST) == (-1, 3, 2)
+    assert found(node, EARLIEST) == found(node, EARLIEST_LOCAL) == (-1, 0, 2)
+    assert found(node, LATEST_TIERED) == (-1, -1, -1)
+
+
+def test_a_timestamp_finds_the_first_record_that_is_not_older(node: DataPath) -> None:
+    base = node.clock.now_ms()
+    produce_at(node, 0, 50, 20, 70)
+    assert found(node, base - 5) == (base, 0, 2)
+    assert found(node, base + 10) == (base + 50, 1, 2)
+    assert found(node, base + 60) == (base + 70, 3, 2)
+    assert found(node, base + 71) == (-1, -1, -1)
+
+
+def test_the_largest_timestamp(node: DataPath) -> None:
+    assert found(node, MAX_TIMESTAMP) == (-1, -1, -1)
+    base = node.clock.now_ms()
+    produce_at(node, 0, 50, 20)
+    assert found(node, MAX_TIMESTAMP) == (base + 50, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first"), [(LATEST, 1), (EARLIEST, 1), (MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)]
+)
+@pytest.mark.parametrize("version", range(1, 11))
+def test_each_special_timestamp_exists_from_its_version_on(
+    node: DataPath, timestamp: int, first: int, version: int
+) -> None:
+    (answer,) = ask(node, timestamp, version=version)
+    assert answer.error_code == (0 if version >= first else ErrorCode.UNSUPPORTED_VERSION)
+
+
+def test_an_unknown_special_timestamp_is_refused(node: DataPath) -> None:
+    assert ask(node, -99, version=10)[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_partition_asked_for_twice_is_refused_both_times_and_the_others_are_not(node: DataPath) -> None:
+    node.create(partition=1)
+    answers = ask(node, LATEST, partitions=(0, 1, 0))
+    assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
+
+
+def test_unknown_partitions_and_wrong_epochs_get_their_codes(node: DataPath) -> None:
+    assert ask(node, LATEST, partitions=(5,))[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ask(node, LATEST, leader_epoch=1)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert ask(node, LATEST, leader_epoch=3)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    node.create(leader=2, leader_epoch=3)
+    assert ask(node, LATEST)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_consumer_sees_the_high_watermark_as_the_end_and_a_broker_the_log_end() -> None:
+    disk = DeferredDisk()
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create()
+    base = node.clock.now_ms()
+    node.produce("orders", records=batch_of(b"a", now=lambda: base), acks=1)
+    disk.run()
+    node.produce("orders", records=batch_of(b"b", now=lambda: base + 9), acks=1)
+    assert found(node, LATEST)[1] == 1
+    assert found(node, LATEST, replica_id=2)[1] == 2
+    assert found(node, base + 5) == (-1, -1, -1)
+    assert found(node, base + 5, replica_id=2) == (base + 9, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_a_new_leader_that_does_not_know_the_high_watermark_yet_says_so(version: int, code: int) -> None:
+    disk = DeferredDisk()
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create()
+    node.produce("orders", b"a", acks=1)
+    node.create(leader_epoch=1)
+    assert ask(node, LATEST, version=version)[0].error_code == code
+    assert ask(node, EARLIEST, version=version)[0].error_code == 0
+    disk.run()
+    assert found(node, LATEST, version=version)[1] == 1

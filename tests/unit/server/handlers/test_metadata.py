@@ -1,0 +1,236 @@
+"""Metadata (3), in every version."""
+
+import pytest
+
+from tailrace.metadata.commands import CreateTopics, DeleteTopics, FenceBroker, NewTopic, RegisterBroker, TopicReference
+from tailrace.metadata.image import Endpoint
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk, RecordingConnection
+
+VERSIONS = range(14)
+NO_OPERATIONS = -(2**31)
+
+
+@pytest.fixture
+def node() -> AdminPath:
+    node = AdminPath("/data", files=SimulatedDisk(), settings={"broker.rack": "rack-a", "num.partitions": "2"})
+    node.create_topics("orders", partitions=2)
+    return node
+
+
+def ask(node: AdminPath, version: int, *names: str, allow: bool = False, **options: bool) -> MetadataResponse:
+    topics = tuple(MetadataRequestTopic(name=name) for name in names)
+    return send(node, version, MetadataRequest(topics=topics, allow_auto_topic_creation=allow, **options))
+
+
+def send(node: AdminPath, version: int, request: MetadataRequest) -> MetadataResponse:
+    response = node.send(request, version).response
+    assert isinstance(response, MetadataResponse)
+    return response
+
+
+def ask_by_id(node: AdminPath, version: int, topic_id: TopicId) -> MetadataResponse:
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(topic_id=topic_id, name=None),), allow_auto_topic_creation=False
+    )
+    return send(node, version, request)
+
+
+def only(response: MetadataResponse) -> MetadataResponseTopic:
+    (topic,) = response.topics
+    return topic
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_shows_its_partitions_and_leaders(node: AdminPath, version: int) -> None:
+    response = ask(node, version, "orders")
+    (broker,) = response.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, "127.0.0.1", 9092)
+    assert broker.rack == ("rack-a" if version >= 1 else None)
+    assert response.controller_id == (1 if version >= 1 else -1)
+    assert response.cluster_id == (CLUSTER_ID if version >= 2 else None)
+    topic = only(response)
+    assert (topic.error_code, topic.name, topic.is_internal) == (0, "orders", False)
+    assert topic.topic_id == (node.topic_id("orders") if version >= 10 else bytes(16))
+    assert [p.partition_index for p in topic.partitions] == [0, 1]
+    for partition in topic.partitions:
+        assert (partition.error_code, partition.leader_id) == (0, 1)
+        assert partition.leader_epoch == (0 if version >= 7 else -1)
+        assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ((1,), (1,), ())
+
+
+def test_an_empty_list_means_all_topics_in_version_0_and_none_later(node: AdminPath) -> None:
+    assert [topic.name for topic in ask(node, 0).topics] == ["orders"]
+    for version in VERSIONS[1:]:
+        assert ask(node, version).topics == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_null_means_all_topics(node: AdminPath, version: int) -> None:
+    response = send(node, version, MetadataRequest(topics=None))
+    assert [topic.name for topic in response.topics] == ["orders"]
+
+
+@pytest.mark.parametrize("version", VERSIONS[4:])
+def test_a_topic_that_is_not_there_is_unknown_when_the_client_declines_to_create_it(
+    node: AdminPath, version: int
+) -> None:
+    topic = only(ask(node, version, "new"))
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "new" not in node.controller.image.topics
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_is_created_when_it_is_asked_for_and_answered_whole(node: AdminPath, version: int) -> None:
+    topic = only(ask(node, version, "new", allow=True))
+    assert topic.error_code == 0
+    assert [partition.leader_id for partition in topic.partitions] == [1, 1]
+    assert node.table.get("new", 1).is_leader
+
+
+def test_no_topic_is_created_when_the_cluster_does_not_want_that() -> None:
+    node = AdminPath("/data", files=SimulatedDisk(), settings={"auto.create.topics.enable": "false"})
+    assert only(ask(node, 12, "new", allow=True)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_why_a_topic_could_not_be_created_stands_at_the_topic() -> None:
+    node = AdminPath("/data", files=SimulatedDisk(), settings={"default.replication.factor": "3"})
+    response = ask(node, 12, "new", "or ders", allow=True)
+    assert [topic.error_code for topic in response.topics] == [
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
+def test_internal_topics_are_left_to_their_coordinators(node: AdminPath, name: str) -> None:
+    topic = only(ask(node, 12, name, allow=True))
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert name not in node.controller.image.topics
+
+
+def test_an_internal_topic_says_so(node: AdminPath) -> None:
+    node.create_topics("__consumer_offsets")
+    assert only(ask(node, 1, "__consumer_offsets")).is_internal
+    assert not only(ask(node, 0, "__consumer_offsets")).is_internal  # no such field
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "x" * 250])
+def test_an_illegal_name_is_told_from_an_unknown_one(node: AdminPath, name: str) -> None:
+    assert only(ask(node, 9, name, allow=True)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_topic_is_found_by_its_id(node: AdminPath, version: int) -> None:
+    topic = only(ask_by_id(node, version, node.topic_id("orders")))
+    assert (topic.error_code, topic.name, len(topic.partitions)) == (0, "orders", 2)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_an_unknown_id_is_answered_with_the_id_and_no_name(node: AdminPath, version: int) -> None:
+    topic = only(ask_by_id(node, version, TopicId(b"q" * 16)))
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, b"q" * 16)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_are_no_way_to_ask_before_version_12(node: AdminPath, version: int) -> None:
+    topic = only(ask_by_id(node, version, node.topic_id("orders")))
+    assert topic.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_topic_asked_for_twice_is_answered_once(node: AdminPath) -> None:
+    assert [topic.name for topic in ask(node, 12, "orders", "orders").topics] == ["orders"]
+
+
+def test_operations_are_told_to_those_who_ask(node: AdminPath) -> None:
+    asked = ask(node, 9, "orders", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
+    assert only(asked).topic_authorized_operations == 3576
+    assert asked.cluster_authorized_operations == 8096
+    silent = ask(node, 9, "orders")
+    assert only(silent).topic_authorized_operations == NO_OPERATIONS
+    assert silent.cluster_authorized_operations == NO_OPERATIONS
+
+
+def with_second_broker(node: AdminPath, *listeners: str) -> None:
+    """Another broker, alive, that listens under these names; `shared` has a replica on each, led by 1."""
+    endpoints = tuple(Endpoint(listener_name=name, host="10.0.0.2", port=9092) for name in listeners)
+    node.submit(RegisterBroker(broker_id=BrokerId(2), incarnation_id=b"2" * 16, endpoints=endpoints))
+    node.end_turn()
+    epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
+    from tailrace.metadata.commands import UnfenceBroker
+
+    node.submit(UnfenceBroker(broker_id=BrokerId(2), broker_epoch=epoch))
+    node.end_turn()
+    node.submit(CreateTopics(topics=(NewTopic(name="shared", num_partitions=2, replication_factor=2),)))
+    node.end_turn()
+
+
+def fence_second_broker(node: AdminPath) -> None:
+    epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
+    node.submit(FenceBroker(broker_id=BrokerId(2), broker_epoch=epoch))
+    node.end_turn()
+
+
+def test_a_fenced_broker_is_not_shown_and_its_replicas_are_offline(node: AdminPath) -> None:
+    with_second_broker(node, "PLAINTEXT")
+    assert [broker.node_id for broker in ask(node, 12, "shared").brokers] == [1, 2]
+    fence_second_broker(node)
+    response = ask(node, 12, "shared")
+    assert [broker.node_id for broker in response.brokers] == [1]
+    for partition in only(response).partitions:
+        assert (partition.error_code, partition.leader_id, partition.isr_nodes) == (0, 1, (1,))
+        assert set(partition.replica_nodes) == {1, 2}
+        assert partition.offline_replicas == (2,)
+
+
+def test_the_oldest_clients_are_spared_brokers_they_cannot_look_up(node: AdminPath) -> None:
+    with_second_broker(node, "PLAINTEXT")
+    fence_second_broker(node)
+    for partition in only(ask(node, 0, "shared")).partitions:
+        assert partition.replica_nodes == (1,)
+        assert partition.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)])
+def test_a_leader_on_another_listener_is_not_named(node: AdminPath, version: int, code: ErrorCode) -> None:
+    with_second_broker(node, "REPLICATION")
+    led_elsewhere = [p for p in only(ask(node, version, "shared")).partitions if p.leader_id != 1]
+    assert [(partition.leader_id, partition.error_code) for partition in led_elsewhere] == [(-1, code)]
+
+
+def test_a_client_sees_the_addresses_of_its_own_listener(node: AdminPath) -> None:
+    with_second_broker(node, "PLAINTEXT", "REPLICATION")
+    connection = RecordingConnection()
+    connection.listener_name = "REPLICATION"
+    response = node.send(MetadataRequest(topics=()), 12, connection=connection).response
+    assert [(broker.node_id, broker.host) for broker in response.brokers] == [(2, "10.0.0.2")]
+
+
+def test_a_deleted_topic_is_unknown_at_once(node: AdminPath) -> None:
+    topic_id = node.topic_id("orders")
+    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.end_turn()
+    assert only(ask(node, 12, "orders")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert only(ask_by_id(node, 12, topic_id)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_two_clients_that_ask_for_the_same_new_topic_both_get_it() -> None:
+    disk = DeferredDisk()
+    node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
+    while not node.is_ready:
+        disk.run()
+    request = MetadataRequest(topics=(MetadataRequestTopic(name="new"),))
+    first, second = node.send(request, 12), node.send(request, 12)
+    assert not first.is_answered
+    disk.run()
+    assert only(first.response).error_code == 0
+    assert only(second.response).error_code == 0

@@ -1,0 +1,225 @@
+"""The controller's host: what is visible when, and what a restart finds."""
+
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.commands import (
+    CreateTopics,
+    NewTopic,
+    TopicCreated,
+    TopicRefused,
+    TopicsCreated,
+)
+from tailrace.metadata.records import FeatureLevelRecord, encode_record
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.protocol.primitives import uvarint
+from tailrace.protocol.records.batch import iter_batches, read_header
+from tailrace.protocol.records.control import LeaderChangeMessage, control_values
+from tailrace.protocol.records.record import BatchBuilder, read_records
+from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.storage import AppendBatch
+from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+DATA = "/data"
+LOG = "/data/__cluster_metadata-0/00000000000000000000.log"
+QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
+
+
+def create(*names: str) -> CreateTopics:
+    return CreateTopics(topics=tuple(NewTopic(name=name) for name in names))
+
+
+def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:
+    (answer,) = answers
+    assert isinstance(answer, TopicsCreated)
+    return answer.results[0]
+
+
+def deferred_node() -> tuple[AdminPath, DeferredDisk]:
+    """A node that is ready, on a disk that from now on flushes only when it is told to."""
+    disk = DeferredDisk()
+    node = AdminPath(DATA, files=SimulatedDisk(), disk=disk)
+    while not node.is_ready:
+        disk.run()
+    return node, disk
+
+
+def test_nothing_is_visible_before_it_is_flushed() -> None:
+    node, disk = deferred_node()
+    answers = node.submit(create("orders"))
+    assert not answers
+    assert "orders" not in node.controller.image.topics
+    assert node.table.find("orders", 0) is None
+    disk.run()
+    assert isinstance(result_of(answers), TopicCreated)
+    assert node.table.find("orders", 0) is not None
+
+
+def test_a_refusal_waits_for_what_it_was_based_on() -> None:
+    """The topic that "exists" might still be lost; then the refusal would have been wrong."""
+    node, disk = deferred_node()
+    first, second = node.submit(create("orders")), node.submit(create("orders"))
+    assert not second
+    disk.run()
+    assert isinstance(result_of(first), TopicCreated)
+    refusal = result_of(second)
+    assert isinstance(refusal, TopicRefused)
+    assert refusal.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_refusal_that_rests_on_nothing_new_is_given_at_once() -> None:
+    node, _ = deferred_node()
+    assert isinstance(result_of(node.submit(create("bad name"))), TopicRefused)
+
+
+def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_order() -> None:
+    node, disk = deferred_node()
+    seen: list[str] = []
+    node.controller.on_image(lambda image, delta: seen.extend(topic.name for topic in delta.created_topics))
+    for name in "abc":
+        node.controller.submit(create(name), lambda _, name=name: seen.append(f"answer {name}"))
+    disk.run()
+    assert seen == ["a", "answer a", "b", "answer b", "c", "answer c"]
+
+
+def test_a_failed_append_changes_nothing_and_the_next_one_goes_on() -> None:
+    files = SimulatedDisk()
+    node = AdminPath(DATA, files=files)
+    before = (node.controller.image, node.machine.image, node.log.log_end_offset)
+    files.fail_at(files.operations + 1, "No space left on device")
+    (answer,) = node.create_topics("orders")
+    assert isinstance(answer, KafkaError)
+    assert answer.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (node.controller.image, node.machine.image, node.log.log_end_offset) == before
+    assert isinstance(result_of(node.create_topics("orders")), TopicCreated)
+
+
+def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next_and_is_heard_of() -> None:
+    node, disk = deferred_node()
+
+    def fail(_: object) -> None:
+        raise ValueError("cannot take it")
+
+    node.controller.submit(create("a"), fail)
+    # A refusal that waits for the same flush: nothing else would bring it out again.
+    answers = node.submit(create("a"))
+    with pytest.raises(ValueError, match="cannot take it"):
+        disk.run()
+    assert not answers
+    node.end_turn()
+    assert isinstance(result_of(answers), TopicRefused)
+
+
+def test_a_restart_is_a_replay() -> None:
+    files = SimulatedDisk()
+    node = AdminPath(DATA, files=files)
+    node.create_topics("orders", "returns", partitions=3)
+    image = node.controller.image
+    node.stop()
+    again = AdminPath(DATA, files=files, start=2)
+    assert again.is_ready
+    assert again.controller.image.topic_names == image.topic_names
+    assert again.controller.image.features == image.features
+    assert [again.leader_epoch("orders", number) for number in range(3)] == [2, 2, 2]
+    assert again.table.get("returns", 2).leader_epoch == 2
+
+
+def test_each_start_is_a_new_leader_epoch_written_down_before_it_is_used() -> None:
+    files = SimulatedDisk()
+    for start in (1, 2, 3):
+        files.history.clear()
+        node = AdminPath(DATA, files=files, start=start)
+        assert node.controller.leader_epoch == start
+        assert b'"leaderEpoch":%d,' % start in files.read_bytes(QUORUM_STATE)
+        first_write = next(line for line in files.history if "write" in line and line.endswith(LOG))
+        renamed = next(line for line in files.history if "rename" in line and "quorum-state" in line)
+        assert files.history.index(renamed) < files.history.index(first_write)
+        node.stop()
+    content = files.read_bytes(LOG)
+    batches = list(iter_batches(content))
+    changes = [
+        (header.partition_leader_epoch, control_values(read_records(content, position))[0])
+        for position, header in batches
+        if header.is_control
+    ]
+    assert [epoch for epoch, _ in changes] == [1, 2, 3]
+    assert all(isinstance(change, LeaderChangeMessage) and change.leader_id == 1 for _, change in changes)
+    epochs = [header.partition_leader_epoch for _, header in batches]
+    assert epochs == sorted(epochs)
+
+
+def test_an_epoch_of_the_log_is_not_used_again_when_the_quorum_state_is_gone() -> None:
+    files = SimulatedDisk()
+    AdminPath(DATA, files=files).stop()
+    AdminPath(DATA, files=files, start=2).stop()
+    files.unlink(QUORUM_STATE)
+    assert AdminPath(DATA, files=files, start=3).controller.leader_epoch == 3
+
+
+def append_value(files: SimulatedDisk, value: bytes) -> None:
+    """Put one more record into the metadata log, as a newer release would."""
+    directory = MetadataDirectory(DATA, files=files)
+    log = directory.open_log(now_ms=0)
+    builder = BatchBuilder(base_offset=log.log_end_offset, leader_epoch=1)
+    builder.append(0, None, value)
+    batch = builder.build()
+    log.append((AppendBatch(batch, read_header(batch)),))
+    log.close()
+
+
+def test_a_node_that_meets_a_record_it_does_not_know_does_not_start() -> None:
+    files = SimulatedDisk()
+    AdminPath(DATA, files=files).stop()
+    append_value(files, uvarint(1) + uvarint(99) + uvarint(0) + b"\0")
+    before = files.read_bytes(LOG), files.read_bytes(QUORUM_STATE)
+    with pytest.raises(KafkaError, match="newer release") as refusal:
+        AdminPath(DATA, files=files, start=2)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert (files.read_bytes(LOG), files.read_bytes(QUORUM_STATE)) == before, "it leads no log that it cannot read"
+
+
+def test_a_cluster_of_a_newer_metadata_version_is_not_served() -> None:
+    files = SimulatedDisk()
+    AdminPath(DATA, files=files).stop()
+    append_value(files, encode_record(FeatureLevelRecord(name="metadata.version", feature_level=99)))
+    with pytest.raises(KafkaError, match="newer release"):
+        AdminPath(DATA, files=files, start=2)
+
+
+def test_damage_in_flushed_metadata_refuses_the_start() -> None:
+    """A short log would be another log: topics would be gone without anybody noticing."""
+    files = SimulatedDisk()
+    node = AdminPath(DATA, files=files)
+    node.create_topics("orders")
+    node.stop()
+    files.flip_bit(LOG, files.size_of(LOG) - 3)
+    with pytest.raises(CorruptRecords):
+        AdminPath(DATA, files=files, start=2)
+
+
+def test_a_quorum_state_that_cannot_be_read_refuses_the_start() -> None:
+    files = SimulatedDisk()
+    AdminPath(DATA, files=files).stop()
+    files.flip_bit(QUORUM_STATE, 0)
+    with pytest.raises(CorruptRecords, match="quorum-state"):
+        AdminPath(DATA, files=files, start=2)
+
+
+def test_a_command_before_the_log_is_read_is_told_to_come_again() -> None:
+    node = AdminPath(DATA, files=SimulatedDisk(), disk=DeferredDisk())
+    (answer,) = node.submit(create("orders"))
+    assert isinstance(answer, KafkaError)
+    assert answer.code is ErrorCode.NOT_CONTROLLER
+    assert answer.code.retriable
+
+
+def test_whoever_waits_when_the_controller_stops_is_told() -> None:
+    node, _ = deferred_node()
+    answers = node.submit(create("orders"))
+    node.controller.close()
+    (answer,) = answers
+    assert isinstance(answer, KafkaError)
+    assert answer.code is ErrorCode.NOT_CONTROLLER

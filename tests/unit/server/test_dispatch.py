@@ -1,0 +1,245 @@
+"""From frames to answers: versions, errors, and what a bad request may cost."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from tailrace.protocol.registry import APIS
+from tailrace.server.context import RequestContext
+from tailrace.server.dispatch import Dispatcher
+from tailrace.testing.ports import RecordingConnection
+
+HEARTBEAT = 12
+API_VERSIONS = 18
+LEAVE_GROUP = 13
+
+Handle = Callable[[Any, RequestContext], Any]
+
+
+class Heartbeats:
+    """A handler of Heartbeat that does what the test says."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def handle(self, request: Any, context: RequestContext) -> Any:
+        return self._handle(request, context)
+
+
+class Server:
+    """A dispatcher that serves Heartbeat, and one connection to it."""
+
+    def __init__(self, handle: Handle = lambda request, context: HeartbeatResponse()) -> None:
+        self.broken: list[BaseException] = []
+        self.writes = 0
+        self.connection = RecordingConnection()
+        self.dispatcher = Dispatcher(
+            {HEARTBEAT: Heartbeats(handle)}, write_staged=self._write, on_broken_invariant=self.broken.append
+        )
+
+    def _write(self) -> None:
+        self.writes += 1
+
+    def send(self, frame: bytes) -> bytes | None:
+        """The answer to a frame in slot 0, or None if there is none yet."""
+        self.dispatcher.on_frame(self.connection, 0, memoryview(frame))
+        return self.connection.answers.get(0)
+
+
+HEARTBEAT_REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def heartbeat(version: int = 4) -> bytes:
+    return b"".join(encode_request(HEARTBEAT_REQUEST, version, 9, "client"))
+
+
+def error_of(answer: bytes | None, version: int = 4) -> int:
+    assert answer is not None
+    correlation_id, response = decode_response(HeartbeatResponse, version, answer)
+    assert correlation_id == 9
+    return response.error_code
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_request_is_answered_in_its_version(version: int) -> None:
+    server = Server(lambda request, context: HeartbeatResponse(error_code=request.generation_id))
+    assert error_of(server.send(heartbeat(version)), version) == 1
+
+
+def test_a_handler_may_answer_later() -> None:
+    parked: list[RequestContext] = []
+    server = Server(lambda request, context: parked.append(context))
+    assert server.send(heartbeat()) is None
+    parked[0].respond(HeartbeatResponse(error_code=27))
+    assert error_of(server.connection.answers[0]) == 27
+
+
+def test_a_kafka_error_becomes_the_error_response_of_the_api() -> None:
+    def refuse(request: Any, context: RequestContext) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "who?")
+
+    server = Server(refuse)
+    assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert server.connection.is_open
+
+
+def test_an_unexpected_exception_is_logged_once_and_answered_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: Any, context: RequestContext) -> None:
+        raise ZeroDivisionError("secret")
+
+    server = Server(fail)
+    for _ in range(3):
+        server.connection.answers.clear()
+        answer = server.send(heartbeat())
+        assert error_of(answer) == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert answer is not None
+        assert b"secret" not in answer
+    assert caplog.text.count("ZeroDivisionError: secret") == 1
+    assert server.connection.is_open
+    assert not server.broken
+
+
+def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
+    server = Server(lambda request, context: HeartbeatResponse(error_code=1 << 40))
+    assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_failed_assertion_stops_the_process_and_is_not_answered() -> None:
+    def break_it(request: Any, context: RequestContext) -> None:
+        raise AssertionError("two leaders")
+
+    server = Server(break_it)
+    assert server.send(heartbeat()) is None
+    assert [str(fault) for fault in server.broken] == ["two leaders"]
+
+
+def test_what_a_failed_handler_left_behind_does_not_answer_again() -> None:
+    """A Produce that fails at its third partition has staged two, and they are told of their fate later."""
+    left_behind: list[RequestContext] = []
+
+    def park_and_fail(request: Any, context: RequestContext) -> None:
+        left_behind.append(context)
+        raise ZeroDivisionError
+
+    server = Server(park_and_fail)
+    assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
+    server.connection.answers.clear()
+    left_behind[0].respond(HeartbeatResponse())
+    left_behind[0].respond_nothing()
+    left_behind[0].connection.close("acks=0")
+    assert not server.connection.answers
+    assert server.connection.is_open
+
+
+def test_a_handler_that_fails_after_its_answer_does_not_answer_twice() -> None:
+    def answer_and_fail(request: Any, context: RequestContext) -> None:
+        context.respond(HeartbeatResponse(error_code=27))
+        raise ZeroDivisionError
+
+    server = Server(answer_and_fail)
+    assert error_of(server.send(heartbeat())) == 27
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(struct.pack(">hhih", HEARTBEAT, 5, 9, -1), id="version too high"),
+        pytest.param(struct.pack(">hhih", HEARTBEAT, -1, 9, -1), id="version negative"),
+        pytest.param(struct.pack(">hhih", LEAVE_GROUP, 0, 9, -1), id="API without a handler"),
+        pytest.param(struct.pack(">hhih", 9_999, 0, 9, -1), id="API unknown"),
+        pytest.param(struct.pack(">hhih", -1, 0, 9, -1), id="API negative"),
+        pytest.param(heartbeat()[:-3], id="cut"),
+        pytest.param(struct.pack(">hhih", HEARTBEAT, 0, 9, 500), id="client id too long"),
+        pytest.param(struct.pack(">hhih", HEARTBEAT, 0, 9, 1) + b"\xff" + bytes(10), id="client id not UTF-8"),
+    ],
+)
+def test_what_cannot_be_understood_closes_the_connection(frame: bytes) -> None:
+    server = Server()
+    assert server.send(frame) is None
+    assert not server.connection.is_open
+
+
+def test_bytes_behind_a_request_are_left_alone() -> None:
+    """As Kafka does: librdkafka 2.16 sends three too many with Metadata v13."""
+    assert error_of(Server().send(heartbeat() + b"xyz")) == ErrorCode.NONE
+
+
+@given(st.binary(min_size=8, max_size=300))
+def test_no_bytes_raise_and_none_go_unnoticed(frame: bytes) -> None:
+    server = Server()
+    answer = server.send(frame)
+    assert answer is not None or not server.connection.is_open
+    assert not server.broken
+
+
+@given(st.binary(max_size=60), st.sampled_from(sorted({HEARTBEAT, API_VERSIONS})), st.integers(0, 4))
+def test_no_body_behind_a_good_header_raises(body: bytes, api_key: int, version: int) -> None:
+    server = Server()
+    server.send(struct.pack(">hhih", api_key, version, 9, -1) + body)
+    assert not server.broken
+
+
+def ask_versions(server: Server, version: int) -> ApiVersionsResponse:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    answer = server.send(b"".join(encode_request(request, version, 9, "client")))
+    assert answer is not None
+    return decode_response(ApiVersionsResponse, version, answer)[1]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_only_what_has_a_handler_is_announced(version: int) -> None:
+    response = ask_versions(Server(), version)
+    assert response.error_code == ErrorCode.NONE
+    assert {key.api_key for key in response.api_keys} == {HEARTBEAT, API_VERSIONS}
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+def test_an_unknown_version_of_api_versions_gets_error_35_in_version_0(version: int) -> None:
+    """KIP-511: "the broker falls back to version 0 of the response and includes the supported versions"."""
+    server = Server()
+    # A header of a version that nobody knows yet: only its first eight bytes can be relied on.
+    answer = server.send(struct.pack(">hhi", API_VERSIONS, version, 9) + b"\x00\x03abc\x00\x05tail\x02x\x00")
+    assert answer is not None
+    assert struct.unpack_from(">ih", answer) == (9, 35), "response header v0: no tag section"
+    _, response = decode_response(ApiVersionsResponse, 0, answer)
+    table = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+    assert table[API_VERSIONS] == (0, 4)
+    assert table[HEARTBEAT] == (0, 4)
+    assert server.connection.is_open
+
+
+@pytest.mark.parametrize("name", ["", "-x", "x-", "a b", "a\n", "é", "x" * 300])
+def test_the_name_of_the_client_software_must_be_a_word(name: str) -> None:
+    server = Server()
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
+    answer = server.send(b"".join(encode_request(request, 3, 9, "client")))
+    assert answer is not None
+    assert decode_response(ApiVersionsResponse, 3, answer)[1].error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
+    """librdkafka turns compression off otherwise (KAFKA-18659)."""
+    assert APIS[0].advertised_min == 0
+    connection = RecordingConnection()
+    dispatcher = Dispatcher(
+        {0: Heartbeats(lambda request, context: None)}, write_staged=lambda: None, on_broken_invariant=pytest.fail
+    )
+    dispatcher.on_frame(connection, 0, memoryview(struct.pack(">hhih", 0, 2, 9, -1)))
+    assert not connection.is_open
+
+
+def test_requests_are_counted_by_api() -> None:
+    server = Server()
+    server.send(heartbeat())
+    server.connection.answers.clear()
+    ask_versions(server, 3)
+    assert server.dispatcher.requests[HEARTBEAT] == 1
+    assert server.dispatcher.requests[API_VERSIONS] == 1

@@ -1,0 +1,133 @@
+import pytest
+
+from tailrace.replication.partition import Partition
+from tailrace.server.waiters import Deadlines, LongPolls
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import DataPath
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import RecordingConnection
+
+
+class Waiter:
+    def __init__(self, expired: list["Waiter"]) -> None:
+        self._expired = expired
+
+    def expire(self) -> None:
+        self._expired.append(self)
+
+
+class Poll:
+    """A long poll that is answered at its `tries_needed`-th try."""
+
+    def __init__(self, *partitions: Partition, tries_needed: int = 1) -> None:
+        self.partitions = list(partitions)
+        self.tries: list[bool] = []
+        self.tries_needed = tries_needed
+
+    def retry(self, *, is_last: bool) -> bool:
+        self.tries.append(is_last)
+        return is_last or len(self.tries) >= self.tries_needed
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.deadlines = Deadlines(self.clock)
+        self.polls = LongPolls(clock=self.clock, deadlines=self.deadlines)
+        node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
+        self.node = node
+        self.a, self.b = node.create("a"), node.create("b")
+        self.connection = RecordingConnection()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_waiters_expire_in_the_order_of_their_deadlines_and_not_before() -> None:
+    clock, expired = ManualClock(), list[Waiter]()
+    deadlines = Deadlines(clock)
+    first, second, third = Waiter(expired), Waiter(expired), Waiter(expired)
+    deadlines.add(third, 500)
+    deadlines.add(first, 100)
+    clock.advance(50)
+    deadlines.add(second, 100)
+    clock.advance(49)
+    assert expired == []
+    clock.advance(1)
+    assert expired == [first]
+    clock.advance(50)
+    assert expired == [first, second]
+    clock.advance(1000)
+    assert expired == [first, second, third]
+    assert len(deadlines) == 0
+
+
+def test_a_removed_waiter_does_not_expire_and_leaves_nothing_behind() -> None:
+    clock, expired = ManualClock(), list[Waiter]()
+    deadlines = Deadlines(clock)
+    for timeout_ms in range(1, 1000):
+        waiter = Waiter(expired)
+        deadlines.add(waiter, timeout_ms)
+        deadlines.remove(waiter, timeout_ms)
+    assert len(deadlines) == 0
+    clock.advance(5000)
+    assert expired == []
+    assert clock.calls_pending == 0
+
+
+def test_ten_thousand_waiters_need_one_timer() -> None:
+    clock, expired = ManualClock(), list[Waiter]()
+    deadlines = Deadlines(clock)
+    for _ in range(10_000):
+        deadlines.add(Waiter(expired), 500)
+    assert clock.calls_pending == 1
+    clock.advance(500)
+    assert len(expired) == 10_000
+
+
+def test_a_poll_is_tried_once_for_all_partitions_that_moved_in_a_turn(bench: Bench) -> None:
+    poll = Poll(bench.a, bench.b)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.node.produce("a", b"1", same_turn=True)
+    bench.node.produce("b", b"2", same_turn=True)
+    bench.node.end_turn()
+    assert poll.tries == [False]
+    assert len(bench.polls) == 0
+
+
+def test_a_poll_that_is_not_content_goes_on_waiting(bench: Bench) -> None:
+    poll = Poll(bench.a, tries_needed=3)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.node.produce("a", b"1")
+    bench.node.produce("a", b"2")
+    assert poll.tries == [False, False]
+    bench.clock.advance(500)
+    assert poll.tries == [False, False, True]
+    assert len(bench.polls) == len(bench.deadlines) == 0
+
+
+def test_a_closed_connection_drops_its_polls(bench: Bench) -> None:
+    poll = Poll(bench.a)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.connection.hang_up()
+    assert len(bench.polls) == len(bench.deadlines) == 0
+    bench.node.produce("a", b"1")
+    bench.clock.advance(1000)
+    assert poll.tries == []
+
+
+def test_a_thousand_polls_of_one_connection_leave_one_callback_with_it(bench: Bench) -> None:
+    for _ in range(1000):
+        bench.polls.park(Poll(bench.a), bench.connection, 10)
+        bench.clock.advance(10)
+    assert bench.connection.callbacks == 1
+
+
+def test_nothing_is_tried_while_nothing_moves(bench: Bench) -> None:
+    poll = Poll(bench.a)
+    bench.polls.park(poll, bench.connection, 60_000)
+    bench.node.produce("b", b"1")
+    bench.clock.advance(59_999)
+    assert poll.tries == []
