@@ -1,0 +1,45 @@
+"""`tailrace serve`: one node, broker and controller."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A server.properties or TOML file.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where the node keeps its data.")] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
+    ] = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Defaults for trying out: topics by first use, groups without delay.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other machines connect without asking who they are.")
+    ] = False,
+) -> None:
+    """Run one node, broker and controller, until SIGTERM or SIGINT.
+
+    Prints `tailrace ready: HOST:PORT` when it answers requests.
+    """
+    from tailrace.node.config import load_config
+    from tailrace.node.process import run
+
+    flags: dict[str, str] = {}
+    if data_dir is not None:
+        flags["log.dirs"] = str(data_dir)
+    if listen is not None:
+        flags["listeners"] = listen
+    if dev:
+        flags["dev.mode"] = "true"
+    if insecure:
+        flags["listener.insecure.allow"] = "true"
+    loaded = load_config(file=config, overrides=settings or (), environment=os.environ, flags=flags)
+    raise typer.Exit(run(loaded))

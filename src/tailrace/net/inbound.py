@@ -1,0 +1,464 @@
+"""One client's connection, seen from the server: frames in, answers out, both in order.
+
+Invariants:
+1. Slots are given to frames in order of arrival; answers leave in order of slots, whatever the order they are given in.
+2. Bytes between `_start` and `_end` of the buffer have arrived and are not consumed. No buffer means none.
+3. `_pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is one, and
+   when the last one goes, the bytes at hand are parsed before more are read.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from tailrace.net.buffers import SMALLEST, BufferPool
+from tailrace.net.limits import SHORTEST_FRAME, ListenerLimits, describe_bad_length
+from tailrace.net.turns import Turns
+
+Buffer = bytes | bytearray | memoryview
+
+_LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
+
+_JOIN_BELOW = 16 * 1024
+"""Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
+_QUEUE_WHILE_BLOCKED = 1 << 20
+"""Unsent bytes above which a client that does not read is not read from either."""
+_COPYING_WRITE = 256 * 1024
+"""The most to hand to a transport that copies what it cannot send (asyncio before Python 3.12)."""
+
+
+class Pause:
+    """Why a connection takes no frame. Plain ints, not an IntFlag: they are tested several times per request."""
+
+    CLOSED: Final = 1
+    FAIRNESS: Final = 2
+    """It has had its share of this turn."""
+    IN_FLIGHT: Final = 4
+    """Too many of its requests are not answered yet."""
+    SLOW_READER: Final = 8
+    """It does not take its answers."""
+    MEMORY: Final = 16
+    """Its frame does not fit into the memory that all receive buffers may use."""
+
+
+class Host(Protocol):
+    """What accepted the connection and what all its connections share."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    turns: Turns
+    pool: BufferPool
+    limits: ListenerLimits
+    is_transport_copying: bool
+
+    @property
+    def on_frame(self) -> "Callable[[InboundConnection, int, memoryview], None]":
+        """Takes a frame, without its length prefix."""
+        ...
+
+    def admit(self, connection: "InboundConnection") -> None:
+        """The connection is there; may abort it."""
+        ...
+
+    def forget(self, connection: "InboundConnection") -> None:
+        """The connection is gone."""
+        ...
+
+    def report(self, connection: "InboundConnection", reason: str) -> None:
+        """The connection is closed by the node for this reason."""
+        ...
+
+
+class InboundConnection(asyncio.BufferedProtocol):
+    """A connection that the listener accepted. What handlers see of it is `server.ports.ServerConnection`."""
+
+    __slots__ = (
+        "_answers",
+        "_answers_bytes",
+        "_buffer",
+        "_close_callbacks",
+        "_early_answers",
+        "_end",
+        "_expected_bytes",
+        "_frames_taken",
+        "_heard_from",
+        "_is_flush_planned",
+        "_is_reading_paused",
+        "_is_write_blocked",
+        "_listener",
+        "_next_answer",
+        "_next_slot",
+        "_pauses",
+        "_start",
+        "_transport",
+        "_view",
+        "_watch",
+        "is_trusted",
+        "peer_address",
+    )
+
+    def __init__(self, listener: Host) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self.peer_address = ""
+        """The client's IP address, without the port."""
+        self.is_trusted = False
+        """Whether the client runs on this machine."""
+        self._buffer: bytearray | None = None
+        self._view = memoryview(b"")
+        self._start = 0
+        self._end = 0
+        self._expected_bytes = SMALLEST
+        self._next_slot = 0
+        self._next_answer = 0
+        self._early_answers: dict[int, Sequence[Buffer] | None] = {}
+        self._answers: list[Buffer] = []
+        self._answers_bytes = 0
+        self._pauses = 0
+        self._is_reading_paused = False
+        self._is_write_blocked = False
+        self._is_flush_planned = False
+        self._close_callbacks: list[Callable[[], None]] = []
+        self._heard_from = False
+        self._frames_taken = 0
+        self._watch = _Watch()
+
+    # What handlers see: server.ports.ServerConnection
+
+    @property
+    def is_open(self) -> bool:
+        return not self._pauses & Pause.CLOSED
+
+    @property
+    def peer_host(self) -> str:
+        return f"/{self.peer_address}"
+
+    @property
+    def listener_name(self) -> str:
+        return self._listener.name
+
+    @property
+    def principal(self) -> str:
+        return "User:ANONYMOUS"
+
+    def awaits_answer(self, slot: int) -> bool:
+        """Whether `answer` has not been called for this slot yet."""
+        return slot >= self._next_answer and slot not in self._early_answers
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        """Queue the answer of this slot, or keep it until those before it are there. None: this request gets none."""
+        if self._pauses & Pause.CLOSED:
+            return
+        early = self._early_answers
+        if slot != self._next_answer:
+            assert self.awaits_answer(slot), f"slot {slot} is answered twice"
+            early[slot] = chunks
+            return
+        self._next_answer = slot + 1
+        if chunks is not None:
+            self._queue(chunks)
+        while early and self._next_answer in early:
+            later = early.pop(self._next_answer)
+            self._next_answer += 1
+            if later is not None:
+                self._queue(later)
+        # Resuming at half the limit saves a pause and a resume per answer for a client that always keeps it full.
+        if self._pauses & Pause.IN_FLIGHT and self._in_progress <= self._listener.limits.in_flight // 2:
+            self._resume(Pause.IN_FLIGHT)
+
+    def close(self, reason: str) -> None:
+        """Send what is queued and close; nothing is read or answered any more."""
+        if self._pauses & Pause.CLOSED:
+            return
+        self.flush()
+        self._pauses |= Pause.CLOSED
+        self._listener.report(self, reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        if self._pauses & Pause.CLOSED:
+            self._listener.loop.call_soon(self._listener.turns.run, callback)
+        else:
+            self._close_callbacks.append(callback)
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        peer = transport.get_extra_info("peername")
+        self.peer_address = peer[0] if peer else "unknown"
+        self._listener.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pauses |= Pause.CLOSED
+        self._drop_buffer()
+        self._answers.clear()
+        self._early_answers.clear()
+        self._listener.forget(self)
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            self._listener.turns.run(callback)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._buffer is None:
+            pool = self._listener.pool
+            buffer = pool.draw(self._expected_bytes)
+            if buffer is None:
+                buffer = pool.draw()
+            assert buffer is not None
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self._heard_from = True
+        if not self._pauses:
+            self._listener.turns.run(self._take_frames)
+
+    def pause_writing(self) -> None:
+        self._is_write_blocked = True
+
+    def resume_writing(self) -> None:
+        self._is_write_blocked = False
+        self.flush()
+        if not self._is_write_blocked and self._pauses & Pause.SLOW_READER:
+            self._resume(Pause.SLOW_READER)
+
+    # Frames
+
+    @property
+    def _in_progress(self) -> int:
+        return self._next_slot - self._next_answer
+
+    def _take_frames(self) -> None:
+        """Hand out every whole frame at hand, as far as the limits of one turn allow."""
+        buffer = self._buffer
+        if buffer is None:
+            return
+        listener = self._listener
+        limits = listener.limits
+        on_frame = listener.on_frame
+        view = self._view
+        end = self._end
+        start = self._start
+        last_start = start + limits.bytes_per_turn
+        frames_left = limits.frames_per_turn
+        harmless = limits.harmless_frame_bytes
+        while end - start >= 4 and not self._pauses:
+            size = _LENGTH.unpack_from(buffer, start)[0]
+            if not SHORTEST_FRAME <= size <= harmless and self._refuses(size, start):
+                break
+            frame_end = start + 4 + size
+            if frame_end > end:
+                break
+            if frames_left == 0 or start >= last_start:
+                self._yield_turn()
+                break
+            frames_left -= 1
+            slot = self._next_slot
+            self._next_slot = slot + 1
+            self._frames_taken += 1
+            on_frame(self, slot, view[start + 4 : frame_end])
+            start = frame_end
+            if self._next_slot - self._next_answer >= limits.in_flight:
+                self._pause(Pause.IN_FLIGHT)
+        self._start = start
+        del view
+        if start == end:
+            self._drop_buffer()
+        elif not self._pauses & Pause.CLOSED:
+            self._make_room()
+
+    def _refuses(self, size: int, start: int) -> bool:
+        """Whether this frame may not come; the connection is then closed."""
+        assert self._buffer is not None
+        api_key = _API_KEY.unpack_from(self._buffer, start + 4)[0] if self._end - start >= 6 else None
+        limit = self._listener.limits.frame_limit(api_key, is_trusted=self.is_trusted)
+        if SHORTEST_FRAME <= size <= limit:
+            return False
+        self.close(describe_bad_length(bytes(self._buffer[start : start + 8]), limit))
+        return True
+
+    def _yield_turn(self) -> None:
+        """Let others have a turn, then go on with the bytes at hand."""
+        self._pause(Pause.FAIRNESS)
+        self._resume(Pause.FAIRNESS)
+
+    def _make_room(self) -> None:
+        """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
+
+        A client may announce more than it ever sends: the buffer grows to four times what has arrived, unless this
+        client has already sent a frame as large.
+        """
+        buffer = self._buffer
+        assert buffer is not None
+        arrived = self._end - self._start
+        needed = 4 + _LENGTH.unpack_from(buffer, self._start)[0] if arrived >= 4 else SMALLEST
+        if needed <= arrived:  # a whole frame that waits for the end of a pause
+            return
+        if self._start + needed <= len(buffer):
+            return
+        if self._end < len(buffer) and needed > len(buffer) and self._start == 0:
+            return  # it must grow, but there is room for the next bytes
+        proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
+        larger = self._listener.pool.draw(min(needed, proved), in_the_end=needed)
+        if larger is None:
+            if self._end < len(buffer):
+                return
+            self._wait_for_memory()
+            return
+        larger[:arrived] = self._view[self._start : self._end]
+        self._drop_buffer()
+        self._buffer = larger
+        self._view = memoryview(larger)
+        self._end = arrived
+        if needed <= len(larger):
+            self._expected_bytes = max(self._expected_bytes, needed)
+
+    def _wait_for_memory(self) -> None:
+        self._pause(Pause.MEMORY)
+        self._listener.pool.when_free(lambda: self._resume(Pause.MEMORY))
+
+    def _drop_buffer(self) -> None:
+        buffer = self._buffer
+        if buffer is not None:
+            self._buffer = None
+            self._view = memoryview(b"")
+            self._start = 0
+            self._end = 0
+            self._listener.pool.give_back(buffer)
+
+    # Pausing
+
+    def _pause(self, reason: int) -> None:
+        self._pauses |= reason
+        if not self._is_reading_paused and self._transport is not None:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self, reason: int) -> None:
+        """Take this reason away, and go on after the current callback if it was the last one."""
+        if reason != Pause.FAIRNESS:
+            self._pauses &= ~reason
+        self._listener.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._pauses &= ~Pause.FAIRNESS
+        if self._pauses:
+            return
+        self._listener.turns.run(self._take_frames)
+        if not self._pauses and self._is_reading_paused and self._transport is not None:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    # Answers
+
+    def _queue(self, chunks: Sequence[Buffer]) -> None:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+        self._answers.append(_LENGTH.pack(size))
+        self._answers += chunks
+        self._answers_bytes += 4 + size
+        if not self._is_flush_planned:
+            self._is_flush_planned = True
+            self._listener.turns.flush_at_end(self)
+        if self._is_write_blocked and self._answers_bytes > _QUEUE_WHILE_BLOCKED:
+            self._pause(Pause.SLOW_READER)
+            if self.unsent_bytes - size > self._listener.limits.unsent_bytes:
+                self.abort(f"{self.unsent_bytes} bytes of answers are not taken")
+
+    def flush(self) -> None:
+        """Write the queued answers, unless the client does not take what it was sent before."""
+        self._is_flush_planned = False
+        transport = self._transport
+        if not self._answers or self._is_write_blocked or transport is None or transport.is_closing():
+            return
+        answers, size = self._answers, self._answers_bytes
+        self._answers, self._answers_bytes = [], 0
+        self._watch.written_bytes += size
+        if size <= _JOIN_BELOW:
+            transport.write(b"".join(answers))
+        elif not self._listener.is_transport_copying:
+            transport.writelines(answers)
+        else:
+            self._write_in_portions(transport, answers)
+
+    def _write_in_portions(self, transport: asyncio.Transport, answers: list[Buffer]) -> None:
+        for index, chunk in enumerate(answers):
+            for position in range(0, len(chunk), _COPYING_WRITE):
+                if self._is_write_blocked:
+                    rest: list[Buffer] = [memoryview(chunk)[position:], *answers[index + 1 :]]
+                    self._answers = rest
+                    self._answers_bytes = sum(map(len, rest))
+                    self._watch.written_bytes -= self._answers_bytes
+                    return
+                transport.write(memoryview(chunk)[position : position + _COPYING_WRITE])
+
+    def set_write_high_water(self, size_bytes: int) -> None:
+        """Above this many unsent bytes in the transport, answers wait in our queue."""
+        assert self._transport is not None
+        high = _COPYING_WRITE if self._listener.is_transport_copying else size_bytes
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the operating system has not taken yet."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._answers_bytes + waiting
+
+    # Time
+
+    def check_time(self, now_ms: int) -> None:
+        """Called about once a second: close the connection if it is idle, or too slow in either direction."""
+        watch = self._watch
+        limits = self._listener.limits
+        if not self.is_open:
+            if watch.age("closing", True, now_ms) > 5_000:
+                self.abort(None)
+            return
+        heard, self._heard_from = self._heard_from, False
+        is_idle = not heard and not self._in_progress and not self.unsent_bytes
+        sent_bytes = watch.written_bytes - (self.unsent_bytes - self._answers_bytes)
+        is_mid_frame = self._end > self._start and not self._pauses & ~Pause.MEMORY
+        if watch.age("idle", is_idle, now_ms) > limits.idle_ms:
+            self.close(f"idle for {limits.idle_ms} ms")
+        elif watch.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
+            self.close(f"a frame was not complete after {limits.frame_ms} ms")
+        elif watch.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
+            self.abort(f"answers were not taken for {limits.stall_ms} ms")
+
+    def abort(self, reason: str | None) -> None:
+        """Close without sending what is queued; None: the reason is known already."""
+        self._pauses |= Pause.CLOSED
+        if reason is not None:
+            self._listener.report(self, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Watch:
+    """Since when something has been the case, looked at now and then."""
+
+    __slots__ = ("_since_ms", "written_bytes")
+
+    def __init__(self) -> None:
+        self._since_ms: dict[str, tuple[object, int]] = {}
+        self.written_bytes = 0
+        """Handed to the transport since the connection was made."""
+
+    def age(self, what: object, is_so: bool, now_ms: int) -> int:
+        """For how long it has been so, in ms. A pair is (name, detail): another detail starts anew."""
+        name = what[0] if isinstance(what, tuple) else str(what)
+        if not is_so:
+            self._since_ms.pop(name, None)
+            return 0
+        known, since_ms = self._since_ms.get(name, (None, now_ms))
+        if known != what:
+            since_ms = now_ms
+            self._since_ms[name] = (what, now_ms)
+        return now_ms - since_ms

@@ -1,0 +1,59 @@
+"""How much one client may ask of the node before it has proved anything."""
+
+from dataclasses import dataclass
+
+_PRODUCE = 0
+_FETCH = 1
+SHORTEST_FRAME = 8
+"""API key, version and correlation id: less than this is no request."""
+
+_TLS_HANDSHAKE = 0x1603
+_HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """Limits of one listener: sizes in bytes, times in milliseconds."""
+
+    produce_frame_bytes: int = 16 << 20
+    trusted_fetch_frame_bytes: int = 64 << 20
+    """A Fetch from this machine or from a broker: a session of 200,000 partitions must fit."""
+    other_frame_bytes: int = 4 << 20
+    max_connections: int = 2_000
+    max_connections_per_ip: int = 200
+    """Does not count for clients on this machine."""
+    idle_ms: int = 600_000
+    frame_ms: int = 30_000
+    """From a frame's first byte to its last."""
+    unsent_bytes: int = 64 << 20
+    stall_ms: int = 60_000
+    """How long unsent answers may make no progress."""
+    in_flight: int = 64
+    frames_per_turn: int = 64
+    bytes_per_turn: int = 4 << 20
+
+    @property
+    def harmless_frame_bytes(self) -> int:
+        """A frame up to this size is within the limits whatever it asks."""
+        return min(self.produce_frame_bytes, self.trusted_fetch_frame_bytes, self.other_frame_bytes)
+
+    def frame_limit(self, api_key: int | None, *, is_trusted: bool) -> int:
+        """The largest frame of this API, without its length prefix; with None, of any API."""
+        fetch_limit = self.trusted_fetch_frame_bytes if is_trusted else self.other_frame_bytes
+        if api_key is None:
+            return max(self.produce_frame_bytes, fetch_limit, self.other_frame_bytes)
+        if api_key == _PRODUCE:
+            return self.produce_frame_bytes
+        return fetch_limit if api_key == _FETCH else self.other_frame_bytes
+
+
+def describe_bad_length(head: bytes, limit: int) -> str:
+    """Why a frame that starts with these bytes is refused, for the log of the node."""
+    if len(head) >= 2 and int.from_bytes(head[:2]) == _TLS_HANDSHAKE:
+        return "a TLS hello on a listener without TLS"
+    if head[:4] in _HTTP_METHODS:
+        return "an HTTP request on a Kafka listener"
+    length = int.from_bytes(head[:4], signed=True)
+    if length < SHORTEST_FRAME:
+        return f"a frame of {length} bytes; the shortest request has {SHORTEST_FRAME}"
+    return f"a frame of {length} bytes; the limit here is {limit} (socket.request.max.bytes for Produce)"

@@ -1,0 +1,209 @@
+"""The listening side: binds addresses, admits connections, and looks after their time limits.
+
+Frames go to `on_frame(connection, slot, frame)` inside turns; a frame is a view that is valid until the turn ends
+(DESIGN 2.2), or for as long as somebody keeps it.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tailrace.net.audit import RateLimitedLog
+from tailrace.net.buffers import BufferPool
+from tailrace.net.inbound import InboundConnection
+from tailrace.net.limits import ListenerLimits
+from tailrace.net.turns import Turns
+
+_logger = logging.getLogger("tailrace.net")
+
+_BACKLOG = 1024
+_CHECK_SECONDS = 1.0
+_WRITE_HIGH_WATER = 2 << 20
+_PORT_ATTEMPTS = 20
+_STOP_SECONDS = 2.0
+
+OnFrame = Callable[[InboundConnection, int, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerCounts:
+    """What has happened since the start, for metrics."""
+
+    open: int
+    accepted: int
+    refused: int
+    closed_by_us: int
+
+
+class Listener:
+    """Accepts Kafka clients on one or more addresses that share a port."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        turns: Turns,
+        on_frame: OnFrame,
+        pool: BufferPool | None = None,
+        limits: ListenerLimits | None = None,
+    ) -> None:
+        self.name = name
+        self.turns = turns
+        self.on_frame = on_frame
+        self.pool = pool if pool is not None else BufferPool()
+        self.limits = limits if limits is not None else ListenerLimits()
+        self.loop = asyncio.get_running_loop()
+        self.is_transport_copying = sys.version_info < (3, 12) and type(self.loop).__module__.startswith("asyncio")
+        self.addresses: tuple[tuple[str, int], ...] = ()
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[InboundConnection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._audit = RateLimitedLog(_logger, monotonic_ms=self._now_ms)
+        self._next_check: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+        self._accepted = 0
+        self._refused = 0
+        self._closed_by_us = 0
+
+    def bind(self, hosts: Sequence[str], port: int) -> int:
+        """Take the addresses and return the port; nobody can connect yet. Port 0 picks a free one.
+
+        The first host must work, others may be missing on this machine. Raises OSError with the address in its text.
+        """
+        self._sockets = _bind_all(hosts, port)
+        self.addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
+        return self.addresses[0][1]
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        for bound in self._sockets:
+            server = await self.loop.create_server(lambda: InboundConnection(self), sock=bound, backlog=_BACKLOG)
+            self._servers.append(server)
+        self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; those that exist go on."""
+        for server in self._servers:
+            server.close()
+        for bound in self._sockets:
+            bound.close()
+
+    async def stop(self) -> None:
+        """Close every connection, after its queued answers or after two seconds."""
+        self.stop_accepting()
+        if self._next_check is not None:
+            self._next_check.cancel()
+        for connection in tuple(self._connections):
+            connection.close("")
+        if self._connections:
+            self._all_gone = self.loop.create_future()
+            await asyncio.wait([self._all_gone], timeout=_STOP_SECONDS)
+        for connection in tuple(self._connections):
+            connection.abort(None)
+        await asyncio.sleep(0)
+
+    @property
+    def counts(self) -> ListenerCounts:
+        return ListenerCounts(
+            open=len(self._connections),
+            accepted=self._accepted,
+            refused=self._refused,
+            closed_by_us=self._closed_by_us,
+        )
+
+    # For the connections
+
+    def admit(self, connection: InboundConnection) -> None:
+        """Count a new connection, or abort it if there are too many."""
+        address = connection.peer_address
+        connection.is_trusted = is_loopback(address)
+        self._connections.add(connection)
+        self._per_ip[address] += 1
+        if len(self._connections) > self.limits.max_connections:
+            self._refuse(connection, f"more than {self.limits.max_connections} connections (max.connections)")
+        elif self._per_ip[address] > self.limits.max_connections_per_ip and not connection.is_trusted:
+            limit = self.limits.max_connections_per_ip
+            self._refuse(connection, f"more than {limit} connections from one address (max.connections.per.ip)")
+        else:
+            self._accepted += 1
+            connection.set_write_high_water(_WRITE_HIGH_WATER)
+
+    def _refuse(self, connection: InboundConnection, reason: str) -> None:
+        self._refused += 1
+        connection.abort(reason)
+
+    def forget(self, connection: InboundConnection) -> None:
+        """The connection is gone."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._per_ip[connection.peer_address] -= 1
+            if not self._per_ip[connection.peer_address]:
+                del self._per_ip[connection.peer_address]
+        if not self._connections and self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def report(self, connection: InboundConnection, reason: str) -> None:
+        """Log why the node closed a connection. At a limited rate: strangers decide how often this happens."""
+        self._closed_by_us += 1
+        if reason:
+            self._audit.warning(
+                f"event=connection-closed listener={self.name} peer={connection.peer_address} reason={reason!r}"
+            )
+
+    def _now_ms(self) -> int:
+        return round(self.loop.time() * 1000)
+
+    def _check_time(self) -> None:
+        now_ms = self._now_ms()
+        for connection in tuple(self._connections):
+            connection.check_time(now_ms)
+        self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a peer with this IP address runs on this machine."""
+    return address.startswith(("127.", "::ffff:127.")) or address == "::1"
+
+
+def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """A bound socket per host, all on one port. With port 0, another port is tried when a later host lacks it."""
+    for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+        first = _bind(hosts[0], port)
+        sockets = [first]
+        common_port = first.getsockname()[1]
+        try:
+            sockets.extend(_bind(host, common_port) for host in hosts[1:])
+        except OSError as fault:
+            if port == 0 and attempts_left and fault.errno is not None and _is_port_taken(fault):
+                for each in sockets:
+                    each.close()
+                continue
+            _logger.info("event=address-not-available reason=%s", fault)
+        return sockets
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_port_taken(fault: OSError) -> bool:
+    return "in use" in str(fault).lower()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.setblocking(False)
+        bound.bind(address)
+    except OSError as fault:
+        bound.close()
+        raise OSError(fault.errno, f"cannot listen on {host or '*'}:{port}: {fault.strerror}") from None
+    return bound

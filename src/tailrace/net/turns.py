@@ -1,0 +1,75 @@
+"""Turns: how everything that the event loop starts is run.
+
+A turn is one piece of work (the frames of one read, a timer, a finished flush), then one `on_turn_end` (what the work
+has staged is written), then one write per connection that has answers. So the answers never leave before the write
+they speak of, and many small answers leave in one system call.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+_logger = logging.getLogger("tailrace.net")
+
+
+class Flushable(Protocol):
+    """A connection with queued answers."""
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        ...
+
+
+class Turns:
+    """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside one."""
+
+    def __init__(
+        self,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        on_turn_end: Callable[[], None] = lambda: None,
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        self._call_soon = call_soon
+        self._on_broken_invariant = on_broken_invariant
+        self.on_turn_end = on_turn_end
+        self._unwritten: list[Flushable] = []
+        self._is_running = False
+        self._is_end_planned = False
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` as one turn. An exception is logged and ends the work, not the process."""
+        if self._is_running:  # work that runs other work belongs to one turn
+            work()
+            return
+        self._is_running = True
+        try:
+            work()
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
+        except Exception:  # the task boundary: one bad callback must not end the node
+            _logger.exception("event=callback-failed work=%r", work)
+        finally:
+            self._end()
+            self._is_running = False
+
+    def flush_at_end(self, connection: Flushable) -> None:
+        """Have the connection's queue written when this turn ends; outside a turn, soon."""
+        self._unwritten.append(connection)
+        if not self._is_running and not self._is_end_planned:
+            self._is_end_planned = True
+            self._call_soon(self._end_outside)
+
+    def _end_outside(self) -> None:
+        self._is_end_planned = False
+        self.run(lambda: None)
+
+    def _end(self) -> None:
+        try:
+            self.on_turn_end()
+        except Exception as fault:  # noqa: BLE001 - staged bytes whose fate is unknown: nothing can be answered any more
+            self._on_broken_invariant(fault)
+        while self._unwritten:
+            unwritten, self._unwritten = self._unwritten, []
+            for connection in unwritten:
+                connection.flush()

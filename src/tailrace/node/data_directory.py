@@ -1,0 +1,81 @@
+"""A node's data directory: one node at a time, and always the same one.
+
+`.lock` is held while the node runs. `meta.properties` says which cluster and node the data belong to; a node that is
+told to be another one refuses to start.
+"""
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.storage.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from tailrace.storage.files import FileSystem
+
+_LOCK = ".lock"
+
+
+class DirectoryLock:
+    """Holds the data directory for this process; the operating system lets go of it when the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directory if need be and take it. Raises KafkaError if another node has it."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as fault:
+            raise StorageError(f"cannot use {directory}: {fault.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(self._file, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._file)
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{directory} is in use by another node (process {owner}); stop it or choose another --data-dir",
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"{os.getpid()}\n".encode("ascii"))
+
+    def release(self) -> None:
+        """Let another node have the directory."""
+        os.close(self._file)
+
+    def __enter__(self) -> "DirectoryLock":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
+    """Whose directory this is; a new one is given an identity. Raises KafkaError if it is another node's."""
+    known = read_meta_properties(files, directory)
+    if known is not None and known.node_id != node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{directory} belongs to node {known.node_id}, not to node {node_id}:"
+            f" set node.id={known.node_id} or choose another --data-dir",
+        )
+    if known is not None and known.directory_id is not None:
+        return known
+    identity = MetaProperties(
+        cluster_id=known.cluster_id if known is not None else format_topic_id(_random_id()),
+        node_id=node_id,
+        directory_id=_random_id(),
+    )
+    write_meta_properties(files, directory, identity)
+    return identity
+
+
+def _random_id() -> TopicId:
+    """16 random bytes whose text form does not start with a dash: command lines would take it for an option."""
+    while True:
+        candidate = TopicId(secrets.token_bytes(16))
+        if not format_topic_id(candidate).startswith("-"):
+            return candidate

@@ -1,0 +1,111 @@
+"""`server.ports.Disk` with one thread per log directory: what must be durable is flushed in groups.
+
+One round of flushes runs at a time. Every log that is asked for meanwhile goes into the next round, so the slower the
+disk, the larger the groups. A round starts at the end of the event loop's current pass: all connections that were
+readable at once share it.
+
+A flush that fails is never tried again: after a failed fsync the kernel may have dropped the pages it could not write,
+and a second fsync would succeed without them. The node stops instead.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from tailrace.model.errors import KafkaError
+from tailrace.storage import FlushTicket, Log
+
+OnDone = Callable[[], None]
+Post = Callable[[OnDone], object]
+
+
+_Round = list[tuple[Log, FlushTicket, list[OnDone]]]
+
+
+class FlushThread:
+    """Flushes the logs of one directory.
+
+    `call_soon` runs a callback on the event loop after the current one, `post` does so from another thread;
+    `on_failure` gets the error of a failed flush, on the event loop.
+    """
+
+    def __init__(
+        self, *, directory: str, call_soon: Post, post: Post, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._call_soon = call_soon
+        self._post = post
+        self._on_failure = on_failure
+        self._waiting: dict[Log, list[OnDone]] = {}
+        self._is_round_planned = False
+        self._on_idle: OnDone | None = None
+        self._rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"flush {directory}", daemon=True)
+        self._thread.start()
+        self.rounds_done = 0
+        self.flushes_done = 0
+
+    def flush(self, log: Log, on_done: OnDone) -> None:
+        self._waiting.setdefault(log, []).append(on_done)
+        if not self._is_round_planned:
+            self._is_round_planned = True
+            self._call_soon(self._start_round)
+
+    def when_idle(self, callback: OnDone) -> None:
+        """Call `callback` once, as soon as nothing waits for a flush; perhaps at once."""
+        if self._is_round_planned:
+            self._on_idle = callback
+        else:
+            callback()
+
+    def stop(self) -> None:
+        """End the thread, after the round that runs."""
+        self._rounds.put(None)
+        self._thread.join()
+
+    def _start_round(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        if waiting:
+            try:
+                self._rounds.put([(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items()])
+            except KafkaError as fault:
+                self._on_failure(fault)
+            return
+        self._is_round_planned = False
+        if self._on_idle is not None:
+            callback, self._on_idle = self._on_idle, None
+            callback()
+
+    def _work(self) -> None:
+        while (flushes := self._rounds.get()) is not None:
+            try:
+                for _, ticket, _ in flushes:
+                    ticket.sync()
+            except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
+                self._post(lambda fault=fault: self._on_failure(fault))  # type: ignore[misc]
+                return
+            self._post(lambda done=flushes: self._finish_round(done))  # type: ignore[misc]
+
+    def _finish_round(self, flushes: _Round) -> None:
+        self.rounds_done += 1
+        self.flushes_done += len(flushes)
+        faults: list[Exception] = []
+        for log, ticket, callbacks in flushes:
+            log.finish_flush(ticket)
+            for callback in callbacks:
+                try:
+                    callback()
+                except Exception as fault:  # noqa: BLE001 - raised below: the others must learn that their bytes are safe
+                    faults.append(fault)
+        self._start_round()
+        if faults:
+            raise faults[0]
+
+
+class PageCache:
+    """`server.ports.Disk` for `log.durability=page-cache`: what the kernel has taken counts as written."""
+
+    def __init__(self, *, call_soon: Post) -> None:
+        self._call_soon = call_soon
+
+    def flush(self, log: Log, on_done: OnDone) -> None:
+        self._call_soon(on_done)

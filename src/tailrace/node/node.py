@@ -1,0 +1,282 @@
+"""One node: builds every part, starts them in order, stops them in the reverse order.
+
+Start: the data directory is locked and its identity read; the metadata log is replayed; the broker registers and opens
+its partitions; it is unfenced; only then are connections accepted. Stop: connections go first, then whoever waits is
+told, then what is under way is flushed, and last the logs are closed and the clean stop is written down.
+"""
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.metadata.commands import BrokerRegistered, ControllerCommand, RegisterBroker, UnfenceBroker
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import Endpoint as BrokerEndpoint
+from tailrace.metadata.topic_creation import TopicRules
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.net.buffers import BufferPool
+from tailrace.net.inbound import InboundConnection
+from tailrace.net.listener import Listener
+from tailrace.net.turns import Turns
+from tailrace.node.clock import LoopClock
+from tailrace.node.config import Endpoint, NodeConfig, is_loopback_host, is_wildcard_host
+from tailrace.node.data_directory import DirectoryLock, claim_identity
+from tailrace.node.flush_thread import FlushThread, PageCache
+from tailrace.node.handlers import Services, build_handlers
+from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.dispatch import Dispatcher
+from tailrace.server.hosts.controller import ControllerHost
+from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.storage import OsFiles
+
+_logger = logging.getLogger("tailrace.node")
+
+_LAST_FLUSH_SECONDS = 30.0
+
+OnFatal = Callable[[BaseException], None]
+
+
+class Node:
+    """A broker and controller in this process. `start` once, then `stop` once; both on one running event loop.
+
+    `on_fatal` is told of a broken invariant or a disk that failed: nothing this node says is right any more.
+    """
+
+    def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, max_open_files: int = 4096) -> None:
+        self._config = config
+        self._on_fatal = on_fatal
+        self._files = OsFiles(max_open_files=max_open_files)
+        self._directory = str(config.data_directory)
+        self._broker_id = BrokerId(config.node_id)
+        self._listeners: list[Listener] = []
+
+    async def start(self) -> None:
+        """Serve requests from when this returns. Raises KafkaError or OSError; nothing is left behind then."""
+        self._loop = asyncio.get_running_loop()
+        self._lock = DirectoryLock(self._config.data_directory)
+        try:
+            await self._start_locked()
+        except BaseException:
+            for listener in self._listeners:
+                await listener.stop()
+            self._lock.release()
+            raise
+
+    @property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """Where clients find this node, one address per listener, with the ports that were really taken."""
+        told = {endpoint.name: endpoint for endpoint in self._config.advertised_listeners}
+        return tuple(
+            told.get(listener.name) or Endpoint(name=listener.name, host=_host_for_clients(host), port=port)
+            for listener, (host, port) in ((listener, listener.addresses[0]) for listener in self._listeners)
+        )
+
+    async def _start_locked(self) -> None:
+        config, files, directory = self._config, self._files, self._directory
+        self._identity = claim_identity(files, directory, node_id=config.node_id)
+        self._turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal)
+        self._clock = LoopClock(self._loop, self._turns)
+        self._bind()
+        self._flush_thread = FlushThread(
+            directory=directory,
+            call_soon=self._loop.call_soon,
+            post=lambda callback: self._loop.call_soon_threadsafe(self._turns.run, callback),
+            on_failure=self._on_fatal,
+        )
+        try:
+            await self._start_services()
+        except BaseException:
+            self._flush_thread.stop()
+            raise
+
+    def _bind(self) -> None:
+        """Take the ports first: what clients are told depends on them. Nobody can connect before they are started."""
+        pool = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
+        for endpoint in self._config.listeners:
+            listener = Listener(
+                name=endpoint.name,
+                turns=self._turns,
+                on_frame=_refuse,
+                pool=pool,
+                limits=self._config.listener_limits,
+            )
+            listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
+            self._listeners.append(listener)
+
+    async def _start_services(self) -> None:
+        config, clock = self._config, self._clock
+        self._start_controller_parts()
+        self._partitions = PartitionTable(
+            LogDirectory(self._directory, files=self._files, flush_on_roll=config.is_flushed),
+            broker_id=self._broker_id,
+            disk=self._flush_thread if config.is_flushed else PageCache(call_soon=clock.call_soon),
+            clock=clock,
+            is_flushed=config.is_flushed,
+            leaders=ImageLeaders(self._controller),
+        )
+        self._partitions.open()
+        self._turns.on_turn_end = self._partitions.write_staged
+        await self._controller_ready()
+        registration = await self._register()
+        self._applier = MetadataApplier(
+            partitions=self._partitions, broker_id=self._broker_id, topic_defaults=config.topic_defaults
+        )
+        self._applier.load(self._controller.image)
+        group_config = _group_config(config)
+        self._coordinators = GroupCoordinators(
+            broker_id=self._broker_id,
+            find_partition=self._partitions.find,
+            config=group_config,
+            new_member_id=lambda prefix: f"{prefix}-{uuid.uuid4()}",
+            clock=clock,
+        )
+        self._controller.on_image(self._applier.on_image)
+        self._controller.on_image(self._coordinators.on_image)
+        services = Services(
+            config=config,
+            cluster_id=self._identity.cluster_id,
+            clock=clock,
+            controller=self._controller,
+            partitions=self._partitions,
+            coordinators=self._coordinators,
+            groups=group_config,
+        )
+        self._dispatcher = Dispatcher(
+            build_handlers(services),
+            write_staged=self._partitions.write_staged,
+            on_broken_invariant=self._on_fatal,
+        )
+        await self._ask_controller(UnfenceBroker(broker_id=self._broker_id, broker_epoch=registration.broker_epoch))
+        self._upkeep = Upkeep(self._partitions, clock=clock, config=_upkeep_config(config))
+        self._upkeep.start()
+        self._turns.on_turn_end = self._dispatcher.on_turn_end
+        for listener in self._listeners:
+            listener.on_frame = self._dispatcher.on_frame
+            await listener.start()
+
+    def _start_controller_parts(self) -> None:
+        config = self._config
+        metadata_directory = MetadataDirectory(self._directory, files=self._files)
+        rules = TopicRules(
+            num_partitions=config.integer("num.partitions"),
+            replication_factor=config.integer("default.replication.factor"),
+            config=config.topic_defaults,
+            max_partitions_per_topic=config.integer("max.partitions.per.topic"),
+            max_partitions_per_broker=config.integer("max.partitions.per.node"),
+        )
+        self._controller = ControllerHost(
+            ControllerMachine(random_bytes=secrets.token_bytes, topic_rules=rules),
+            log=metadata_directory.open_log(now_ms=self._clock.now_ms()),
+            disk=self._flush_thread,
+            clock=self._clock,
+            node_id=self._broker_id,
+            directory=metadata_directory,
+        )
+
+    async def _controller_ready(self) -> None:
+        ready = self._loop.create_future()
+        self._controller.start(lambda: ready.set_result(None))
+        await ready
+
+    async def _register(self) -> BrokerRegistered:
+        answer = await self._ask_controller(
+            RegisterBroker(
+                broker_id=self._broker_id,
+                incarnation_id=secrets.token_bytes(16),
+                endpoints=tuple(
+                    BrokerEndpoint(listener_name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                    for endpoint in self.advertised
+                ),
+                rack=self._config.rack,
+                log_directories=(self._identity.directory_id,) if self._identity.directory_id is not None else (),
+            )
+        )
+        assert isinstance(answer, BrokerRegistered)
+        return answer
+
+    async def _ask_controller(self, command: ControllerCommand) -> object:
+        """The controller's answer. Raises KafkaError if it refuses."""
+        answered: asyncio.Future[object] = self._loop.create_future()
+        self._turns.run(lambda: self._controller.submit(command, answered.set_result))
+        answer = await answered
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    async def stop(self) -> None:
+        """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns."""
+        for listener in self._listeners:
+            listener.stop_accepting()
+        self._upkeep.stop()
+        self._turns.run(self._coordinators.close)
+        for listener in self._listeners:
+            await listener.stop()
+        await self._last_flush()
+        self._flush_thread.stop()
+        self._partitions.close()
+        self._controller.close()
+        self._lock.release()
+        _logger.info("event=node-stopped node=%d", self._broker_id)
+
+    async def _last_flush(self) -> None:
+        idle = self._loop.create_future()
+        self._flush_thread.when_idle(lambda: idle.set_result(None))
+        try:
+            await asyncio.wait_for(idle, _LAST_FLUSH_SECONDS)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self._directory} could not be flushed within {_LAST_FLUSH_SECONDS:.0f} s; stopped without it",
+            ) from None
+
+
+def _refuse(connection: InboundConnection, slot: int, frame: memoryview) -> None:
+    raise AssertionError("a connection was accepted before the node was ready")
+
+
+def _hosts_to_bind(host: str) -> list[str]:
+    """A loopback address means both loopbacks, a wildcard both wildcards: clients try either."""
+    if host in ("localhost", "127.0.0.1"):
+        return ["127.0.0.1", "::1"]
+    if host == "::1":
+        return ["::1", "127.0.0.1"]
+    if is_wildcard_host(host):
+        return ["0.0.0.0", "::"]
+    return [host]
+
+
+def _host_for_clients(bound: str) -> str:
+    return "127.0.0.1" if is_loopback_host(bound) and bound != "::1" else bound
+
+
+def _group_config(config: NodeConfig) -> GroupConfig:
+    return GroupConfig(
+        group_initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+        group_min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+        group_max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+        group_max_size=config.integer("group.max.size"),
+        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
+        offsets_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+        offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
+        offsets_topic_replication_factor=config.integer("offsets.topic.replication.factor"),
+        offsets_topic_segment_bytes=config.integer("offsets.topic.segment.bytes"),
+    )
+
+
+def _upkeep_config(config: NodeConfig) -> UpkeepConfig:
+    return UpkeepConfig(
+        log_retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
+        replica_high_watermark_checkpoint_interval_ms=config.integer("replica.high.watermark.checkpoint.interval.ms"),
+        log_flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
+        log_flush_start_offset_checkpoint_interval_ms=config.integer("log.flush.start.offset.checkpoint.interval.ms"),
+        producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
+        producer_id_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),
+    )

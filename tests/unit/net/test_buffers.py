@@ -1,0 +1,76 @@
+"""The pool of receive buffers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.net.buffers import SMALLEST, BufferPool, size_class
+
+
+@given(st.integers(min_value=0, max_value=100 << 20))
+def test_a_buffer_holds_what_was_asked_for_and_less_than_twice_as_much(size: int) -> None:
+    assert size <= size_class(size) < max(2 * size, SMALLEST + 1)
+
+
+def test_a_returned_buffer_is_used_again() -> None:
+    pool = BufferPool()
+    first = pool.draw()
+    assert first is not None
+    pool.give_back(first)
+    assert pool.draw() is first
+    assert len(first) == SMALLEST
+
+
+def test_a_buffer_with_a_view_is_never_used_again() -> None:
+    pool = BufferPool(poison=True)
+    first = pool.draw()
+    assert first is not None
+    first[:5] = b"alive"
+    view = memoryview(first)[:5]
+    pool.give_back(first)
+    assert pool.draw() is not first
+    assert view == b"alive"
+
+
+def test_a_returned_buffer_is_poisoned_in_debug_mode() -> None:
+    pool = BufferPool(poison=True)
+    buffer = pool.draw()
+    assert buffer is not None
+    buffer[:] = bytes(len(buffer))
+    pool.give_back(buffer)
+    again = pool.draw()
+    assert again is buffer
+    assert set(again) == {0xDB}
+
+
+def test_large_buffers_but_one_stay_within_the_limit_and_small_ones_are_always_given() -> None:
+    pool = BufferPool(limit_bytes=1 << 20)
+    large, beyond = pool.draw(1 << 20), pool.draw(1 << 20)
+    assert large is not None
+    assert beyond is not None
+    assert pool.draw(128 << 10) is None
+    assert pool.draw() is not None
+    pool.give_back(beyond)
+    assert pool.draw(128 << 10) is not None
+
+
+def test_whoever_waits_for_memory_is_called_once_when_there_is_some() -> None:
+    pool = BufferPool(limit_bytes=1 << 20)
+    large = pool.draw(1 << 20)
+    assert large is not None
+    calls: list[str] = []
+    pool.when_free(lambda: calls.append("now"))
+    assert calls == []
+    pool.give_back(large)
+    assert calls == ["now"]
+    pool.give_back(pool.draw() or bytearray())
+    assert calls == ["now"]
+
+
+def test_only_so_much_is_kept_while_nobody_needs_it() -> None:
+    pool = BufferPool(keep_bytes=3 * SMALLEST)
+    drawn = [pool.draw() for _ in range(10)]
+    for buffer in drawn:
+        assert buffer is not None
+        pool.give_back(buffer)
+    assert pool.kept_bytes == 3 * SMALLEST
+    assert pool.in_use_bytes == 0

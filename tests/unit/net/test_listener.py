@@ -1,0 +1,524 @@
+"""The listener against real sockets: what honest clients get, and what the others cannot do to them."""
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from tailrace.net.buffers import BufferPool
+from tailrace.net.inbound import InboundConnection
+from tailrace.net.limits import ListenerLimits
+from tailrace.net.listener import Listener, OnFrame
+from tailrace.net.turns import Turns
+
+Scenario = Callable[[], Awaitable[None]]
+Run = Callable[[Scenario], None]
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a scenario on each kind of event loop."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run_scenario(scenario: Scenario) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(scenario(), 20))
+
+    return run_scenario
+
+
+class Server:
+    """A listener and what happened to it."""
+
+    def __init__(self, listener: Listener, port: int) -> None:
+        self.listener = listener
+        self.port = port
+
+    async def connect(self) -> "Client":
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
+        return Client(reader, writer)
+
+    @property
+    def connections(self) -> tuple[InboundConnection, ...]:
+        return tuple(self.listener._connections)
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> bytes:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(length)
+
+    async def ask(self, data: bytes) -> bytes:
+        self.send(data)
+        return await self.receive()
+
+    async def is_closed_by_server(self) -> bool:
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def frame(number: int, *, api_key: int = METADATA, size: int = 12) -> bytes:
+    """A frame of `size` bytes that carries a number where Kafka has the correlation id."""
+    body = struct.pack(">hhi", api_key, 0, number).ljust(size, b"x")
+    return struct.pack(">i", len(body)) + body
+
+
+def number_of(body: bytes | memoryview) -> int:
+    return int(struct.unpack_from(">i", body, 4)[0])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Give the loop turns until the condition holds; the scenario's own limit of time ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110 - the conditions are about the state of sockets, which sets no event
+        await asyncio.sleep(0)
+
+
+def echo(connection: InboundConnection, slot: int, body: memoryview) -> None:
+    connection.answer(slot, [bytes(body)])
+
+
+@asynccontextmanager
+async def serving(on_frame: OnFrame = echo, memory_bytes: int = 256 << 20, **limits: int) -> AsyncIterator[Server]:
+    def stop_on_broken_invariant(fault: BaseException) -> None:
+        raise fault
+
+    turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant)
+    listener = Listener(
+        name="TEST",
+        turns=turns,
+        on_frame=on_frame,
+        pool=BufferPool(limit_bytes=memory_bytes, poison=True),
+        limits=replace(ListenerLimits(), **limits),
+    )
+    port = listener.bind(["127.0.0.1"], 0)
+    await listener.start()
+    try:
+        yield Server(listener, port)
+    finally:
+        await listener.stop()
+        assert listener.counts.open == 0
+        assert listener.pool.in_use_bytes == 0, "every receive buffer has been given back"
+
+
+def test_pipelined_requests_are_answered_in_order(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            client.send(b"".join(frame(n, size=8 + n % 50) for n in range(5_000)))
+            assert [number_of(await client.receive()) for _ in range(5_000)] == list(range(5_000))
+            client.close()
+
+    run(scenario)
+
+
+def test_answers_given_out_of_order_leave_in_order(run: Run) -> None:
+    async def scenario() -> None:
+        parked: list[tuple[InboundConnection, int, bytes]] = []
+
+        def park(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            parked.append((connection, slot, bytes(body)))
+            if len(parked) == 20:
+                random.Random(7).shuffle(parked)
+                for each, its_slot, its_body in parked:
+                    each.answer(its_slot, [its_body] if number_of(its_body) % 5 else None)
+
+        async with serving(park) as server:
+            client = await server.connect()
+            client.send(b"".join(frame(n) for n in range(20)))
+            expected = [n for n in range(20) if n % 5]
+            assert [number_of(await client.receive()) for _ in expected] == expected
+            client.close()
+
+    run(scenario)
+
+
+def test_frames_arrive_whole_however_they_are_cut(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            dice = random.Random(1)
+            sent = [frame(n, size=dice.choice((8, 9, 100, 70_000, 300_000)), api_key=PRODUCE) for n in range(60)]
+            stream = b"".join(sent)
+
+            async def drip() -> None:
+                position = 0
+                while position < len(stream):
+                    step = dice.choice((1, 3, 5, 4_000, 65_536, 200_000))
+                    client.send(stream[position : position + step])
+                    position += step
+                    await client.writer.drain()
+                    await asyncio.sleep(0)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(drip())
+                for each in sent:
+                    assert await client.receive() == each[4:]
+            client.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(struct.pack(">i", -1), id="negative length"),
+        pytest.param(struct.pack(">i", 0), id="length zero"),
+        pytest.param(struct.pack(">i", 7) + b"1234567", id="shorter than a header"),
+        pytest.param(struct.pack(">i", 2**31 - 1), id="2 GiB"),
+        pytest.param(struct.pack(">ih", 5 << 20, METADATA), id="too large for this API"),
+        pytest.param(struct.pack(">ih", 17 << 20, PRODUCE), id="too large for Produce"),
+        pytest.param(struct.pack(">ih", 65 << 20, FETCH), id="too large for Fetch"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS hello"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", id="HTTP"),
+    ],
+)
+def test_a_bad_length_closes_the_connection_and_no_other(run: Run, bad: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            honest, hostile = await server.connect(), await server.connect()
+            await honest.ask(frame(1))
+            hostile.send(frame(5) + bad)
+            assert number_of(await hostile.receive()) == 5, "what came before is answered"
+            assert await hostile.is_closed_by_server()
+            assert number_of(await honest.ask(frame(2))) == 2
+            assert server.listener.pool.in_use_bytes == 0, "nothing was reserved for what was announced"
+            honest.close()
+            hostile.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("api_key", "size"), [(PRODUCE, 16 << 20), (METADATA, 4 << 20), (FETCH, 20 << 20)])
+def test_the_largest_legal_frame_passes(run: Run, api_key: int, size: int) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            for n in range(2):
+                assert len(await client.ask(frame(n, api_key=api_key, size=size))) == size
+            client.close()
+
+    run(scenario)
+
+
+def test_only_clients_on_this_machine_may_send_large_fetches() -> None:
+    limits = ListenerLimits()
+    assert limits.frame_limit(FETCH, is_trusted=True) == 64 << 20
+    assert limits.frame_limit(FETCH, is_trusted=False) == 4 << 20
+
+
+def test_an_announced_frame_takes_memory_only_as_it_arrives(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            client.send(struct.pack(">ihhi", 16 << 20, PRODUCE, 0, 1) + bytes(1000))
+            await client.writer.drain()
+            await until(lambda: server.listener.pool.in_use_bytes)
+            assert server.listener.pool.in_use_bytes == 64 << 10
+            client.close()
+
+    run(scenario)
+
+
+def test_large_frames_that_do_not_fit_into_memory_together_wait_for_each_other(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(memory_bytes=1 << 20) as server:
+            clients = [await server.connect() for _ in range(10)]
+            whole = frame(3, api_key=PRODUCE, size=1 << 20)
+            for portion in (whole[:200_000], whole[200_000:]):
+                for client in clients:
+                    client.send(portion)
+            for client in clients:
+                assert len(await client.receive()) == 1 << 20
+                client.close()
+
+    run(scenario)
+
+
+def test_random_bytes_never_hurt_an_honest_client(run: Run) -> None:
+    async def scenario() -> None:
+        dice = random.Random(20261120)
+
+        async def attack(server: Server) -> None:
+            client = await server.connect()
+            client.send(dice.randbytes(dice.randrange(1, 4_000)))
+            if dice.random() < 0.5:
+                client.writer.write_eof()
+            while await client.reader.read(65_536):
+                if dice.random() < 0.3:
+                    break
+            client.close()
+
+        async with serving() as server:
+            honest = await server.connect()
+            async with asyncio.TaskGroup() as group:
+                attacks = [group.create_task(attack(server)) for _ in range(100)]
+                for n in range(300):
+                    assert number_of(await honest.ask(frame(n))) == n
+                    await asyncio.sleep(0)
+                for task in attacks:  # those whose bytes pass for the start of a frame wait for the rest of it
+                    task.cancel()
+            assert number_of(await honest.ask(frame(7))) == 7
+            honest.close()
+
+    run(scenario)
+
+
+def test_at_most_64_requests_of_a_connection_are_in_progress(run: Run) -> None:
+    async def scenario() -> None:
+        parked: list[tuple[InboundConnection, int]] = []
+
+        async with serving(lambda connection, slot, body: parked.append((connection, slot))) as server:
+            greedy, honest = await server.connect(), await server.connect()
+            greedy.send(b"".join(frame(n) for n in range(1_000)))
+            honest.send(frame(0))
+            await until(lambda: any(slot == 0 and connection is not parked[0][0] for connection, slot in parked))
+            assert max(slot for _, slot in parked) == 63
+
+            for _ in range(1_001):
+                await until(lambda: parked)
+                connection, slot = parked.pop(0)
+                connection.answer(slot, [b"done"])
+                assert len(parked) <= 65
+            for _ in range(1_000):
+                assert await greedy.receive() == b"done"
+            greedy.close()
+            honest.close()
+
+    run(scenario)
+
+
+def test_one_connection_cannot_take_more_than_its_share_of_a_turn(run: Run) -> None:
+    async def scenario() -> None:
+        order: list[str] = []
+        names: dict[InboundConnection, str] = {}
+
+        def note(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            order.append(names.setdefault(connection, "greedy" if number_of(body) >= 0 else "modest"))
+            connection.answer(slot, None)
+
+        async with serving(note) as server:
+            greedy, modest = await server.connect(), await server.connect()
+            greedy.send(b"".join(frame(n) for n in range(3_000)))
+            modest.send(frame(-1))
+            await until(lambda: len(order) >= 3_001)
+            assert order.index("modest") <= 2 * 64 + 1
+            greedy.close()
+            modest.close()
+
+    run(scenario)
+
+
+def test_an_answer_to_a_closed_connection_is_dropped(run: Run) -> None:
+    async def scenario() -> None:
+        parked: list[tuple[InboundConnection, int]] = []
+        closed: list[str] = []
+
+        def park(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            connection.on_close(lambda: closed.append("told"))
+            parked.append((connection, slot))
+
+        async with serving(park) as server:
+            client = await server.connect()
+            client.send(frame(0) + frame(1))
+            await until(lambda: len(parked) >= 2)
+            client.close()
+            await until(lambda: len(closed) >= 2)
+            for connection, slot in parked:
+                assert not connection.is_open
+                connection.answer(slot, [b"too late"])
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_is_cut_off(run: Run) -> None:
+    async def scenario() -> None:
+        answer = bytes(1 << 20)
+
+        def answer_much(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            connection.answer(slot, [answer])
+
+        async with serving(answer_much, unsent_bytes=8 << 20) as server:
+            slow, honest = await server.connect(), await server.connect()
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for n in range(60):
+                slow.send(frame(n))
+                await honest.ask(frame(n))
+            await until(
+                lambda: server.listener.counts.open < 2 or any(each.unsent_bytes for each in server.connections)
+            )
+            stuck = next((each for each in server.connections if each.unsent_bytes), None)
+            if stuck is not None:
+                assert stuck.unsent_bytes <= (8 << 20) + (64 << 20)
+                stuck.check_time(0)
+                stuck.check_time(61_000)
+                assert not stuck.is_open, "no progress for 60 s"
+            assert len(await honest.ask(frame(1))) == len(answer)
+            slow.close()
+            honest.close()
+
+    run(scenario)
+
+
+def test_an_idle_connection_is_closed_after_its_time_and_an_active_one_is_not(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            await client.ask(frame(1))
+            (connection,) = server.connections
+            connection.check_time(0)
+            connection.check_time(599_000)
+            await client.ask(frame(2))
+            connection.check_time(600_500)
+            connection.check_time(601_000)
+            connection.check_time(1_200_000)
+            assert connection.is_open
+            connection.check_time(1_202_000)
+            assert not connection.is_open
+            assert await client.is_closed_by_server()
+            client.close()
+
+    run(scenario)
+
+
+def test_a_request_that_waits_for_its_answer_is_not_idle(run: Run) -> None:
+    async def scenario() -> None:
+        parked: list[int] = []
+        async with serving(lambda connection, slot, body: parked.append(slot)) as server:
+            client = await server.connect()
+            client.send(frame(1))
+            await until(lambda: parked)
+            (connection,) = server.connections
+            for now_ms in (0, 700_000, 1_400_000):
+                connection.check_time(now_ms)
+            assert connection.is_open
+            client.close()
+
+    run(scenario)
+
+
+def test_a_frame_that_drips_is_cut_off_after_30_seconds(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            (connection,) = await _connections(server, 1)
+            client.send(frame(1)[:5])
+            await until(lambda: connection._end > 0)
+            for second in range(31):
+                connection.check_time(second * 1000)
+            assert connection.is_open
+            connection.check_time(31_000)
+            assert not connection.is_open
+            assert await client.is_closed_by_server()
+            client.close()
+
+    run(scenario)
+
+
+def test_frames_that_follow_each_other_closely_are_not_one_slow_frame(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            (connection,) = await _connections(server, 1)
+            rest = b""
+            for second in range(90):
+                whole = frame(second)
+                client.send(rest + whole[:5])
+                rest = whole[5:]
+                if second:
+                    await client.receive()
+                await until(lambda: connection._end > 0)
+                connection.check_time(second * 1000)
+            assert connection.is_open
+            client.close()
+
+    run(scenario)
+
+
+def test_no_more_connections_than_the_limit(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(max_connections=3) as server:
+            clients = [await server.connect() for _ in range(3)]
+            for client in clients:
+                await client.ask(frame(1))
+            extra = await server.connect()
+            assert await extra.is_closed_by_server()
+            extra.close()
+            clients.pop().close()
+            await until(lambda: server.listener.counts.open < 3)
+            again = await server.connect()
+            assert number_of(await again.ask(frame(9))) == 9
+            for client in (*clients, again):
+                client.close()
+
+    run(scenario)
+
+
+def test_a_limit_per_address_does_not_bind_this_machine(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(max_connections_per_ip=1) as server:
+            clients = [await server.connect() for _ in range(3)]
+            for client in clients:
+                await client.ask(frame(1))
+                client.close()
+
+    run(scenario)
+
+
+def test_a_view_that_outlives_its_turn_keeps_its_bytes(run: Run) -> None:
+    async def scenario() -> None:
+        kept: list[memoryview] = []
+
+        def keep(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            kept.append(body)
+            connection.answer(slot, [b"kept"])
+
+        async with serving(keep) as server:
+            client = await server.connect()
+            for n in range(200):
+                assert await client.ask(frame(n, size=8 + 997 * n % 5_000)) == b"kept"
+            assert [number_of(body) for body in kept] == list(range(200))
+            assert all(bytes(body[8:]).strip(b"x") == b"" for body in kept)
+            client.close()
+
+    run(scenario)
+
+
+def test_both_loopbacks_share_the_port(run: Run) -> None:
+    async def scenario() -> None:
+        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=pytest.fail)
+        listener = Listener(name="TEST", turns=turns, on_frame=echo)
+        port = listener.bind(["127.0.0.1", "::1"], 0)
+        await listener.start()
+        assert {bound for _, bound in listener.addresses} == {port}
+        for host, _ in listener.addresses:
+            reader, writer = await asyncio.open_connection(host, port)
+            client = Client(reader, writer)
+            assert number_of(await client.ask(frame(3))) == 3
+            client.close()
+        await listener.stop()
+
+    run(scenario)
+
+
+async def _connections(server: Server, count: int) -> tuple[InboundConnection, ...]:
+    await until(lambda: len(server.connections) >= count)
+    return server.connections

@@ -1,0 +1,108 @@
+"""Turns: work, then the write, then the answers."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.net.audit import RateLimitedLog
+from tailrace.net.turns import Turns
+
+
+class Recorder:
+    """A loop that runs nothing by itself, and a connection that notes when it is flushed."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.soon: list[Callable[[], None]] = []
+        self.broken: list[BaseException] = []
+        self.turns = Turns(
+            call_soon=self.soon.append,
+            on_turn_end=lambda: self.events.append("write"),
+            on_broken_invariant=self.broken.append,
+        )
+
+    def flush(self) -> None:
+        self.events.append("flush")
+
+    def work(self) -> None:
+        self.events.append("work")
+        self.turns.flush_at_end(self)
+
+
+def test_answers_leave_after_what_they_speak_of_is_written() -> None:
+    recorder = Recorder()
+    recorder.turns.run(recorder.work)
+    assert recorder.events == ["work", "write", "flush"]
+
+
+def test_an_answer_that_the_write_itself_causes_leaves_in_the_same_turn() -> None:
+    recorder = Recorder()
+    recorder.turns.on_turn_end = lambda: recorder.turns.flush_at_end(recorder)
+    recorder.turns.run(lambda: None)
+    assert recorder.events == ["flush"]
+    assert recorder.soon == []
+
+
+def test_work_within_work_is_one_turn() -> None:
+    recorder = Recorder()
+    recorder.turns.run(lambda: recorder.turns.run(recorder.work))
+    assert recorder.events == ["work", "write", "flush"]
+
+
+def test_answers_outside_a_turn_are_gathered_and_leave_soon() -> None:
+    recorder = Recorder()
+    recorder.turns.flush_at_end(recorder)
+    recorder.turns.flush_at_end(recorder)
+    assert recorder.events == []
+    assert len(recorder.soon) == 1
+    recorder.soon.pop()()
+    assert recorder.events == ["write", "flush", "flush"]
+
+
+def test_work_that_fails_is_logged_and_the_turn_still_ends(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+
+    def fail() -> None:
+        recorder.work()
+        raise ZeroDivisionError
+
+    recorder.turns.run(fail)
+    assert recorder.events == ["work", "write", "flush"]
+    assert "ZeroDivisionError" in caplog.text
+    recorder.turns.run(recorder.work)
+    assert recorder.events[3:] == ["work", "write", "flush"]
+    assert recorder.broken == []
+
+
+def test_a_failed_assertion_is_a_broken_invariant() -> None:
+    recorder = Recorder()
+
+    def break_it() -> None:
+        raise AssertionError("two leaders")
+
+    recorder.turns.run(break_it)
+    assert [str(fault) for fault in recorder.broken] == ["two leaders"]
+
+
+def test_a_write_that_fails_is_a_broken_invariant() -> None:
+    recorder = Recorder()
+
+    def fail() -> None:
+        raise OSError("no such disk")
+
+    recorder.turns.on_turn_end = fail
+    recorder.turns.run(lambda: None)
+    assert [str(fault) for fault in recorder.broken] == ["no such disk"]
+
+
+def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    import logging
+
+    now_ms = [0]
+    log = RateLimitedLog(logging.getLogger("test"), monotonic_ms=lambda: now_ms[0], lines=3, window_ms=1_000)
+    for number in range(100):
+        log.warning("line %d" % number)  # noqa: G002, UP031 - this log takes whole lines
+    assert [record.getMessage() for record in caplog.records] == ["line 0", "line 1", "line 2"]
+    now_ms[0] = 1_000
+    log.warning("next")
+    assert [record.getMessage() for record in caplog.records[3:]] == ["event=log-lines-left-out count=97", "next"]

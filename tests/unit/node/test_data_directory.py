@@ -1,0 +1,47 @@
+"""A data directory belongs to one node, and to one process at a time."""
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import parse_topic_id
+from tailrace.node.data_directory import DirectoryLock, claim_identity
+from tailrace.storage import OsFiles
+
+
+def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
+    with DirectoryLock(tmp_path / "data"), pytest.raises(KafkaError, match="is in use by another node"):
+        DirectoryLock(tmp_path / "data")
+
+
+def test_a_directory_is_free_again_when_its_node_has_stopped(tmp_path: Path) -> None:
+    DirectoryLock(tmp_path).release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(KafkaError, match="cannot use .*file"):
+        DirectoryLock(tmp_path / "file")
+
+
+def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
+    first = claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    assert len(parse_topic_id(first.cluster_id)) == 16
+    assert first.directory_id is not None
+    assert claim_identity(OsFiles(), str(tmp_path), node_id=4) == first
+    assert "version=1" in (tmp_path / "meta.properties").read_text().splitlines()
+
+
+def test_another_nodes_directory_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    with pytest.raises(KafkaError, match=r"belongs to node 4, not to node 5: set node\.id=4"):
+        claim_identity(OsFiles(), str(tmp_path), node_id=5)
+
+
+def test_a_directory_that_kafka_formatted_keeps_its_cluster(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("#\nversion=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=1\n")
+    identity = claim_identity(OsFiles(), str(tmp_path), node_id=1)
+    assert identity.cluster_id == "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert identity.directory_id is not None

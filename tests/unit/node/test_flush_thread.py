@@ -1,0 +1,160 @@
+"""Group flushes on a real thread and a real file system."""
+
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.node.flush_thread import FlushThread, PageCache
+from tailrace.protocol.records.batch import read_header
+from tailrace.protocol.records.record import BatchBuilder
+from tailrace.storage import AppendBatch, FlushTicket, Log, OsFiles
+
+Callback = Callable[[], None]
+
+
+class Loop:
+    """An event loop that runs what it is given, one at a time, when the test says so."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callback] = queue.SimpleQueue()
+
+    def call(self, callback: Callback) -> None:
+        self._calls.put(callback)
+
+    def run_until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            self._calls.get(timeout=20)()
+
+
+class Node:
+    """A flush thread with its loop and what it reported."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.failures: list[BaseException] = []
+        self.thread = FlushThread(
+            directory="test", call_soon=self.loop.call, post=self.loop.call, on_failure=self.failures.append
+        )
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node()
+    yield node
+    node.thread.stop()
+
+
+def open_log(directory: Path) -> Log:
+    directory.mkdir()
+    return Log.open(str(directory), files=OsFiles(), config=TopicConfig(), now_ms=0)
+
+
+def append(log: Log) -> None:
+    builder = BatchBuilder(base_offset=log.log_end_offset, leader_epoch=0)
+    builder.append(0, None, b"value")
+    batch = builder.build()
+    log.append((AppendBatch(batch, read_header(batch)),))
+
+
+def test_what_was_appended_is_flushed_when_the_callback_comes(node: Node, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    append(log)
+    seen: list[int] = []
+    node.thread.flush(log, lambda: seen.append(log.flushed_offset))
+    assert seen == [], "never inside the caller"
+    node.loop.run_until(lambda: seen)
+    assert seen == [1]
+
+
+def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: Node, tmp_path: Path) -> None:
+    logs = [open_log(tmp_path / f"a-{number}") for number in range(5)]
+    done: list[Log] = []
+    for log in logs:
+        append(log)
+        node.thread.flush(log, lambda log=log: done.append(log))  # type: ignore[misc]
+    node.loop.run_until(lambda: len(done) == 5)
+    assert done == logs
+    assert node.thread.rounds_done == 1
+
+
+def test_what_is_asked_while_a_round_runs_goes_into_the_next(node: Node, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    flushed: list[int] = []
+
+    def again() -> None:
+        flushed.append(log.flushed_offset)
+        if len(flushed) < 3:
+            append(log)
+            node.thread.flush(log, again)
+
+    append(log)
+    node.thread.flush(log, again)
+    node.loop.run_until(lambda: len(flushed) == 3)
+    assert flushed == [1, 2, 3]
+    assert node.thread.rounds_done == 3
+
+
+def test_a_flush_that_fails_is_reported_and_never_tried_again(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[FlushTicket] = []
+
+    def fail(ticket: FlushTicket) -> None:
+        tries.append(ticket)
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(FlushTicket, "sync", fail)
+    log = open_log(tmp_path / "a-0")
+    append(log)
+    called: list[str] = []
+    for _ in range(2):
+        node.thread.flush(log, lambda: called.append("safe"))
+    node.loop.run_until(lambda: node.failures)
+    assert called == []
+    assert len(tries) == 1
+    assert isinstance(node.failures[0], StorageError)
+
+
+def test_a_callback_that_fails_keeps_nobody_else_from_theirs(node: Node, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    append(log)
+    called: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    node.thread.flush(log, fail)
+    node.thread.flush(log, lambda: called.append("first round"))
+    with pytest.raises(ZeroDivisionError):
+        node.loop.run_until(lambda: False)
+    assert called == ["first round"]
+    append(log)
+    node.thread.flush(log, lambda: called.append("second round"))
+    node.loop.run_until(lambda: len(called) == 2)
+
+
+def test_idle_means_that_nothing_waits(node: Node, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    events: list[str] = []
+    node.thread.when_idle(lambda: events.append("idle"))
+    assert events == ["idle"]
+    append(log)
+    node.thread.flush(log, lambda: events.append("flushed"))
+    node.thread.when_idle(lambda: events.append("idle again"))
+    node.loop.run_until(lambda: len(events) == 3)
+    assert events == ["idle", "flushed", "idle again"]
+
+
+def test_the_page_cache_only_calls_back(tmp_path: Path) -> None:
+    loop = Loop()
+    log = open_log(tmp_path / "a-0")
+    append(log)
+    called: list[str] = []
+    PageCache(call_soon=loop.call).flush(log, lambda: called.append("written"))
+    assert called == []
+    loop.run_until(lambda: called)
+    assert log.flushed_offset == 0

@@ -1,0 +1,112 @@
+"""A node as a process: what it prints, what it imports, how it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def serving(directory: Path, *arguments: str, python: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, *python, "-m", "tailrace", "serve", "--data-dir", str(directory), *arguments]
+    node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory.parent)
+    try:
+        yield node
+    finally:
+        node.kill()
+        node.communicate()
+
+
+def ready_address(node: subprocess.Popen[str]) -> tuple[str, list[str]]:
+    assert node.stdout is not None
+    line = node.stdout.readline()
+    assert line.startswith("tailrace ready: "), line + node.communicate()[1]
+    address, *words = line.removeprefix("tailrace ready: ").split()
+    return address, words
+
+
+def fail_to_serve(directory: Path, *arguments: str) -> str:
+    """What a node that cannot start says."""
+    command = [sys.executable, "-m", "tailrace", "serve", "--data-dir", str(directory), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=directory.parent)
+    assert ended.returncode == 1, ended
+    assert ended.stdout == ""
+    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+    assert len(lines) == 1, ended.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
+        address, words = ready_address(node)
+        assert words == ["dev"]
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
+        node.send_signal(number)
+        output, errors = node.communicate(timeout=30)
+        assert node.returncode == 0, errors
+        assert output == ""
+        assert "Traceback" not in errors
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert "node.id=1" in (tmp_path / "data" / "meta.properties").read_text()
+
+
+def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path) -> None:
+    """DESIGN 2.1: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", python=("-X", "importtime")) as node:
+        ready_address(node)
+        node.send_signal(signal.SIGTERM)
+        _, errors = node.communicate(timeout=30)
+    imported = {line.rpartition("|")[2].strip() for line in errors.splitlines() if line.startswith("import time:")}
+    assert "tailrace.node.node" in imported
+    heavy = {"numpy", "pyarrow", "rich", "starlette", "pyspark", "pandas", "tailrace.client", "tailrace.spark"}
+    assert not heavy & imported
+    assert not {name for name in imported if name.partition(".")[0] in heavy}
+
+
+def test_a_directory_in_use_refuses_a_second_node(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--listen", "127.0.0.1:0") as node:
+        ready_address(node)
+        line = fail_to_serve(tmp_path / "data", "--listen", "127.0.0.1:0")
+        assert f"is in use by another node (process {node.pid})" in line
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = fail_to_serve(tmp_path / "data", "--listen", f"127.0.0.1:{port}")
+    assert line == f"tailrace: cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+def test_a_listener_for_others_is_one_clear_line(tmp_path: Path) -> None:
+    line = fail_to_serve(tmp_path / "data", "--listen", "0.0.0.0:0")
+    assert "nobody would be asked who they are" in line
+    assert not (tmp_path / "data").exists(), "nothing was touched"
+
+
+def test_an_unknown_setting_is_one_clear_line(tmp_path: Path) -> None:
+    assert "did you mean num.partitions?" in fail_to_serve(tmp_path / "data", "--set", "num.partition=3")
+
+
+def test_a_node_that_was_killed_starts_again(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--listen", "127.0.0.1:0") as node:
+        ready_address(node)
+        os.kill(node.pid, signal.SIGKILL)
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    with serving(tmp_path / "data", "--listen", "127.0.0.1:0") as node:
+        ready_address(node)
+
+
+def test_words_that_are_not_understood_end_with_code_2() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace", "serv"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert "Did you mean 'serve'" in ended.stderr
