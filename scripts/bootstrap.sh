@@ -63,7 +63,8 @@ pip=$!
 trap 'kill $pip 2>/dev/null || true' INT TERM
 while kill -0 $pip 2>/dev/null; do
   sleep 3
-  say "  $(du -sm .venv | cut -f1) MB; $(grep -E '^(Collecting|Building|Downloading|Installing)' .venv/pip.log | tail -n 1 | cut -c1-80)"
+  doing=$(sed -n 's/^\(Installing\|Building [a-z]*\|Collecting [^ <>=!(]*\|Downloading\).*/\1/p' .venv/pip.log | tail -n 1)
+  say "  $(du -sm .venv | cut -f1) MB in .venv; ${doing:-Starting pip}"
 done
 if ! wait $pip; then
   tail -n 25 .venv/pip.log >&2

@@ -1,0 +1,51 @@
+"""The responses of the membership requests, as functions of the group."""
+
+from tailrace.coordinators.groups.group import ClassicGroup, Member
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.membership import JoinGroupResponse, SyncGroupResponse
+
+
+def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
+    """It is a member of the current generation. Only the leader learns who else is."""
+    leads = group.leader == member.member_id
+    return JoinGroupResponse(
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        member_id=member.member_id,
+        members=group.described_members() if leads else (),
+    )
+
+
+def returned(group: ClassicGroup, member: Member, *, old_leader: str, may_skip_assignment: bool) -> JoinGroupResponse:
+    """A static member is back in a stable group, which keeps its generation and its assignments.
+
+    A leader must not assign again. One that knows `skip_assignment` (KIP-814) is told so; an older one is told that the
+    id it had before leads, and takes itself for a follower.
+    """
+    leads = group.leader == member.member_id
+    skips = leads and may_skip_assignment
+    return JoinGroupResponse(
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=(group.leader or "") if may_skip_assignment else old_leader,
+        skip_assignment=skips,
+        member_id=member.member_id,
+        members=group.described_members() if skips else (),
+    )
+
+
+def join_refused(code: ErrorCode, member_id: str = "") -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=())
+
+
+def assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )
+
+
+def sync_refused(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code, assignment=b"")

@@ -1,0 +1,40 @@
+"""Settings of group coordination, with Kafka's names and defaults except where a comment says otherwise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a first JoinGroup may wait before its member is dropped: it has no id yet, so it cannot send heartbeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Times in milliseconds, sizes in bytes."""
+
+    group_initial_rebalance_delay_ms: int = 3000
+    """How long the first rebalance of an empty group waits for more members."""
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 1000
+    """Members per group; Kafka sets no limit."""
+    group_max_metadata_bytes: int = 262_144
+    """What one member may bring as protocol metadata, or be given as assignment. Ours."""
+    group_max_groups: int = 10_000
+    """Groups per node. Ours."""
+    offset_metadata_max_bytes: int = 4096
+    """The longest text beside a committed offset, in characters as Kafka counts it."""
+    offsets_commit_timeout_ms: int = 5000
+    """How long an answer waits for its records to be committed."""
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 3
+    """The most; a cluster with fewer brokers takes as many as it has."""
+    offsets_topic_segment_bytes: int = 104_857_600
+
+    @classmethod
+    def read(cls, integer: Callable[[str], int]) -> "GroupConfig":
+        """The settings of a node; `integer` gives one by its Kafka name."""
+        names = (field.name for field in fields(cls) if field.name not in _NOT_SETTABLE)
+        return cls(**{name: integer(name.replace("_", ".")) for name in names})
+
+
+_NOT_SETTABLE = frozenset(("group_max_metadata_bytes", "group_max_groups"))

@@ -1,0 +1,287 @@
+"""A classic group while its coordinator lives: members, generation and state, and the rules that keep them consistent.
+
+Invariants:
+1. `state` changes by `transition_to` only, along TRANSITIONS.
+2. Stable and CompletingRebalance: there are members, one of them leads, and a protocol is chosen that all support.
+3. Empty and Dead: no members.
+4. A static member (KIP-345) is in `static_members` under its instance id, and only there.
+
+Who does what when is `membership`'s matter; this module never answers anybody.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+from tailrace.coordinators.groups.records import GroupMetadataValue, MemberMetadata
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponseMember
+
+RequestId = NewType("RequestId", int)
+"""A request that waits for its answer, as the host counts them."""
+
+
+class GroupState(StrEnum):
+    """A state under the name that clients see."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits for the members to join again."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """All have joined; waits for the leader's assignment, and then for its commit."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """Deleted. Nothing leads out of it."""
+
+
+TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset((GroupState.PREPARING_REBALANCE, GroupState.DEAD)),
+    GroupState.PREPARING_REBALANCE: frozenset((GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)),
+    GroupState.COMPLETING_REBALANCE: frozenset((GroupState.STABLE, GroupState.PREPARING_REBALANCE)),
+    GroupState.STABLE: frozenset((GroupState.PREPARING_REBALANCE,)),
+    GroupState.DEAD: frozenset(),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member of the group. Deadlines in ms of the host's monotonic clock."""
+
+    member_id: str
+    group_instance_id: str | None
+    """Set: a static member, which keeps its assignment over a restart."""
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[JoinGroupRequestProtocol, ...]
+    """Assignors by preference, each with the member's metadata for it."""
+    session_deadline_ms: int
+    assignment: bytes = b""
+    joining: RequestId | None = None
+    """Its JoinGroup that waits for the end of the rebalance."""
+    syncing: RequestId | None = None
+    """Its SyncGroup that waits for the assignment."""
+    is_new: bool = False
+    """Waits in its first JoinGroup, so nobody knows its id but us."""
+
+    def metadata_for(self, protocol_name: str | None) -> bytes:
+        """What it said for this assignor; empty if nothing."""
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether its session is over. A member that waits for us is alive, unless it waits in its very first join."""
+        waits = self.joining is not None or self.syncing is not None
+        return self.session_deadline_ms <= now_ms and (self.is_new or not waits)
+
+
+class ClassicGroup:
+    """Members, generation and state of one group."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        """By member id, in the order in which they came."""
+        self.static_members: dict[str, str] = {}
+        """Instance id -> member id."""
+        self.pending_members: dict[str, int] = {}
+        """Ids that were given out and not yet used (KIP-394), with the time when they lapse."""
+        self.session_alarm_ms: int | None = None
+        """Not later than the next end of a session or pending id: a bound, so that a heartbeat need not look at all."""
+        self._supporters: Counter[str] = Counter()
+        """Protocol name -> members that support it: counted, since every join asks."""
+
+    @classmethod
+    def restored(cls, group_id: str, metadata: GroupMetadataValue, now_ms: int) -> "ClassicGroup":
+        """The group as its last committed generation left it, with every session starting now."""
+        group = cls(group_id)
+        group.generation_id = metadata.generation
+        group.protocol_type = metadata.protocol_type or None
+        if not metadata.members:
+            return group
+        group.protocol_name = metadata.protocol
+        for stored in metadata.members:
+            group.add(_restored_member(stored, metadata.protocol, now_ms))
+        if metadata.leader in group.members:
+            group.leader = metadata.leader
+        group.state = GroupState.STABLE
+        return group
+
+    def transition_to(self, state: GroupState) -> None:
+        assert state in TRANSITIONS[self.state], f"group {self.group_id}: {self.state} -> {state}"
+        self.state = state
+
+    def keep_alive(self, member: Member, now_ms: int) -> None:
+        """Its session starts anew."""
+        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        self.wake_by(member.session_deadline_ms)
+
+    def wake_by(self, deadline_ms: int) -> None:
+        if self.session_alarm_ms is None or deadline_ms < self.session_alarm_ms:
+            self.session_alarm_ms = deadline_ms
+
+    def reset_alarm(self, now_ms: int) -> None:
+        """Set the alarm by a look at all; those who wait for us are looked at again when they are answered."""
+        waking = [m.session_deadline_ms for m in self.members.values() if m.session_deadline_ms > now_ms]
+        self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
+
+    def fault_of_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Why this is not a current member, or NONE."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is not None and current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
+        """Whether somebody with these protocols can be a member beside those who are."""
+        if not protocol_type or not protocols:
+            return False
+        if not self.members:
+            return True
+        return protocol_type == self.protocol_type and not self._common_protocols().isdisjoint(
+            protocol.name for protocol in protocols
+        )
+
+    def _common_protocols(self) -> set[str]:
+        everybody = len(self.members)
+        return {name for name, supporters in self._supporters.items() if supporters == everybody}
+
+    def vote(self) -> str:
+        """The assignor that most members prefer among those that all support; of equals the one first voted for."""
+        candidates = self._common_protocols()
+        assert candidates, f"group {self.group_id}: its members have no protocol in common"
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in candidates)
+            for member in self.members.values()
+        )
+        return max(votes, key=votes.__getitem__)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def all_joined(self) -> bool:
+        return all(member.joining is not None for member in self.members.values())
+
+    @property
+    def is_leader_joined(self) -> bool:
+        return self.leader is not None and self.members[self.leader].joining is not None
+
+    def described_members(self) -> tuple[JoinGroupResponseMember, ...]:
+        """What the leader needs to assign."""
+        return tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata_for(self.protocol_name),
+            )
+            for member in self.members.values()
+        )
+
+    def metadata(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+        """This generation with these assignments by member id, for the log; its timestamp is added later."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader,
+            members=tuple(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.metadata_for(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    def add(self, member: Member, protocol_type: str | None = None) -> None:
+        """Let it in. The first member leads, and says what type of group this is."""
+        assert member.member_id not in self.members
+        if not self.members and protocol_type is not None:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        self.wake_by(member.session_deadline_ms)
+        self._supporters.update({protocol.name for protocol in member.protocols})
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.static_members
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id)
+        self._withdraw_support(member)
+        if member.group_instance_id is not None:
+            del self.static_members[member.group_instance_id]
+        if self.leader == member_id:
+            self.leader = None
+            self.elect_leader()
+
+    def change_protocols(self, member: Member, protocols: tuple[JoinGroupRequestProtocol, ...]) -> None:
+        """From now on it supports these; `supports` has said that the group can live with that."""
+        self._withdraw_support(member)
+        member.protocols = protocols
+        self._supporters.update({protocol.name for protocol in protocols})
+
+    def _withdraw_support(self, member: Member) -> None:
+        self._supporters -= Counter({protocol.name for protocol in member.protocols})
+
+    def elect_leader(self) -> None:
+        """Keep the leader if it has joined; else the first who has joined leads, else the first of all."""
+        if not self.members or self.is_leader_joined:
+            return
+        joined = (member.member_id for member in self.members.values() if member.joining is not None)
+        self.leader = next(joined, self.leader or next(iter(self.members)))
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member came back: it is the same member under a new id, at the same place."""
+        old_id = member.member_id
+        assert member.group_instance_id is not None
+        member.member_id = member_id
+        self.members = {other.member_id: other for other in self.members.values()}
+        self.static_members[member.group_instance_id] = member_id
+        if self.leader == old_id:
+            self.leader = member_id
+
+    def next_generation(self) -> None:
+        """The join phase is over: Empty without members, else CompletingRebalance under the protocol they voted for."""
+        self.generation_id += 1
+        if self.members:
+            self.protocol_name = self.vote()
+            self.transition_to(GroupState.COMPLETING_REBALANCE)
+        else:
+            self.protocol_name = None
+            self.transition_to(GroupState.EMPTY)
+
+
+def _restored_member(stored: MemberMetadata, protocol_name: str | None, now_ms: int) -> Member:
+    # Only the chosen protocol's metadata is stored. A member that joins again with more than that starts a rebalance.
+    return Member(
+        member_id=stored.member_id,
+        group_instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        session_timeout_ms=stored.session_timeout,
+        rebalance_timeout_ms=stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout,
+        protocols=(JoinGroupRequestProtocol(name=protocol_name or "", metadata=stored.subscription),),
+        session_deadline_ms=now_ms + stored.session_timeout,
+        assignment=stored.assignment,
+    )

@@ -1,0 +1,173 @@
+"""JoinGroup: who may become or stay a member, and under which id."""
+
+from collections.abc import Callable
+
+from tailrace.coordinators.groups import answers
+from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from tailrace.coordinators.groups.events import JoinAsked, Outbox, WriteId
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId
+from tailrace.coordinators.groups.rebalance import Rebalance
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
+
+NewMemberId = Callable[[str], str]
+"""A member id that nobody has had: the given prefix and something random."""
+
+
+class Joining:
+    """The part of a group's machine that lets members in."""
+
+    def __init__(
+        self,
+        group: ClassicGroup,
+        rebalance: Rebalance,
+        outbox: Outbox,
+        *,
+        config: GroupConfig,
+        new_member_id: NewMemberId,
+    ) -> None:
+        self._group = group
+        self._rebalance = rebalance
+        self._outbox = outbox
+        self._config = config
+        self._new_member_id = new_member_id
+        self._returning: dict[WriteId, tuple[str, RequestId, JoinGroupResponse]] = {}
+        """Static members that came back to a stable group, with their answers, until their new ids are committed."""
+
+    def join(self, event: JoinAsked, now_ms: int) -> None:
+        """Answer, or keep the request until the rebalance is over."""
+        member_id = event.request.member_id
+        fault = self._fault_of_join(event)
+        if fault:
+            self._outbox.answer(event.request_id, answers.join_refused(fault, member_id))
+        elif not member_id:
+            self._join_without_id(event, now_ms)
+        elif self._group.pending_members.pop(member_id, None) is not None:
+            self._admit(event, member_id, now_ms)
+        else:
+            self._join_again(event, self._group.members[member_id], now_ms)
+
+    def _fault_of_join(self, event: JoinAsked) -> ErrorCode:
+        request, group, config = event.request, self._group, self._config
+        shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if sum(len(protocol.metadata) for protocol in request.protocols) > config.group_max_metadata_bytes:
+            return ErrorCode.INVALID_REQUEST
+        if self._is_full_for(request):
+            group.pending_members.pop(request.member_id, None)
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not group.supports(request.protocol_type, request.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not request.member_id:
+            return ErrorCode.NONE
+        if request.member_id in group.pending_members:
+            # Static members are let in without such an id, so this one is not whom it says it is.
+            return ErrorCode.NONE if request.group_instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
+        return group.fault_of_member(request.member_id, request.group_instance_id)
+
+    def _is_full_for(self, request: JoinGroupRequest) -> bool:
+        group = self._group
+        if request.member_id in group.members or request.group_instance_id in group.static_members:
+            return False
+        # Ids are not given out without end either.
+        size = len(group.members) if request.member_id else max(len(group.members), len(group.pending_members))
+        return size >= self._config.group_max_size
+
+    def _join_without_id(self, event: JoinAsked, now_ms: int) -> None:
+        group, instance_id = self._group, event.request.group_instance_id
+        member_id = self._new_member_id(event.client_id if instance_id is None else instance_id)
+        if instance_id is not None and instance_id in group.static_members:
+            self._static_member_returns(event, group.members[group.static_members[instance_id]], member_id, now_ms)
+        elif instance_id is None and event.must_know_its_id:
+            lapses_ms = now_ms + event.request.session_timeout_ms
+            group.pending_members[member_id] = lapses_ms
+            group.wake_by(lapses_ms)
+            self._outbox.answer(event.request_id, answers.join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._admit(event, member_id, now_ms)
+
+    def _admit(self, event: JoinAsked, member_id: str, now_ms: int) -> None:
+        request = event.request
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=event.client_id,
+            client_host=event.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            session_deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+            joining=event.request_id,
+            is_new=True,
+        )
+        self._rebalance.admit(member, request.protocol_type, now_ms)
+
+    def _join_again(self, event: JoinAsked, member: Member, now_ms: int) -> None:
+        group = self._group
+        self._rebalance.release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.keep_alive(member, now_ms)
+        is_unchanged = member.protocols == event.request.protocols
+        # A leader that joins again in a stable group wants a rebalance: it may have seen new partitions.
+        is_repetition = is_unchanged and (
+            group.state is GroupState.COMPLETING_REBALANCE
+            or (group.state is GroupState.STABLE and group.leader != member.member_id)
+        )
+        if is_repetition:
+            self._outbox.answer(event.request_id, answers.joined(group, member))
+        else:
+            self._renew(event, member)
+            self._rebalance.membership_changed(now_ms)
+
+    def _renew(self, event: JoinAsked, member: Member) -> None:
+        self._group.change_protocols(member, event.request.protocols)
+        member.session_timeout_ms = event.request.session_timeout_ms
+        member.rebalance_timeout_ms = event.request.rebalance_timeout_ms
+        member.joining = event.request_id
+
+    def _static_member_returns(self, event: JoinAsked, member: Member, member_id: str, now_ms: int) -> None:
+        """It takes the place of the process that had its instance id, and of its assignment if nothing else changes."""
+        group = self._group
+        old_leader = group.leader or ""
+        self._rebalance.release_join(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._rebalance.release_sync(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._rebalance.synced(member.member_id)
+        group.rename(member, member_id)
+        member.client_id, member.client_host = event.client_id, event.client_host
+        self._renew(event, member)
+        group.keep_alive(member, now_ms)
+        if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
+            assignments = {other.member_id: other.assignment for other in group.members.values()}
+            write_id = self._outbox.persist(group.metadata(assignments))
+            response = answers.returned(
+                group, member, old_leader=old_leader, may_skip_assignment=event.may_skip_assignment
+            )
+            self._returning[write_id] = (member_id, event.request_id, response)
+        else:
+            self._rebalance.membership_changed(now_ms)
+
+    def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
+        """The static member that waits for this write, if one does, is back."""
+        member, response = self._returned_by(write_id)
+        if member is not None and member.joining is not None and response is not None:
+            self._outbox.answer(member.joining, response)
+            member.joining = None
+            self._group.keep_alive(member, now_ms)
+
+    def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
+        """The log still has the id of before: only a new generation brings the two together again."""
+        member, _ = self._returned_by(write_id)
+        if member is not None:
+            self._rebalance.release_join(member, code)
+            self._group.keep_alive(member, now_ms)
+            self._rebalance.prepare(now_ms)
+
+    def _returned_by(self, write_id: WriteId) -> tuple[Member, JoinGroupResponse] | tuple[None, None]:
+        """Who waits for this write, unless a rebalance or a yet newer process has taken over its JoinGroup."""
+        if write_id not in self._returning:
+            return None, None
+        member_id, request_id, response = self._returning.pop(write_id)
+        member = self._group.members.get(member_id)
+        if member is None or member.joining != request_id or self._group.state is not GroupState.STABLE:
+            return None, None
+        return member, response

@@ -1,0 +1,206 @@
+"""Who is in a classic group: one machine per group, for JoinGroup, SyncGroup, Heartbeat, LeaveGroup and expiry.
+
+Rules:
+1. Every request is answered exactly once. JoinGroup may wait for the end of PreparingRebalance, SyncGroup for Stable; a
+   member that asks again takes the place of its earlier request, which is answered REBALANCE_IN_PROGRESS.
+2. A member lives as long as it heartbeats or commits within its session timeout, or waits for us.
+3. What happens in which state is `rebalance`'s matter; this module says who may ask for what.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from tailrace.coordinators.groups import answers
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.events import (
+    Abandoned,
+    Effect,
+    Event,
+    HeartbeatAsked,
+    JoinAsked,
+    LeaveAsked,
+    MetadataCommitted,
+    MetadataFailed,
+    OffsetsCommitted,
+    Outbox,
+    SyncAsked,
+    Tick,
+)
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState
+from tailrace.coordinators.groups.joining import Joining, NewMemberId
+from tailrace.coordinators.groups.rebalance import Rebalance
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.membership import (
+    HeartbeatResponse,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+)
+
+
+class Membership:
+    """The machine of one group. Times in ms of the host's monotonic clock."""
+
+    def __init__(
+        self, group: ClassicGroup, *, config: GroupConfig, new_member_id: NewMemberId, write_ids: Iterator[int]
+    ) -> None:
+        self.group = group
+        self._config = config
+        self._outbox = Outbox(group.group_id, write_ids)
+        self._rebalance = Rebalance(group, self._outbox, config)
+        self._joining = Joining(group, self._rebalance, self._outbox, config=config, new_member_id=new_member_id)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Not later than the next thing that is due. A Tick that comes too early does nothing."""
+        deadlines = (self.group.session_alarm_ms, self._rebalance.join_deadline_ms, self._rebalance.sync_deadline_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing but what the log has."""
+        return self.group.state is GroupState.EMPTY and not self.group.pending_members
+
+    def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
+        """Take one event; return what must be done, in order."""
+        match event:
+            case JoinAsked():
+                self._joining.join(event, now_ms)
+            case SyncAsked():
+                self._sync(event, now_ms)
+            case HeartbeatAsked():
+                self._outbox.answer(event.request_id, HeartbeatResponse(error_code=self._heartbeat(event, now_ms)))
+            case LeaveAsked():
+                self._leave(event, now_ms)
+            case OffsetsCommitted():
+                member = self.group.members.get(event.member_id)
+                if member is not None:
+                    self.group.keep_alive(member, now_ms)
+            case MetadataCommitted():
+                self._rebalance.metadata_committed(event.write_id, now_ms)
+                self._joining.metadata_committed(event.write_id, now_ms)
+            case MetadataFailed():
+                self._rebalance.metadata_failed(event.write_id, event.code, now_ms)
+                self._joining.metadata_failed(event.write_id, event.code, now_ms)
+            case Tick():
+                self._tick(now_ms)
+            case Abandoned():
+                self._abandon(event.code)
+            case _:
+                assert_never(event)
+        return self._outbox.take()
+
+    def fault_of_commit(self, *, generation_id: int, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Why this commit of offsets is refused, or NONE.
+
+        A consumer that assigns itself commits with generation -1 and no member id, and only while the group is empty.
+        """
+        group = self.group
+        if group.state is GroupState.EMPTY and generation_id < 0:
+            return ErrorCode.NONE
+        if generation_id < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        fault = group.fault_of_member(member_id, group_instance_id)
+        if fault:
+            return fault
+        if generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            # It knows the generation but not yet its assignment: what it has read belongs to the one before.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _sync(self, event: SyncAsked, now_ms: int) -> None:
+        request, group = event.request, self.group
+        fault = self._fault_of_sync(request)
+        if fault:
+            self._outbox.answer(event.request_id, answers.sync_refused(fault))
+            return
+        member = group.members[request.member_id]
+        self._rebalance.synced(member.member_id)
+        group.keep_alive(member, now_ms)
+        if group.state is GroupState.STABLE:
+            self._outbox.answer(event.request_id, answers.assigned(group, member))
+            return
+        self._rebalance.release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.syncing = event.request_id
+        if group.leader == member.member_id:
+            self._rebalance.assign({given.member_id: given.assignment for given in request.assignments})
+
+    def _fault_of_sync(self, request: SyncGroupRequest) -> ErrorCode:
+        group = self.group
+        fault = group.fault_of_member(request.member_id, request.group_instance_id)
+        if fault:
+            return fault
+        if request.generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, group.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name not in (None, group.protocol_name):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        if any(len(given.assignment) > self._config.group_max_metadata_bytes for given in request.assignments):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _heartbeat(self, event: HeartbeatAsked, now_ms: int) -> ErrorCode:
+        request, group = event.request, self.group
+        fault = group.fault_of_member(request.member_id, request.group_instance_id)
+        if fault:
+            return fault
+        if request.generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        group.keep_alive(group.members[request.member_id], now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _leave(self, event: LeaveAsked, now_ms: int) -> None:
+        size_before = len(self.group.members)
+        results = tuple(
+            MemberResponse(
+                member_id=identity.member_id,
+                group_instance_id=identity.group_instance_id,
+                error_code=self._remove(identity),
+            )
+            for identity in event.request.members
+        )
+        self._outbox.answer(event.request_id, LeaveGroupResponse(members=results))
+        self._members_went(size_before, now_ms)
+
+    def _remove(self, identity: MemberIdentity) -> ErrorCode:
+        group, instance_id = self.group, identity.group_instance_id
+        if not identity.member_id and instance_id in group.static_members:
+            # An administrator removes a static member and knows only the name it was given.
+            self._rebalance.remove(group.static_members[instance_id])
+            return ErrorCode.NONE
+        if group.pending_members.pop(identity.member_id, None) is not None:
+            return ErrorCode.NONE
+        fault = group.fault_of_member(identity.member_id, instance_id)
+        if not fault:
+            self._rebalance.remove(identity.member_id)
+        return fault
+
+    def _members_went(self, size_before: int, now_ms: int) -> None:
+        """Members or pending ids may be gone: a rebalance begins if members are, and one under way may be complete."""
+        if len(self.group.members) != size_before or self.group.state is GroupState.PREPARING_REBALANCE:
+            self._rebalance.membership_changed(now_ms)
+
+    def _tick(self, now_ms: int) -> None:
+        group = self.group
+        if group.session_alarm_ms is not None and group.session_alarm_ms <= now_ms:
+            size_before = len(group.members)
+            for member in [member for member in group.members.values() if member.is_expired(now_ms)]:
+                self._rebalance.remove(member.member_id)
+            for member_id in [name for name, lapses_ms in group.pending_members.items() if lapses_ms <= now_ms]:
+                del group.pending_members[member_id]
+            group.reset_alarm(now_ms)
+            self._members_went(size_before, now_ms)
+        self._rebalance.tick(now_ms)
+
+    def _abandon(self, code: ErrorCode) -> None:
+        for member in self.group.members.values():
+            self._rebalance.release_join(member, code)
+            self._rebalance.release_sync(member, code)

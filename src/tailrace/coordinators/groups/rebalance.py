@@ -1,0 +1,182 @@
+"""One rebalance after another: members join, the leader assigns, the assignment is committed and handed out.
+
+    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance
+    CompletingRebalance --the leader's assignment is committed--> Stable --join, leave, expiry--> PreparingRebalance
+
+Rules:
+1. Whoever joins waits for the others, at most the longest rebalance timeout of them. Who has not joined by then is out,
+   unless it is static: that one only its session removes (KIP-345).
+2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` whoever has joined, and again while
+   members still come, up to the rebalance timeout (KIP-134).
+3. An assignment is handed out after it is committed, and only in the generation it was made for.
+4. Who has joined and does not ask for its assignment within the rebalance timeout is out.
+"""
+
+from collections.abc import Mapping
+
+from tailrace.coordinators.groups import answers
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.events import Outbox, WriteId
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
+from tailrace.model.errors import ErrorCode
+
+
+class Rebalance:
+    """The rebalances of one group. Deadlines in ms of the host's monotonic clock."""
+
+    def __init__(self, group: ClassicGroup, outbox: Outbox, config: GroupConfig) -> None:
+        self._group = group
+        self._outbox = outbox
+        self._config = config
+        self.join_deadline_ms: int | None = None
+        self.sync_deadline_ms: int | None = None
+        self._delay_left_ms: int | None = None
+        """By how much the first rebalance of an empty group may still be delayed; None in any other."""
+        self._somebody_came = False
+        """During the present delay."""
+        self._unsynced: set[str] = set()
+        """Members that know the generation and have not asked for their assignment."""
+        self._assignments: Mapping[str, bytes] = {}
+        self._write_id: WriteId | None = None
+        """The write of `_assignments`, while it is under way."""
+
+    def admit(self, member: Member, protocol_type: str, now_ms: int) -> None:
+        """A new member, which waits in its JoinGroup."""
+        self._somebody_came = True
+        self._group.add(member, protocol_type)
+        self.membership_changed(now_ms)
+
+    def remove(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+        """It is out, and what it waits for is answered with `code`. Call `membership_changed` after the last one."""
+        member = self._group.members[member_id]
+        self.release_join(member, code)
+        self.release_sync(member, code)
+        self._unsynced.discard(member_id)
+        self._group.remove(member_id)
+
+    def release_join(self, member: Member, code: ErrorCode) -> None:
+        """Its JoinGroup, if one waits, waits no longer."""
+        if member.joining is not None:
+            self._outbox.answer(member.joining, answers.join_refused(code, member.member_id))
+            member.joining = None
+
+    def release_sync(self, member: Member, code: ErrorCode) -> None:
+        """Its SyncGroup, if one waits, waits no longer."""
+        if member.syncing is not None:
+            self._outbox.answer(member.syncing, answers.sync_refused(code))
+            member.syncing = None
+
+    def membership_changed(self, now_ms: int) -> None:
+        """Somebody joined, left, or supports other protocols now."""
+        if self._group.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join_if_all_are_here(now_ms)
+        elif self._group.members or self._group.state is not GroupState.EMPTY:
+            self.prepare(now_ms)
+
+    def prepare(self, now_ms: int) -> None:
+        """All must join again."""
+        self._call_off_assignment(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        self.sync_deadline_ms = None
+        self._unsynced.clear()
+        is_first = self._group.state is GroupState.EMPTY
+        self._group.transition_to(GroupState.PREPARING_REBALANCE)
+        if is_first:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            self.join_deadline_ms = now_ms + delay_ms
+            self._delay_left_ms = max(self._group.rebalance_timeout_ms - delay_ms, 0)
+            self._somebody_came = False
+        else:
+            self._complete_join_if_all_are_here(now_ms)
+
+    def _complete_join_if_all_are_here(self, now_ms: int) -> None:
+        if self._delay_left_ms is not None:
+            return
+        if self._group.all_joined and not self._group.pending_members:
+            self._complete_join(now_ms)
+        elif self.join_deadline_ms is None:
+            self.join_deadline_ms = now_ms + self._group.rebalance_timeout_ms
+
+    def _join_time_is_up(self, now_ms: int) -> None:
+        if self._delay_left_ms and self._somebody_came:
+            delay_ms = min(self._config.group_initial_rebalance_delay_ms, self._delay_left_ms)
+            self.join_deadline_ms = now_ms + delay_ms
+            self._delay_left_ms -= delay_ms
+            self._somebody_came = False
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        group = self._group
+        self.join_deadline_ms = self._delay_left_ms = None
+        absent = [member for member in group.members.values() if member.joining is None]
+        for member in absent:
+            if member.group_instance_id is None:
+                self.remove(member.member_id)
+        group.elect_leader()
+        if group.members and not group.is_leader_joined:
+            # Only static members are left and none is here: they return, or their sessions end.
+            self.join_deadline_ms = now_ms + group.rebalance_timeout_ms
+            return
+        group.next_generation()
+        if group.state is GroupState.EMPTY:
+            self._outbox.persist(group.metadata({}))
+        else:
+            self._announce_generation(now_ms)
+
+    def _announce_generation(self, now_ms: int) -> None:
+        for member in self._group.members.values():
+            if member.joining is not None:
+                self._outbox.answer(member.joining, answers.joined(self._group, member))
+                member.joining = None
+                member.is_new = False
+                self._group.keep_alive(member, now_ms)
+                self._unsynced.add(member.member_id)
+        self.sync_deadline_ms = now_ms + self._group.rebalance_timeout_ms
+
+    def synced(self, member_id: str) -> None:
+        """It has asked for its assignment."""
+        self._unsynced.discard(member_id)
+        if not self._unsynced:
+            self.sync_deadline_ms = None
+
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
+        """The leader has assigned, by member id. The first assignment of a generation counts."""
+        if self._write_id is None:
+            self._assignments = assignments
+            self._write_id = self._outbox.persist(self._group.metadata(assignments))
+
+    def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
+        """Hand out the assignments, if these are they."""
+        if write_id != self._write_id:
+            return
+        group = self._group
+        group.transition_to(GroupState.STABLE)
+        for member in group.members.values():
+            member.assignment = self._assignments.get(member.member_id, b"")
+            if member.syncing is not None:
+                self._outbox.answer(member.syncing, answers.assigned(group, member))
+                member.syncing = None
+                group.keep_alive(member, now_ms)
+        self._write_id, self._assignments = None, {}
+
+    def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
+        """Nobody gets an assignment that is not committed: all join again."""
+        if write_id == self._write_id:
+            self._call_off_assignment(code, now_ms)
+            self.prepare(now_ms)
+
+    def _call_off_assignment(self, code: ErrorCode, now_ms: int) -> None:
+        self._write_id, self._assignments = None, {}
+        for member in self._group.members.values():
+            if member.syncing is not None:
+                self.release_sync(member, code)
+                self._group.keep_alive(member, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        if self.join_deadline_ms is not None and self.join_deadline_ms <= now_ms:
+            self._join_time_is_up(now_ms)
+        if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:
+            for member_id in tuple(self._unsynced):
+                self.remove(member_id)
+            self.prepare(now_ms)

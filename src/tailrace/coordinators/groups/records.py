@@ -1,0 +1,150 @@
+"""What `__consumer_offsets` holds, in Kafka's formats: committed offsets, and each group's generation.
+
+A key starts with an int16 that says what it is: 0 and 1 an offset (0 is the oldest form, only read), 2 a group. A value
+starts with an int16, its version. An empty value is a tombstone. Kinds that belong to newer group protocols (3 and up)
+are passed over.
+"""
+
+import struct as binary
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
+from tailrace.protocol.schema import ZERO_UUID, Buffer, Int32, Int64, Uuid, decode, encode_bytes, field, message, struct
+
+_KIND = binary.Struct(">h")
+_LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
+
+_OFFSET_VERSION = 4
+_EXPIRING_OFFSET_VERSION = 1
+"""The only version that can say when an offset expires."""
+_GROUP_VERSION = 3
+
+
+@message(versions="0-1")
+class OffsetCommitKey:
+    group: str
+    topic: str
+    partition: Int32
+
+
+@message(versions="0-4", flexible="4+")
+class OffsetCommitValue:
+    """One committed offset. Timestamps in ms since 1970, -1: none."""
+
+    offset: Int64
+    leader_epoch: Int32 = field(versions="3+", default=-1)
+    metadata: str
+    commit_timestamp: Int64
+    expire_timestamp: Int64 = field(versions="1", default=-1)
+    topic_id: Uuid = field(versions="4+", tag=0, default=ZERO_UUID)
+
+
+@message(versions="2")
+class GroupMetadataKey:
+    group: str
+
+
+@struct
+class MemberMetadata:
+    """A member of one generation. `subscription` and `assignment` are opaque: only the clients understand them."""
+
+    member_id: str
+    group_instance_id: str | None = field(versions="3+", default=None)
+    client_id: str
+    client_host: str
+    rebalance_timeout: Int32 = field(versions="1+", default=-1)
+    session_timeout: Int32
+    subscription: bytes
+    assignment: bytes
+
+
+@message(versions="0-4", flexible="4+")
+class GroupMetadataValue:
+    """One generation of a group: its members and what each was assigned."""
+
+    protocol_type: str
+    generation: Int32
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: Int64 = field(versions="2+", default=-1)
+    members: tuple[MemberMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """A group's offset in one partition is now this; None: it is forgotten."""
+
+    group_id: str
+    topic: str
+    partition: int
+    value: OffsetCommitValue | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A group's generation is now this; None: the group is deleted."""
+
+    group_id: str
+    value: GroupMetadataValue | None
+
+
+GroupLogRecord = OffsetRecord | GroupRecord
+
+
+T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
+
+
+def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
+    """The record as key and value of a log record."""
+    if isinstance(record, GroupRecord):
+        key = _KIND.pack(_GROUP) + encode_bytes(GroupMetadataKey(group=record.group_id), _GROUP)
+        return key, None if record.value is None else _versioned(record.value, _GROUP_VERSION)
+    offset_key = OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
+    key = _KIND.pack(_OFFSET) + encode_bytes(offset_key, _OFFSET)
+    if record.value is None:
+        return key, None
+    return key, _versioned(
+        record.value, _OFFSET_VERSION if record.value.expire_timestamp < 0 else _EXPIRING_OFFSET_VERSION
+    )
+
+
+def decode_record(key: Buffer | None, value: Buffer | None) -> GroupLogRecord | None:
+    """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
+    try:
+        if key is None:
+            raise MalformedMessage("a record without a key")
+        kind = _leading_int16(key)
+        if kind in (_LEGACY_OFFSET, _OFFSET):
+            return _decode_offset(kind, key, value)
+        if kind == _GROUP:
+            group = decode(GroupMetadataKey, kind, key, _KIND.size).group
+            return GroupRecord(group_id=group, value=_decode_value(GroupMetadataValue, value))
+    except KafkaError as fault:
+        raise CorruptRecords(f"a record of the group offsets topic cannot be read: {fault.detail}") from None
+    return None
+
+
+def _decode_offset(kind: int, key: Buffer, value: Buffer | None) -> OffsetRecord:
+    where = decode(OffsetCommitKey, kind, key, _KIND.size)
+    return OffsetRecord(
+        group_id=where.group,
+        topic=where.topic,
+        partition=where.partition,
+        value=_decode_value(OffsetCommitValue, value),
+    )
+
+
+def _versioned(value: OffsetCommitValue | GroupMetadataValue, version: int) -> bytes:
+    return _KIND.pack(version) + encode_bytes(value, version)
+
+
+def _decode_value(cls: type[T], value: Buffer | None) -> T | None:
+    return None if value is None else decode(cls, _leading_int16(value), value, _KIND.size)
+
+
+def _leading_int16(data: Buffer) -> int:
+    if len(data) < _KIND.size:
+        raise MalformedMessage(f"{len(data)} bytes cannot hold the leading int16")
+    number: int = _KIND.unpack_from(data)[0]
+    return number

@@ -1,0 +1,226 @@
+"""OffsetCommit (8) and OffsetFetch (9): a group's progress.
+
+OffsetCommit: v2-4 may say how long the offsets shall stay; v6 leader epochs; v7 static members; v9 error 69 for a group
+that does not exist, 22 before; v10 topics by id. A topic or partition that does not exist has its error (3, by id 100).
+OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable, which asks
+for nothing as long as there are no transactions; v8 many groups; v10 topics by id. "No offset" is -1 and no error.
+"""
+
+from collections.abc import Mapping
+
+from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
+from tailrace.coordinators.groups.records import OffsetCommitValue
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.ports import Controller
+
+_FIRST_COMMIT_WITH_MISSING_GROUP = 9
+_FIRST_WITH_IDS = 10
+_FIRST_FETCH_OF_MANY_GROUPS = 8
+
+_NO_OFFSET = -1
+
+
+class OffsetCommitHandler:
+    """Answers when the offsets are committed to the log."""
+
+    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
+        host = self._coordinators.host_of(request.group_id)
+        self._coordinators.check_room_for(request.group_id)
+        commit = _Commit(request, self._controller.image, by_id=context.api_version >= _FIRST_WITH_IDS)
+
+        def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                error = _as_version_says(outcome, context.api_version)
+                context.respond(error_response(request, context.api_version, error))
+            else:
+                context.respond(commit.response(outcome))
+
+        host.submit(commit.command(), answer)
+
+
+def _as_version_says(error: KafkaError, version: int) -> KafkaError:
+    if error.code is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_COMMIT_WITH_MISSING_GROUP:
+        return KafkaError(ErrorCode.ILLEGAL_GENERATION, error.detail)
+    return error
+
+
+class _Commit:
+    """One request: the offsets that can be committed, and where the codes of the others stand."""
+
+    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, *, by_id: bool) -> None:
+        self._request = request
+        self._image = image
+        self._by_id = by_id
+        self._offsets: list[OffsetToCommit] = []
+        self._codes = [[self._take(topic, partition) for partition in topic.partitions] for topic in request.topics]
+        """Per topic and partition: an error, or None for one that is in `_offsets`, in order."""
+
+    def _take(self, topic: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition) -> ErrorCode | None:
+        found = _find_topic(self._image, topic.name, topic.topic_id, by_id=self._by_id)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition.partition_index not in found.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._offsets.append(
+            OffsetToCommit(
+                topic=found.name,
+                topic_id=found.topic_id,
+                partition=partition.partition_index,
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata or "",
+            )
+        )
+        return None
+
+    def command(self) -> CommitOffsets:
+        return CommitOffsets(
+            group_id=self._request.group_id,
+            generation_id=self._request.generation_id_or_member_epoch,
+            member_id=self._request.member_id,
+            group_instance_id=self._request.group_instance_id,
+            retention_time_ms=self._request.retention_time_ms,
+            offsets=tuple(self._offsets),
+        )
+
+    def response(self, outcome: tuple[ErrorCode, ...]) -> OffsetCommitResponse:
+        """`outcome` has a code for each offset of the command."""
+        committed = iter(outcome)
+        return OffsetCommitResponse(
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        OffsetCommitResponsePartition(
+                            partition_index=partition.partition_index,
+                            error_code=next(committed) if code is None else code,
+                        )
+                        for partition, code in zip(topic.partitions, codes, strict=True)
+                    ),
+                )
+                for topic, codes in zip(self._request.topics, self._codes, strict=True)
+            )
+        )
+
+
+class OffsetFetchHandler:
+    """Answers from what is committed."""
+
+    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
+            by_id = context.api_version >= _FIRST_WITH_IDS
+            return OffsetFetchResponse(groups=tuple(self._group_or_error(group, by_id) for group in request.groups))
+        topics = None
+        if request.topics is not None:
+            topics = tuple(
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in request.topics
+            )
+        asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+        return OffsetFetchResponse(topics=tuple(map(_as_before, self._group(asked, by_id=False).topics)))
+
+    def _group_or_error(self, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
+        try:
+            return self._group(asked, by_id=by_id)
+        except KafkaError as refusal:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refusal.code)
+
+    def _group(self, asked: OffsetFetchRequestGroup, *, by_id: bool) -> OffsetFetchResponseGroup:
+        offsets = self._coordinators.host_of(asked.group_id).machine.committed_offsets(asked.group_id)
+        if asked.topics is None:
+            topics = _all_topics(offsets, self._controller.image)
+        else:
+            topics = tuple(self._topic(topic, offsets, by_id=by_id) for topic in asked.topics)
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+    def _topic(
+        self, asked: OffsetFetchRequestTopics, offsets: Mapping[TopicPartition, OffsetCommitValue], *, by_id: bool
+    ) -> OffsetFetchResponseTopics:
+        name, code = asked.name, ErrorCode.NONE
+        if by_id:
+            found = _find_topic(self._controller.image, "", asked.topic_id, by_id=True)
+            name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
+        return OffsetFetchResponseTopics(
+            name=name,
+            topic_id=asked.topic_id,
+            partitions=tuple(
+                _partition(index, offsets.get(TopicPartition(name, index)), code) for index in asked.partition_indexes
+            ),
+        )
+
+
+def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool) -> TopicImage | None:
+    return image.topic_by_id(TopicId(topic_id)) if by_id else image.topics.get(name)
+
+
+def _all_topics(
+    offsets: Mapping[TopicPartition, OffsetCommitValue], image: ClusterImage
+) -> tuple[OffsetFetchResponseTopics, ...]:
+    partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    for (topic, index), value in offsets.items():
+        if topic in image.topics:
+            partitions.setdefault(topic, []).append(_partition(index, value, ErrorCode.NONE))
+    return tuple(
+        OffsetFetchResponseTopics(name=topic, topic_id=image.topics[topic].topic_id, partitions=tuple(found))
+        for topic, found in partitions.items()
+    )
+
+
+def _partition(index: int, value: OffsetCommitValue | None, code: ErrorCode) -> OffsetFetchResponsePartitions:
+    if value is None:
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=_NO_OFFSET, error_code=code)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """The topic in the form of the versions that fetch for one group."""
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=tuple(
+            OffsetFetchResponsePartition(
+                partition_index=partition.partition_index,
+                committed_offset=partition.committed_offset,
+                committed_leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.metadata,
+                error_code=partition.error_code,
+            )
+            for partition in topic.partitions
+        ),
+    )

@@ -1,0 +1,350 @@
+"""Runs the group coordinators of this node: one machine for each partition of `__consumer_offsets` that it leads.
+
+    loading --log replayed--> active --leadership gone--> closed
+    loading --the log cannot be read--> failed
+
+1. While loading every request is refused with COORDINATOR_LOAD_IN_PROGRESS (14): a client that were told "no offset"
+   would start from an end of the log.
+2. Nobody hears of a decision before it is committed; reads see committed state only.
+3. On loss of leadership whoever waits hears NOT_COORDINATOR (16), and the machine is dropped.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
+from functools import partial
+from typing import TypeVar
+
+from tailrace.coordinators.addressing import partition_of_group
+from tailrace.coordinators.groups.commands import Command, CommitOffsets, ForgetLostTopics
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.coordinator import GroupCoordinator
+from tailrace.coordinators.groups.events import (
+    Answer,
+    Asked,
+    Effect,
+    MembershipResponse,
+    MetadataCommitted,
+    MetadataFailed,
+    OffsetsCommitted,
+    Persist,
+)
+from tailrace.coordinators.groups.group import RequestId
+from tailrace.coordinators.groups.joining import NewMemberId
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, decode_record, encode_record
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.protocol.records.record import Record
+from tailrace.protocol.schema import replace
+from tailrace.replication.partition import Partition
+from tailrace.server.hosts.coordinator_log import CoordinatorLog
+from tailrace.server.ports import Clock, Timer
+from tailrace.server.waiters import Deadlines
+
+T = TypeVar("T")
+
+EventOf = Callable[[RequestId], Asked]
+Respond = Callable[[MembershipResponse], None]
+OnDone = Callable[[tuple[ErrorCode, ...] | KafkaError], None]
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class HostState(Enum):
+    """Where a coordinator partition stands on this node."""
+
+    LOADING = auto()
+    ACTIVE = auto()
+    FAILED = auto()
+    CLOSED = auto()
+
+
+_REFUSALS = {
+    HostState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its log is being read"),
+    HostState.FAILED: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "its log cannot be read"),
+    HostState.CLOSED: (ErrorCode.NOT_COORDINATOR, "another broker leads it now"),
+}
+
+
+class GroupCoordinatorHost:
+    """The coordinator of one partition, from the moment this node leads it until it no longer does."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        config: GroupConfig,
+        new_member_id: NewMemberId,
+        clock: Clock,
+        deadlines: Deadlines,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.machine = GroupCoordinator(config=config, new_member_id=new_member_id)
+        self.state = HostState.LOADING
+        self._clock = clock
+        self._log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
+            partition,
+            encode=encode_record,
+            on_committed=self.machine.commit,
+            on_discarded=self.machine.discard,
+            clock=clock,
+            deadlines=deadlines,
+            timeout_ms=config.offsets_commit_timeout_ms,
+        )
+        self._waiting: dict[RequestId, Respond] = {}
+        self._requests = 0
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+
+    def start(self, on_active: Callable[[], None]) -> None:
+        """Read the log; `on_active` is called when requests are served, or never."""
+        self._log.replay(self._load, partial(self._loaded, on_active), self._load_failed)
+
+    def _load(self, record: Record) -> None:
+        decoded = decode_record(record.key, record.value)
+        if decoded is not None:
+            self.machine.apply(decoded)
+
+    def _loaded(self, on_active: Callable[[], None]) -> None:
+        self.machine.begin(self._clock.monotonic_ms())
+        self.state = HostState.ACTIVE
+        self._set_timer()
+        _logger.info(
+            "event=coordinator-loaded partition=%s groups=%d",
+            self.partition.topic_partition,
+            len(self.machine.committed.groups),
+        )
+        on_active()
+
+    def _load_failed(self, fault: KafkaError) -> None:
+        self.state = HostState.FAILED
+        _logger.error("event=coordinator-failed partition=%s fault=%s", self.partition.topic_partition, fault)
+
+    def check_active(self) -> None:
+        """Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS (14), COORDINATOR_NOT_AVAILABLE (15), NOT_COORDINATOR (16)."""
+        if self.state is not HostState.ACTIVE:
+            code, why = _REFUSALS[self.state]
+            raise KafkaError(code, f"{self.partition.topic_partition}: {why}")
+
+    def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
+        """Hand a member's request to its group; `respond` is called once, now or later."""
+        self.check_active()
+        self._requests += 1
+        request_id = RequestId(self._requests)
+        self._waiting[request_id] = respond
+        self._carry_out(self.machine.step(group_id, event_of(request_id), self._clock.monotonic_ms()))
+
+    def submit(self, command: Command, on_done: OnDone) -> None:
+        """Have a command decided and committed; `on_done` is called once, now or later."""
+        self.check_active()
+        try:
+            decision = self.machine.decide(command, self._clock.now_ms())
+            if decision.records:
+                self._append(decision.records, lambda failure: _tell(on_done, failure or decision.response))
+        except KafkaError as refusal:
+            error = refusal
+            self._log.when_committed(lambda failure: _tell(on_done, failure or error))
+            return
+        if not decision.records:
+            self._log.when_committed(lambda failure: _tell(on_done, failure or decision.response))
+        if isinstance(command, CommitOffsets) and command.member_id:
+            sign_of_life = OffsetsCommitted(member_id=command.member_id)
+            self._carry_out(self.machine.step(command.group_id, sign_of_life, self._clock.monotonic_ms()))
+
+    def close(self) -> None:
+        """The leadership is gone: tell everybody who waits."""
+        if self.state is HostState.CLOSED:
+            return
+        self.state = HostState.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        self._log.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+        self._carry_out(self.machine.abandon())
+
+    def _append(self, records: tuple[GroupLogRecord, ...], outcome: Callable[[KafkaError | None], None]) -> None:
+        self._log.append(records, outcome)
+        self.machine.stage(records)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer():
+                    self._answer(effect)
+                case Persist():
+                    self._persist(effect)
+        self._set_timer()
+
+    def _answer(self, answer: Answer) -> None:
+        _tell(self._waiting.pop(answer.request_id), answer.response)
+
+    def _persist(self, effect: Persist) -> None:
+        metadata = replace(effect.metadata, current_state_timestamp=self._clock.now_ms())
+
+        def outcome(failure: KafkaError | None) -> None:
+            if self.state is not HostState.ACTIVE:
+                return
+            event = (
+                MetadataCommitted(write_id=effect.write_id)
+                if failure is None
+                else MetadataFailed(write_id=effect.write_id, code=failure.code)
+            )
+            self._carry_out(self.machine.step(effect.group_id, event, self._clock.monotonic_ms()))
+
+        try:
+            self._append((GroupRecord(group_id=effect.group_id, value=metadata),), outcome)
+        except KafkaError as refusal:
+            outcome(refusal)
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.machine.next_deadline_ms
+        if self.state is not HostState.ACTIVE or deadline_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_at_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        self._timer = self._clock.call_at(deadline_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.state is HostState.ACTIVE:
+            self._carry_out(self.machine.tick(self._clock.monotonic_ms()))
+
+
+class GroupCoordinators:
+    """All coordinators of this node, by partition of `__consumer_offsets`.
+
+    Knows nothing and refuses everybody until the first `on_image`.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        find_partition: Callable[[str, int], Partition | None],
+        config: GroupConfig,
+        new_member_id: NewMemberId,
+        clock: Clock,
+    ) -> None:
+        self._broker_id = broker_id
+        self._image = EMPTY_IMAGE
+        self._find_partition = find_partition
+        self._config = config
+        self._new_member_id = new_member_id
+        self._clock = clock
+        self._deadlines = Deadlines(clock)
+        self._hosts: dict[int, GroupCoordinatorHost] = {}
+        self._is_closed = False
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
+        self._image = image
+        if self._is_closed:
+            return
+        led = {partition.topic_partition.partition: partition for partition in self._led_partitions()}
+        for number, host in tuple(self._hosts.items()):
+            if led.get(number) is not host.partition or host.leader_epoch != host.partition.leader_epoch:
+                host.close()
+                del self._hosts[number]
+        for number in led.keys() - self._hosts.keys():
+            self._take_over(number, led[number])
+        if delta.deleted_topics:
+            for host in self._hosts.values():
+                self._forget_lost_topics(host)
+
+    def _led_partitions(self) -> Iterator[Partition]:
+        topic = self._image.topics.get(GROUP_OFFSETS_TOPIC)
+        for number, state in topic.partitions.items() if topic is not None else ():
+            if state.leader == self._broker_id:
+                partition = self._find_partition(GROUP_OFFSETS_TOPIC, number)
+                if partition is not None and partition.is_leader:
+                    yield partition
+
+    def _take_over(self, number: int, partition: Partition) -> None:
+        host = GroupCoordinatorHost(
+            partition,
+            config=self._config,
+            new_member_id=self._new_member_id,
+            clock=self._clock,
+            deadlines=self._deadlines,
+        )
+        self._hosts[number] = host
+        # Topics may have gone while nobody coordinated.
+        host.start(lambda: self._forget_lost_topics(host))
+
+    def _forget_lost_topics(self, host: GroupCoordinatorHost) -> None:
+        if host.state is HostState.ACTIVE:
+            topics = {name: topic.topic_id for name, topic in self._image.topics.items()}
+            host.submit(ForgetLostTopics(topics=topics), _report_failure)
+
+    def host_of(self, group_id: str) -> GroupCoordinatorHost:
+        """The group's coordinator, ready to serve.
+
+        Raises KafkaError INVALID_GROUP_ID (24), NOT_COORDINATOR (16), or what `check_active` raises.
+        """
+        if not group_id or len(group_id) > _LONGEST_GROUP_ID:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty, and not longer than a record's key")
+        host = self._find_host(group_id)
+        if host is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate group {group_id!r}")
+        host.check_active()
+        return host
+
+    def _find_host(self, group_id: str) -> GroupCoordinatorHost | None:
+        topic = self._image.topics.get(GROUP_OFFSETS_TOPIC)
+        if topic is None:
+            return None
+        number = partition_of_group(group_id, len(topic.partitions)).partition
+        if number not in self._hosts and not self._is_closed:
+            # A partition may come later than the image that speaks of it: its predecessor has to be flushed first.
+            partition = self._find_partition(GROUP_OFFSETS_TOPIC, number)
+            if partition is not None and partition.is_leader:
+                self._take_over(number, partition)
+        return self._hosts.get(number)
+
+    def check_room_for(self, group_id: str) -> None:
+        """Raises KafkaError INVALID_REQUEST if the group would be new and this node has its fill of groups."""
+        if self.host_of(group_id).machine.has_group(group_id):
+            return
+        if sum(host.machine.group_count for host in self._hosts.values()) >= self._config.group_max_groups:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"this broker has {self._config.group_max_groups} groups, as many as it takes; delete old ones",
+            )
+
+    def active_hosts(self) -> list[GroupCoordinatorHost]:
+        """All coordinators here. Raises what `check_active` raises if one is not ready."""
+        for host in self._hosts.values():
+            host.check_active()
+        return list(self._hosts.values())
+
+    def close(self) -> None:
+        """The node stops: whoever waits is sent elsewhere."""
+        self._is_closed = True
+        for host in self._hosts.values():
+            host.close()
+        self._hosts.clear()
+
+
+def _tell(callback: Callable[[T], None], answer: T) -> None:
+    try:
+        callback(answer)
+    except AssertionError:
+        raise
+    except Exception:
+        # One answer that cannot be sent must not keep the others from theirs.
+        _logger.exception("event=answer-failed answer=%s", type(answer).__name__)
+
+
+_LONGEST_GROUP_ID = 8191
+"""Characters: at most 32,764 bytes, which an int16 can count."""
+
+
+def _report_failure(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+    if isinstance(outcome, KafkaError):
+        # They stay until the next deletion or load; nobody can read them, since their topics are gone.
+        _logger.warning("event=forget-offsets-failed fault=%s", outcome)

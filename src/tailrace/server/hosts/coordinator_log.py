@@ -1,0 +1,218 @@
+"""The log of one coordinator partition, as its host uses it: replayed in slices, appended to, waited for.
+
+1. Replay gives committed records only, in order, and never holds up the event loop for more than a slice.
+2. An append is told of twice: to the machine when it has settled, as committed or as not in the log; and to whoever
+   asked, at the latest when `offsets.commit.timeout.ms` is over.
+3. `when_committed` holds an answer back until everything appended before it has settled; if something of it failed, the
+   answer rests on what never was, and is refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, read_records
+from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition
+from tailrace.server.ports import Clock
+from tailrace.server.waiters import Deadlines
+
+R = TypeVar("R")
+
+KeyValue = tuple[bytes, bytes | None]
+Outcome = Callable[[KafkaError | None], None]
+"""Called once: with None for success, or with the error that the client is to see."""
+
+_SLICE_BYTES = 64 * 1024
+"""Replayed per turn: some hundred records, a few milliseconds."""
+_BATCH_BYTES = 512 * 1024
+"""One append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
+
+_COORDINATOR_CODES = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """What a client is told when its coordinator could not write: whether to ask again here, or to look for another."""
+    return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
+
+
+class _Write(Generic[R]):
+    """One append on its way. `expire` is the deadline's."""
+
+    __slots__ = ("_outcome", "batches_left", "error", "followers")
+
+    def __init__(self, batches: int, outcome: Outcome) -> None:
+        self._outcome: Outcome | None = outcome
+        self.batches_left = batches
+        self.error: KafkaError | None = None
+        self.followers: list[Outcome] = []
+
+    def tell(self, error: KafkaError | None) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome(error)
+
+    def expire(self) -> None:
+        late = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time")
+        self.tell(late)
+        followers, self.followers = self.followers, []
+        for follower in followers:
+            follower(late)
+
+
+class CoordinatorLog(Generic[R]):
+    """`R` are the machine's records; `encode` makes a log record of one."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        encode: Callable[[R], KeyValue],
+        on_committed: Callable[[Sequence[R]], None],
+        on_discarded: Callable[[Sequence[R]], None],
+        clock: Clock,
+        deadlines: Deadlines,
+        timeout_ms: int,
+    ) -> None:
+        self.partition = partition
+        self._encode = encode
+        self._on_committed = on_committed
+        self._on_discarded = on_discarded
+        self._clock = clock
+        self._deadlines = deadlines
+        self._timeout_ms = timeout_ms
+        self._writes: dict[_Write[R], None] = {}
+        """Under way, oldest first."""
+        self._is_closed = False
+
+    def replay(
+        self, on_record: Callable[[Record], None], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
+    ) -> None:
+        """Hand out every record that the log has now, once it is committed; not before this has returned."""
+        log = self.partition.log
+        replay = _Replay(self.partition, log.log_start_offset, log.log_end_offset, on_record)
+
+        def slice_() -> None:
+            if self._is_closed:
+                return
+            try:
+                is_done = replay.read_slice()
+            except KafkaError as fault:
+                on_failed(fault)
+                return
+            if is_done:
+                on_done()
+            else:
+                # Wakes at once when the next slice is committed already.
+                self.partition.when_high_watermark_reaches(replay.offset + 1, go_on)
+
+        def go_on(failure: KafkaError | None) -> None:
+            if failure is None:
+                self._clock.call_soon(slice_)
+
+        self._clock.call_soon(slice_)
+
+    def append(self, records: Sequence[R], outcome: Outcome) -> None:
+        """Append the records, at least one; nobody is told anything before this has returned.
+
+        Raises KafkaError for a record that has no form in the log.
+        """
+        batches = list(_batches(records, [self._encode(record) for record in records]))
+        write: _Write[R] = _Write(len(batches), outcome)
+        self._writes[write] = None
+        self._deadlines.add(write, self._timeout_ms)
+        now_ms = self._clock.now_ms()
+        for batch, encoded in batches:
+            self.partition.append_records(encoded, now_ms=now_ms, on_done=self._settler(write, batch))
+
+    def _settler(self, write: _Write[R], batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
+        def settled(done: Appended | KafkaError) -> None:
+            if self._is_closed:
+                return
+            if isinstance(done, KafkaError):
+                write.error = write.error or coordinator_error(done)
+                self._on_discarded(batch)
+            else:
+                self._on_committed(batch)
+            write.batches_left -= 1
+            if write.batches_left == 0:
+                self._settled(write)
+
+        return settled
+
+    def _settled(self, write: _Write[R]) -> None:
+        del self._writes[write]
+        self._deadlines.remove(write, self._timeout_ms)
+        write.tell(write.error)
+        if write.error is None:
+            for follower in write.followers:
+                follower(None)
+            return
+        # Whoever asked after this write may have been told of it; all later ones count as well.
+        for later in (write, *self._writes):
+            followers, later.followers = later.followers, []
+            for follower in followers:
+                follower(write.error)
+
+    def when_committed(self, outcome: Outcome) -> None:
+        """Call `outcome` when all that has been appended so far is settled, at once if it is."""
+        if self._writes:
+            next(reversed(self._writes)).followers.append(outcome)
+        else:
+            outcome(None)
+
+    def close(self, error: KafkaError) -> None:
+        """Nothing of this log is ours to tell any more, except that."""
+        self._is_closed = True
+        writes, self._writes = self._writes, {}
+        for write in writes:
+            self._deadlines.remove(write, self._timeout_ms)
+            write.tell(error)
+            for follower in write.followers:
+                follower(error)
+
+
+class _Replay:
+    """How far a replay has come."""
+
+    def __init__(self, partition: Partition, offset: int, end_offset: int, on_record: Callable[[Record], None]) -> None:
+        self._partition = partition
+        self.offset = offset
+        self._end_offset = end_offset
+        self._on_record = on_record
+
+    def read_slice(self) -> bool:
+        """Hand out the next records, if any are committed; True if that was all."""
+        if self.offset >= self._end_offset:
+            return True
+        read = self._partition.read(
+            self.offset, max_bytes=_SLICE_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True
+        )
+        for position, header in iter_batches(read.records):
+            if not header.is_control:
+                for record in read_records(read.records, position):
+                    if record.offset >= self.offset:
+                        self._on_record(record)
+            self.offset = header.end_offset
+        return self.offset >= self._end_offset
+
+
+def _batches(records: Sequence[R], encoded: Sequence[KeyValue]) -> Iterator[tuple[Sequence[R], Sequence[KeyValue]]]:
+    """The records in runs that fit into a batch each."""
+    start = size_bytes = 0
+    for index, (key, value) in enumerate(encoded):
+        record_bytes = len(key) + len(value or b"") + 32
+        if size_bytes + record_bytes > _BATCH_BYTES and index > start:
+            yield records[start:index], encoded[start:index]
+            start, size_bytes = index, 0
+        size_bytes += record_bytes
+    yield records[start:], encoded[start:]

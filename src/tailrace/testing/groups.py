@@ -1,0 +1,274 @@
+"""A group coordinator on a table: requests, time and commits happen when a test says so."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.coordinator import GroupCoordinator
+from tailrace.coordinators.groups.events import (
+    Answer,
+    Asked,
+    Effect,
+    Event,
+    HeartbeatAsked,
+    JoinAsked,
+    LeaveAsked,
+    MembershipResponse,
+    MetadataCommitted,
+    MetadataFailed,
+    Persist,
+    SyncAsked,
+)
+from tailrace.coordinators.groups.group import GroupState, RequestId
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.membership import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+NEWEST_JOIN = 9
+_FIRST_JOIN_WITH_GIVEN_ID = 4
+Identity = tuple[str, str | None]
+
+
+class GroupScene:
+    """One group "g" and its coordinator. Writes are committed at once unless `holds_writes`."""
+
+    group_id = "g"
+
+    def __init__(self, *, config: GroupConfig | None = None, log: Iterable[GroupLogRecord] = ()) -> None:
+        self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
+        self._ids = 0
+        self.now_ms = 1_000
+        self.wall_ms = 1_700_000_000_000
+        self.coordinator = GroupCoordinator(config=self.config, new_member_id=self._new_member_id)
+        self.log: list[GroupLogRecord] = list(log)
+        """What is committed, in order."""
+        for record in self.log:
+            self.coordinator.apply(record)
+        self.coordinator.begin(self.now_ms)
+        self.holds_writes = False
+        self.writes: deque[Persist] = deque()
+        """Held back, oldest first; each is staged already."""
+        self._staged: deque[tuple[GroupLogRecord, ...]] = deque()
+        self.answers: dict[RequestId, MembershipResponse] = {}
+        self.requests: list[Asked] = []
+
+    def _new_member_id(self, prefix: str) -> str:
+        self._ids += 1
+        return f"{prefix}-{self._ids}"
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        protocols: Mapping[str, bytes] | None = None,
+        session_timeout_ms: int = 10_000,
+        rebalance_timeout_ms: int = 30_000,
+        instance_id: str | None = None,
+        version: int = NEWEST_JOIN,
+        client_id: str = "c",
+        protocol_type: str = "consumer",
+    ) -> RequestId:
+        """Send JoinGroup."""
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=tuple(
+                JoinGroupRequestProtocol(name=name, metadata=metadata)
+                for name, metadata in ({"range": b"topics"} if protocols is None else protocols).items()
+            ),
+        )
+        return self._ask(
+            lambda request_id: JoinAsked(
+                request_id=request_id,
+                request=request,
+                client_id=client_id,
+                client_host="/127.0.0.1",
+                must_know_its_id=version >= _FIRST_JOIN_WITH_GIVEN_ID,
+                may_skip_assignment=version >= NEWEST_JOIN,
+            )
+        )
+
+    def new_id(self, **options: Any) -> str:
+        """Ask for a member id as new clients do (KIP-394)."""
+        refused = self.join_answer(self.join(**options))
+        assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED, refused
+        return refused.member_id
+
+    def sync(
+        self,
+        member_id: str,
+        generation_id: int,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        protocol_name: str | None = None,
+        protocol_type: str | None = None,
+    ) -> RequestId:
+        """Send SyncGroup; the leader with `assignments`."""
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=generation_id,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=tuple(
+                SyncGroupRequestAssignment(member_id=name, assignment=assignment)
+                for name, assignment in (assignments or {}).items()
+            ),
+        )
+        return self._ask(lambda request_id: SyncAsked(request_id=request_id, request=request))
+
+    def heartbeat(self, member_id: str, generation_id: int, *, instance_id: str | None = None) -> ErrorCode:
+        """Send Heartbeat; it is always answered at once."""
+        request = HeartbeatRequest(
+            group_id=self.group_id, generation_id=generation_id, member_id=member_id, group_instance_id=instance_id
+        )
+        request_id = self._ask(lambda request_id: HeartbeatAsked(request_id=request_id, request=request))
+        return self.code(request_id)
+
+    def leave(self, *members: str | Identity) -> tuple[ErrorCode, ...]:
+        """Send LeaveGroup; a code for each."""
+        identities = [(member, None) if isinstance(member, str) else member for member in members]
+        request = LeaveGroupRequest(
+            group_id=self.group_id,
+            members=tuple(MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in identities),
+        )
+        response = self.answers[self._ask(lambda request_id: LeaveAsked(request_id=request_id, request=request))]
+        assert isinstance(response, LeaveGroupResponse)
+        return tuple(ErrorCode(result.error_code) for result in response.members)
+
+    def commit_offset(
+        self, offset: int, *, generation_id: int = -1, member_id: str = "", metadata: str = "", topic: str = "t"
+    ) -> ErrorCode:
+        """Commit an offset of partition 0; the code of the whole or of the partition."""
+        wanted = OffsetToCommit(topic=topic, partition=0, offset=offset, metadata=metadata)
+        return self.submit(
+            CommitOffsets(group_id=self.group_id, generation_id=generation_id, member_id=member_id, offsets=(wanted,))
+        )
+
+    def delete_group(self) -> ErrorCode:
+        """Send DeleteGroups."""
+        return self.submit(DeleteGroup(group_id=self.group_id))
+
+    def submit(self, command: Command) -> ErrorCode:
+        """Have a command decided; its records are committed at once, or held."""
+        try:
+            decision = self.coordinator.decide(command, self.wall_ms)
+        except KafkaError as refusal:
+            return refusal.code
+        self._write(decision.records)
+        return decision.response[0] if decision.response else ErrorCode.NONE
+
+    def form_group(self, *names: str, rebalance_timeout_ms: int = 30_000, **options: Any) -> tuple[list[str], int]:
+        """Members that have joined and synced, the leader first; each is assigned its own id. Also the generation."""
+        ids = [self.new_id(client_id=name, rebalance_timeout_ms=rebalance_timeout_ms, **options) for name in names]
+        joins = [self.join(member_id, rebalance_timeout_ms=rebalance_timeout_ms, **options) for member_id in ids]
+        self.pass_time(0)
+        generation_id = self.join_answer(joins[0]).generation_id
+        for member_id in ids[1:]:
+            self.sync(member_id, generation_id)
+        self.sync(ids[0], generation_id, {member_id: member_id.encode() for member_id in ids})
+        assert self.state is GroupState.STABLE
+        return ids, generation_id
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, with every deadline on the way."""
+        end_ms = self.now_ms + milliseconds
+        while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self._carry_out(self.coordinator.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    def commit_write(self) -> None:
+        """Let the oldest write that is held be committed."""
+        records = self._staged.popleft()
+        self.coordinator.commit(records)
+        self.log.extend(records)
+        if records and isinstance(records[0], GroupRecord) and records[0].value is not None:
+            self._step(MetadataCommitted(write_id=self.writes.popleft().write_id))
+
+    def fail_write(self, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
+        """Let the oldest write that is held fail."""
+        records = self._staged.popleft()
+        self.coordinator.discard(records)
+        if records and isinstance(records[0], GroupRecord) and records[0].value is not None:
+            self._step(MetadataFailed(write_id=self.writes.popleft().write_id, code=code))
+
+    @property
+    def held_writes(self) -> int:
+        return len(self._staged)
+
+    @property
+    def state(self) -> GroupState:
+        """The group's state; Dead if there is none."""
+        if not self.coordinator.has_group(self.group_id):
+            return GroupState.DEAD
+        return self.coordinator.describe(self.group_id).state
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(member.member_id for member in self.coordinator.describe(self.group_id).members)
+
+    def is_answered(self, request_id: RequestId) -> bool:
+        return request_id in self.answers
+
+    def join_answer(self, request_id: RequestId) -> JoinGroupResponse:
+        response = self.answers[request_id]
+        assert isinstance(response, JoinGroupResponse)
+        return response
+
+    def assignment(self, request_id: RequestId) -> bytes:
+        """What a SyncGroup was answered; it must have succeeded."""
+        assert self.code(request_id) is ErrorCode.NONE
+        assignment: bytes = getattr(self.answers[request_id], "assignment")  # noqa: B009 - a union of responses
+        return assignment
+
+    def code(self, request_id: RequestId) -> ErrorCode:
+        return ErrorCode(self.answers[request_id].error_code)
+
+    def abandon(self) -> None:
+        """The leadership goes elsewhere."""
+        self._carry_out(self.coordinator.abandon())
+
+    def _ask(self, event_of: Callable[[RequestId], Asked]) -> RequestId:
+        request_id = RequestId(len(self.requests))
+        event = event_of(request_id)
+        self.requests.append(event)
+        self._step(event)
+        return request_id
+
+    def _step(self, event: Event) -> None:
+        self._carry_out(self.coordinator.step(self.group_id, event, self.now_ms))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Answer():
+                    assert effect.request_id not in self.answers, f"request {effect.request_id} is answered twice"
+                    self.answers[effect.request_id] = effect.response
+                case Persist():
+                    self.writes.append(effect)
+                    self._write((GroupRecord(group_id=effect.group_id, value=effect.metadata),))
+
+    def _write(self, records: tuple[GroupLogRecord, ...]) -> None:
+        self.coordinator.stage(records)
+        self._staged.append(records)
+        if not self.holds_writes:
+            self.commit_write()

@@ -1,0 +1,26 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.coordinators.groups.schedule import Schedule
+
+GROUPS = st.sampled_from("abc")
+
+
+@given(st.lists(st.tuples(GROUPS, st.none() | st.integers(0, 20))), st.integers(0, 20))
+def test_what_is_due_is_what_was_last_set_to_be_due(settings: list[tuple[str, int | None]], now_ms: int) -> None:
+    schedule = Schedule()
+    last: dict[str, int | None] = {}
+    for group_id, deadline_ms in settings:
+        schedule.set(group_id, deadline_ms)
+        last[group_id] = deadline_ms
+    due = {group_id for group_id, deadline_ms in last.items() if deadline_ms is not None and deadline_ms <= now_ms}
+    if due:
+        assert schedule.next_deadline_ms is not None
+        assert schedule.next_deadline_ms <= min(d for d in last.values() if d is not None)
+    taken = schedule.take_due(now_ms)
+    assert sorted(taken) == sorted(due)
+    assert schedule.take_due(now_ms) == []
+
+
+def test_nothing_is_due_when_nothing_is_set() -> None:
+    assert Schedule().next_deadline_ms is None
