@@ -1,5 +1,5 @@
 # Each target works on a fresh checkout: it makes .venv itself and says what it downloads.
-.PHONY: help demo test bench sim soak check fuzz clean
+.PHONY: help demo test bench check clean
 .DEFAULT_GOAL := help
 
 PY := .venv/bin/python

@@ -1,0 +1,32 @@
+"""One partition on one disk, synchronous: the log with its segments, indexes, producers, epochs, recovery, retention.
+
+The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
+"""
+
+from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
+from tailrace.storage.flush import FlushTicket
+from tailrace.storage.log import Log, RetiredSegment
+from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.recovery import Damage, RecoveryReport
+from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
+
+__all__ = [
+    "AppendBatch",
+    "Buffer",
+    "Damage",
+    "Duplicate",
+    "EpochCache",
+    "EpochEntry",
+    "File",
+    "FileSystem",
+    "FlushTicket",
+    "Log",
+    "OsFiles",
+    "ProducerEntry",
+    "ProducerState",
+    "ReadResult",
+    "RecoveryReport",
+    "RetiredSegment",
+    "TimestampOffset",
+]

@@ -1,0 +1,159 @@
+"""Small files that are replaced whole: offsets per partition, the identity of a directory, the mark of a clean stop.
+
+A reader sees the old content or the new one, never a mixture: `replace_file` writes beside the file, syncs, renames
+and syncs the directory. Formats are Kafka's, byte for byte, so that its tools read them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
+from tailrace.model.partitions import TopicPartition
+from tailrace.storage.files import Buffer, FileSystem, append_all, join, parent
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+"""Per partition: below this offset all is flushed."""
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+META_PROPERTIES: Final = "meta.properties"
+PARTITION_METADATA: Final = "partition.metadata"
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def replace_file(files: FileSystem, path: str, content: Buffer) -> None:
+    """Put this content at `path`, durable when the call returns."""
+    temporary = path + TEMPORARY_SUFFIX
+    file = files.open(temporary, create=True)
+    try:
+        append_all(file, content)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_dir(parent(path))
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """Version 0, the count, then `topic partition offset` per line."""
+    lines = ["0", str(len(offsets)), *(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def parse_offsets(data: bytes, *, path: str) -> dict[TopicPartition, int]:
+    """The inverse of `format_offsets`. Raises CorruptRecords that names the file."""
+    lines = data.decode("ascii", "replace").splitlines()
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        if version != 0 or len(lines) != count + 2:
+            raise ValueError
+        offsets = {}
+        for line in lines[2:]:
+            topic, partition, offset = line.split(" ")
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+        if len(offsets) != count:
+            raise ValueError
+    except (ValueError, IndexError):
+        raise CorruptRecords(
+            f"{path} is not a checkpoint of offsets (version 0, a count, and that many lines of topic partition "
+            "offset); remove it to start from 0 for all its partitions"
+        ) from None
+    return offsets
+
+
+def write_offsets(files: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace one of the checkpoints of offsets (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)."""
+    replace_file(files, join(directory, name), format_offsets(offsets))
+
+
+def read_offsets(files: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
+    """What `write_offsets` wrote last; empty if it never did."""
+    path = join(directory, name)
+    return parse_offsets(files.read_bytes(path), path=path) if files.exists(path) else {}
+
+
+def write_clean_shutdown(files: FileSystem, directory: str, *, broker_epoch: int) -> None:
+    """Say that every log of this directory was closed cleanly by a broker of this epoch (-1: no epoch)."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    replace_file(files, join(directory, CLEAN_SHUTDOWN), content.encode("ascii"))
+
+
+def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
+    """The broker epoch of the last clean stop, or None after a crash. The mark is gone, durably, when this returns.
+
+    It must go before the first log is changed: a crash right after would otherwise pass as a clean stop.
+    """
+    path = join(directory, CLEAN_SHUTDOWN)
+    if not files.exists(path):
+        return None
+    data = files.read_bytes(path)
+    files.unlink(path)
+    files.sync_dir(directory)
+    try:
+        content = json.loads(data)
+        return int(content["brokerEpoch"]) if content["version"] == 0 else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Whose directory this is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: TopicId | None = None
+    """A new one is a new disk: the node must not claim what the old one held (KIP-858)."""
+
+
+def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:
+    """Write `meta.properties`, version 1."""
+    values = {"cluster.id": properties.cluster_id, "node.id": str(properties.node_id), "version": "1"}
+    if properties.directory_id is not None:
+        values["directory.id"] = format_topic_id(properties.directory_id)
+    content = "#\n" + "".join(f"{key}={values[key]}\n" for key in sorted(values))
+    replace_file(files, join(directory, META_PROPERTIES), content.encode("utf-8"))
+
+
+def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | None:
+    """What this module or Kafka wrote, None for a new directory. Raises CorruptRecords if it is illegible."""
+    path = join(directory, META_PROPERTIES)
+    if not files.exists(path):
+        return None
+    lines = files.read_bytes(path).decode("utf-8", "replace").splitlines()
+    values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
+    try:
+        directory_id = values.get("directory.id")
+        return MetaProperties(
+            cluster_id=values["cluster.id"].strip(),
+            node_id=int(values["node.id"]),
+            directory_id=None if directory_id is None else parse_topic_id(directory_id.strip()),
+        )
+    except (KeyError, ValueError) as fault:
+        raise CorruptRecords(f"{path} needs cluster.id, node.id and a legal directory.id: {fault}") from None
+
+
+def write_partition_metadata(files: FileSystem, directory: str, topic_id: TopicId) -> None:
+    """Write `partition.metadata`: which topic, by id, this partition's directory belongs to."""
+    content = f"version: 0\ntopic_id: {format_topic_id(topic_id)}"
+    replace_file(files, join(directory, PARTITION_METADATA), content.encode("ascii"))
+
+
+def read_partition_metadata(files: FileSystem, directory: str) -> TopicId | None:
+    """The topic's id, None if the file is not there. Raises CorruptRecords if it is illegible."""
+    path = join(directory, PARTITION_METADATA)
+    if not files.exists(path):
+        return None
+    lines = files.read_bytes(path).decode("ascii", "replace").splitlines()
+    values = dict(line.split(": ", 1) for line in lines if ": " in line)
+    try:
+        if values["version"] != "0":
+            raise ValueError(f"version {values['version']} is not known")
+        return parse_topic_id(values["topic_id"])
+    except (KeyError, ValueError) as fault:
+        raise CorruptRecords(f"{path} is not a partition.metadata file: {fault}") from None

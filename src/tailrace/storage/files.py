@@ -1,0 +1,391 @@
+"""The only module that opens, writes, syncs and renames. Everything above it sees the two protocols here.
+
+Rules of both protocols:
+
+1. Every failure is a StorageError that names the path and the operating system's words.
+2. A file only grows at its end. `writev` says how much it wrote; the caller cuts back what it did not want.
+3. What was written is safe from a power cut after `sync`, a name after `sync_dir` of its directory, and not before.
+4. `open(create=True)` makes a new inode, whatever had the name before. No inode is ever used twice.
+
+`OsFiles` keeps a bounded number of descriptors open, whatever the number of files: the least recently used is closed
+and opened again when it is needed.
+"""
+
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from tailrace.model.errors import StorageError
+
+Buffer = bytes | bytearray | memoryview
+
+DEFAULT_MAX_OPEN_FILES = 4096
+_READ_BYTES = 1 << 16
+_REWRITE_BYTES = 1 << 20
+_MAX_BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024)
+
+
+class File(Protocol):
+    """One file that is appended to and read."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size_bytes(self) -> int:
+        """The size now, asked of the file system."""
+        ...
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        """Append the buffers in order; return the bytes that were written, which are fewer when the disk is full."""
+        ...
+
+    def pread(self, length: int, position: int) -> bytes:
+        """The bytes from `position` on; fewer than `length` at the end of the file. The caller owns them."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to this size, which is at most what it has."""
+        ...
+
+    def rewrite(self, position: int) -> None:
+        """Write the bytes from `position` on once more, in place, so that the next `sync` covers them.
+
+        After a failed sync Linux takes the pages for clean: readers see the bytes, no later sync writes them.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Return when all that was written is durable. May run on another thread while the file is pinned."""
+        ...
+
+    def pin(self) -> None:
+        """Keep the file open until `unpin`, for `sync` on another thread."""
+        ...
+
+    def unpin(self) -> None:
+        """Undo one `pin`."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. Harmless if done twice."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Directories and whole files, by path."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """The file at this path. Without `create` a missing file is noticed at its first use."""
+        ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make the directory and those above it; nothing if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory a new name in one step; a file that has that name is replaced."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size_of(self, path: str) -> int:
+        """The size of a file in bytes, without opening it."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """The whole of a small file."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Return when the names in this directory are durable."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """The space left for us on the disk that holds this path."""
+        ...
+
+
+def storage_error(action: str, path: str, fault: OSError) -> StorageError:
+    """The error for a failed call of the operating system."""
+    return StorageError(f"cannot {action} {path}: {fault.strerror or fault}")
+
+
+class OsFile:
+    """A file of the operating system. Its descriptor comes and goes (see OsFiles)."""
+
+    __slots__ = ("_closing", "_descriptor", "_files", "_path", "_pins", "used")
+
+    def __init__(self, files: "OsFiles", path: str, descriptor: int) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = descriptor
+        self._pins = 0
+        self._closing = False
+        self.used = True
+        """Touched since the last look for a descriptor to close."""
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pins > 0
+
+    def size_bytes(self) -> int:
+        return self._files.size_of(self._path)
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        self.used = True
+        try:
+            if len(buffers) <= _MAX_BUFFERS_PER_CALL:
+                return os.writev(descriptor, buffers)
+            return _write_many(descriptor, buffers)
+        except OSError as fault:
+            raise storage_error("write to", self._path, fault) from fault
+
+    def pread(self, length: int, position: int) -> bytes:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        self.used = True
+        try:
+            return os.pread(descriptor, length, position)
+        except OSError as fault:
+            raise storage_error("read", self._path, fault) from fault
+
+    def truncate(self, size_bytes: int) -> None:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        try:
+            os.ftruncate(descriptor, size_bytes)
+        except OSError as fault:
+            raise storage_error("truncate", self._path, fault) from fault
+
+    def rewrite(self, position: int) -> None:
+        try:
+            # Not the usual descriptor: that one appends, wherever it is told to write.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                while content := os.pread(descriptor, _REWRITE_BYTES, position):
+                    position += os.pwrite(descriptor, content, position)
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("rewrite", self._path, fault) from fault
+
+    def sync(self) -> None:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        try:
+            os.fdatasync(descriptor)
+        except OSError as fault:
+            raise storage_error("sync", self._path, fault) from fault
+
+    def pin(self) -> None:
+        if self._descriptor < 0:
+            self._reopen()
+        self._pins += 1
+
+    def unpin(self) -> None:
+        assert self._pins > 0, f"{self._path} is not pinned"
+        self._pins -= 1
+        if self._closing and not self._pins:
+            self.close()
+
+    def close(self) -> None:
+        if self._pins:
+            self._closing = True
+        elif self._descriptor >= 0:
+            self._files.forget(self)
+            self.release()
+
+    def release(self) -> None:
+        """Close the descriptor; the file opens again when it is needed."""
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("close", self._path, fault) from fault
+
+    def _reopen(self) -> int:
+        self._descriptor = self._files.open_descriptor(self._path)
+        self._files.remember(self)
+        return self._descriptor
+
+
+def _write_many(descriptor: int, buffers: Sequence[Buffer]) -> int:
+    total = 0
+    for first in range(0, len(buffers), _MAX_BUFFERS_PER_CALL):
+        part = buffers[first : first + _MAX_BUFFERS_PER_CALL]
+        written = os.writev(descriptor, part)
+        total += written
+        if written < sum(map(len, part)):
+            break
+    return total
+
+
+class OsFiles:
+    """The operating system's files, with at most `max_open_files` descriptors (pinned files may exceed it)."""
+
+    __slots__ = ("_max_open_files", "_open")
+
+    def __init__(self, *, max_open_files: int = DEFAULT_MAX_OPEN_FILES) -> None:
+        self._max_open_files = max_open_files
+        self._open: OrderedDict[OsFile, None] = OrderedDict()
+
+    @property
+    def open_files(self) -> int:
+        """How many descriptors are open now."""
+        return len(self._open)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if not create:
+            return OsFile(self, path, -1)
+        file = OsFile(self, path, self._create(path))
+        self.remember(file)
+        return file
+
+    def _create(self, path: str) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            try:
+                return os.open(path, flags, 0o644)
+            except FileExistsError:
+                os.unlink(path)
+                return os.open(path, flags, 0o644)
+        except OSError as fault:
+            raise storage_error("create", path, fault) from fault
+
+    def open_descriptor(self, path: str) -> int:
+        """A descriptor of an existing file, for OsFile."""
+        try:
+            return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as fault:
+            raise storage_error("open", path, fault) from fault
+
+    def remember(self, file: OsFile) -> None:
+        """Count this file as open and close the least recently used one if there are too many, for OsFile."""
+        self._open[file] = None
+        # A second chance instead of a strict order: a hit then costs one attribute and no move in a dictionary.
+        tries = len(self._open)
+        while len(self._open) > self._max_open_files and tries:
+            tries -= 1
+            oldest = next(iter(self._open))
+            if oldest is file or oldest.used or oldest.is_pinned:
+                oldest.used = False
+                self._open.move_to_end(oldest)
+                continue
+            del self._open[oldest]
+            oldest.release()
+        if len(self._open) > self._max_open_files:
+            self._close_any(spare=file)
+
+    def _close_any(self, *, spare: OsFile) -> None:
+        for file in self._open:
+            if file is not spare and not file.is_pinned:
+                del self._open[file]
+                file.release()
+                return
+
+    def forget(self, file: OsFile) -> None:
+        """Count this file as closed, for OsFile."""
+        self._open.pop(file, None)
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as fault:
+            raise storage_error("list", path, fault) from fault
+
+    def make_dirs(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as fault:
+            raise storage_error("make directory", path, fault) from fault
+
+    def rename(self, old: str, new: str) -> None:
+        try:
+            os.replace(old, new)
+        except OSError as fault:
+            raise storage_error(f"rename to {new}:", old, fault) from fault
+
+    def unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except OSError as fault:
+            raise storage_error("remove", path, fault) from fault
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except OSError as fault:
+            raise storage_error("remove directory", path, fault) from fault
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size_of(self, path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except OSError as fault:
+            raise storage_error("stat", path, fault) from fault
+
+    def read_bytes(self, path: str) -> bytes:
+        # Without a file object: at start this runs for a few small files of every partition.
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                content = os.read(descriptor, _READ_BYTES)
+                if len(content) < _READ_BYTES:
+                    return content
+                return content + os.pread(descriptor, os.fstat(descriptor).st_size, _READ_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("read", path, fault) from fault
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("sync directory", path, fault) from fault
+
+    def free_bytes(self, path: str) -> int:
+        try:
+            status = os.statvfs(path)
+        except OSError as fault:
+            raise storage_error("ask the free space of", path, fault) from fault
+        return status.f_bavail * status.f_frsize
+
+
+def join(directory: str, name: str) -> str:
+    """The path of a name in a directory, for both the real and the simulated disk."""
+    return f"{directory}/{name}"
+
+
+def parent(path: str) -> str:
+    """The directory that holds this path."""
+    return os.path.dirname(path.rstrip("/")) or "."
+
+
+def append_all(file: File, content: Buffer) -> None:
+    """Append the whole content. Raises StorageError if only a part of it was written."""
+    written = file.writev((content,))
+    if written != len(content):
+        raise StorageError(f"{file.path}: only {written} of {len(content)} bytes were written; the disk may be full")

@@ -1,0 +1,523 @@
+"""One partition on one disk: a run of segments that is appended to at one end and retired at the other.
+
+Invariants:
+
+1. log_start_offset <= flushed_offset <= log_end_offset, and each of them only rises, except by truncation.
+2. `log_end_offset` moves after all bytes of an append are written, never before. An append that fails leaves the log,
+   its indexes, its producers and its epochs as they were.
+3. What lies below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
+4. A reader owns the bytes it was given. Nothing is overwritten: a segment that goes is another inode than any to come.
+5. After a failure that could not be undone the log is offline: it refuses everything with StorageError until it is
+   opened again, which checks what is on the disk.
+
+Synchronous and not thread-safe, except `FlushTicket.sync`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage.checkpoints import LEADER_EPOCHS
+from tailrace.storage.files import FileSystem, join, parent
+from tailrace.storage.flush import FlushTicket
+from tailrace.storage.recovery import LoadedLog, Loader
+from tailrace.storage.retention import Reason, expired_segments
+from tailrace.storage.segment import AppendBatch, ReadResult, Segment, SegmentLimits, TimestampOffset
+from tailrace.storage.segments import Segments
+from tailrace.storage.snapshots import load_producers, remove_snapshots_above, snapshot_offsets, write_snapshot
+
+
+class RetiredSegment(NamedTuple):
+    """A segment that retention has removed."""
+
+    base_offset: int
+    size_bytes: int
+    reason: Reason
+
+
+class Log:
+    """The log of one partition. Made by `Log.open`."""
+
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_failure",
+        "_files",
+        "_flush_on_roll",
+        "_generation",
+        "_is_changed",
+        "_limits",
+        "_may_have_gaps",
+        "_segments",
+        "_snapshot_offset",
+        "_ticket",
+        "_unsynced_directories",
+        "epochs",
+        "flushed_offset",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery",
+    )
+
+    _unsynced_directories: tuple[str, ...]
+
+    def __init__(
+        self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig, flush_on_roll: bool
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._config = config
+        self._flush_on_roll = flush_on_roll
+        self._limits = loaded.limits
+        self._may_have_gaps = config.is_compacted
+        self._segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
+        self._snapshot_offset = loaded.snapshot_offset
+        self.log_start_offset = loaded.log_start_offset
+        """The first offset that can be read."""
+        self.log_end_offset = loaded.log_end_offset
+        """The offset of the next record."""
+        self.flushed_offset = loaded.log_end_offset
+        """All below it is durable."""
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.recovery = loaded.report
+        damage = loaded.report.damage
+        self._failure = str(damage) if damage is not None else ""
+        # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
+        is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
+        self._unsynced_directories = (directory, parent(directory)) if is_unsure else ()
+        self._generation = 0
+        self._ticket: FlushTicket | None = None
+        # After a crash the caches of a clean close are still to be written, even if nothing else happens.
+        self._is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        files: FileSystem,
+        config: TopicConfig,
+        now_ms: int,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool = False,
+        allow_damage: bool = False,
+        flush_on_roll: bool = True,
+    ) -> "Log":
+        """The log in this directory, which is made if it is not there.
+
+        `recovery_point` is the flushed offset that was last made durable outside; below it nothing is ever cut. `clean`
+        says that the log was closed cleanly and nothing has to be checked. Damage below the recovery point raises
+        CorruptRecords that names file and position, or with `allow_damage` gives an offline log whose part before the
+        damage can be read (`recovery.damage`). `flush_on_roll=False` is for page-cache
+        durability: a rolled segment's flush is left to the next ticket, and recovery does not suspect the page cache.
+        Nothing that is stored needs `now_ms` today.
+        """
+        if not files.exists(directory):
+            files.make_dirs(directory)
+        loader = Loader(
+            directory,
+            files=files,
+            limits=SegmentLimits(config),
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+            may_have_gaps=config.is_compacted,
+            is_durable=flush_on_roll,
+        )
+        loaded = loader.load()
+        if loaded.report.damage is not None and not allow_damage:
+            raise CorruptRecords(
+                f"{loaded.report.damage}; this part was flushed, so it is not cut off. Let another replica restore the "
+                "partition, or restore the file"
+            )
+        return cls(directory, loaded, files=files, config=config, flush_on_roll=flush_on_roll)
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config
+
+    @property
+    def size_bytes(self) -> int:
+        """All batches, indexes not counted."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether a failure or damage has ended this log's service until it is opened again."""
+        return bool(self._failure)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether a flush now would change nothing."""
+        return (
+            self.flushed_offset == self.log_end_offset and not self._unsynced_directories and not self.epochs.is_dirty
+        )
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next append and the next retention on."""
+        self._config = config
+        self._may_have_gaps = self._may_have_gaps or config.is_compacted
+        self._limits.take(config)
+
+    def append(self, batches: Sequence[AppendBatch]) -> None:
+        """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
+
+        Staged producer batches (`producers.stage`) are taken over with them, and forgotten if the append fails. Raises
+        StorageError; only a failure that could not be undone puts the log offline.
+        """
+        if self._failure:
+            self._refuse()
+        if not batches:
+            return
+        epochs = self.epochs
+        saved_epochs = epochs.entries
+        end_offset = self._check_offsets(batches)
+        active = self._segments.active
+        try:
+            if active.count_that_fit(batches) == len(batches):
+                active.append(batches)
+                self._take_producers(batches)
+            else:
+                self._append_across_segments(batches)
+        except StorageError:
+            epochs.replace(saved_epochs)
+            self.producers.discard_staged()
+            self._cut_back()
+            raise
+        self._is_changed = True
+        self.log_end_offset = end_offset
+
+    def _check_offsets(self, batches: Sequence[AppendBatch]) -> int:
+        """The log's end after these batches. Enters their epochs."""
+        end_offset = self.log_end_offset
+        epochs = self.epochs
+        for _, header in batches:
+            base_offset = header.base_offset
+            assert base_offset == end_offset or (self._may_have_gaps and base_offset > end_offset), (
+                f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
+            )
+            epoch = header.partition_leader_epoch
+            if epoch != epochs.latest_epoch:
+                assert epoch > epochs.latest_epoch, f"{self._directory}: epoch {epoch} after {epochs.latest_epoch}"
+                epochs.assign(epoch, base_offset)
+            end_offset = base_offset + header.last_offset_delta + 1
+        return end_offset
+
+    def _take_producers(self, batches: Sequence[AppendBatch]) -> None:
+        producers = self.producers
+        if producers.has_staged:
+            producers.apply_staged()
+            return
+        for _, header in batches:
+            if header.producer_id >= 0:
+                producers.apply(header)
+
+    def _append_across_segments(self, batches: Sequence[AppendBatch]) -> None:
+        """Append with one roll or more. On a failure everything is undone, or the log goes offline."""
+        segments, producers = self._segments, self.producers
+        saved_producers = producers.copy_producers()
+        segment_count, size_bytes = len(segments), segments.active.size_bytes
+        rest = batches
+        try:
+            while rest:
+                count = segments.active.count_that_fit(rest)
+                if not count:
+                    self._roll(rest[0].header.base_offset)
+                    continue
+                part, rest = rest[:count], rest[count:]
+                segments.active.append(part)
+                for _, header in part:
+                    producers.apply(header)
+        except StorageError:
+            producers.replace(saved_producers)
+            self._undo_append(segment_count, size_bytes)
+            raise
+        producers.discard_staged()
+
+    def _undo_append(self, segment_count: int, size_bytes: int) -> None:
+        try:
+            self._segments.remove_after(segment_count)
+            self._segments.active.cut_to(size_bytes, self.log_end_offset)
+            # A snapshot of producers at an offset that other batches will lead to is not to be believed.
+            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, self.log_end_offset)
+            self._files.sync_dir(self._directory)
+        except (StorageError, CorruptRecords) as fault:
+            self._fail(f"an append failed and could not be undone: {fault.detail}")
+
+    def _cut_back(self) -> None:
+        try:
+            self._segments.active.cut_back()
+        except StorageError as fault:
+            self._fail(f"a failed append could not be cut back: {fault.detail}")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+
+    def _refuse(self) -> None:
+        raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
+
+    def _roll(self, base_offset: int) -> None:
+        """Begin a new segment at this offset. The old one and the producers at its end are durable before."""
+        old = self._segments.active
+        old.write_indexes()
+        self._write_snapshot(base_offset)
+        if self._flush_on_roll:
+            self._sync_or_fail(old)
+        self._segments.add(base_offset)
+        self._files.sync_dir(self._directory)
+
+    def _sync_or_fail(self, segment: Segment) -> None:
+        """Sync; a failure is final, since a second sync would not write what the first one lost."""
+        try:
+            segment.sync()
+        except StorageError as fault:
+            self._fail(f"a flush failed: {fault.detail}")
+            raise
+
+    def _write_snapshot(self, offset: int) -> None:
+        write_snapshot(self._files, self._directory, offset, self.producers)
+        self._snapshot_offset = offset
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
+    ) -> ReadResult:
+        """Whole batches from the one that contains `offset`, all below `end_offset`, from one segment (KIP-74).
+
+        With `min_one_message` the first batch is given even if it is larger than `max_bytes`. Empty at the end. Raises
+        OFFSET_OUT_OF_RANGE outside the log, CorruptRecords for bytes on the disk that are no batches.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not between {self.log_start_offset} and {self.log_end_offset} ({self._directory})",
+            )
+        if end_offset is None or end_offset > self.log_end_offset:
+            end_offset = self.log_end_offset
+        if offset >= end_offset:
+            return ReadResult([], 0, offset, offset, 0)
+        result = self._segments.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message
+        )
+        if not result.size_bytes:
+            return ReadResult([], 0, offset, offset, result.end_position)
+        if result.first_offset > offset and not self._may_have_gaps:
+            raise CorruptRecords(
+                f"{self._directory}: offset {offset} is missing; {result.first_offset} is the next one"
+            )
+        return result
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record, by offset, whose timestamp is at least this one; None if there is none."""
+        for segment in self._segments.from_offset(self.log_start_offset):
+            if segment.max_timestamp >= timestamp:
+                self._segments.keep_loaded(segment)
+                found = segment.find_timestamp(timestamp, from_offset=self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
+        segments = self._segments.from_offset(self.log_start_offset)
+        largest = max(segments, key=lambda segment: segment.max_timestamp)
+        if largest.max_timestamp < 0:
+            return None
+        self._segments.keep_loaded(largest)
+        return largest.find_timestamp(largest.max_timestamp, from_offset=self.log_start_offset)
+
+    def begin_flush(self) -> FlushTicket:
+        """What has to be synced for all that is appended now to be durable. One flush at a time."""
+        assert self._ticket is None, f"{self._directory}: a flush is under way"
+        if self._failure:
+            self._refuse()
+        segments = tuple(segment for segment in self._segments.all if segment.unsynced_files)
+        files = [file for segment in segments for file in segment.unsynced_files]
+        if self.flushed_offset < self.log_end_offset:
+            files.append(self._segments.active.file)
+        for file in files:
+            file.pin()
+        epoch_checkpoint = None
+        if self.epochs.is_dirty:
+            epoch_checkpoint = (join(self._directory, LEADER_EPOCHS), self.epochs.to_bytes())
+            self.epochs.is_dirty = False
+        ticket = FlushTicket(
+            self._files,
+            segments=segments,
+            files=tuple(files),
+            directories=self._unsynced_directories,
+            epoch_checkpoint=epoch_checkpoint,
+            end_offset=self.log_end_offset,
+            generation=self._generation,
+        )
+        self._unsynced_directories = ()
+        self._ticket = ticket
+        return ticket
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """Take over what `ticket.sync` has made durable. Nothing counts if the log was truncated meanwhile."""
+        assert ticket is self._ticket, f"{self._directory}: not the flush that is under way"
+        self._ticket = None
+        for file in ticket.files:
+            file.unpin()
+        if ticket.generation == self._generation:
+            self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
+            for segment in ticket.segments:
+                segment.mark_synced(ticket.files)
+        else:
+            self.epochs.is_dirty = True
+            self._unsynced_directories = ticket.directories
+
+    def flush(self) -> None:
+        """Begin, sync and finish in one go, for owners without a flush thread."""
+        ticket = self.begin_flush()
+        try:
+            ticket.sync()
+        except StorageError as fault:
+            self._fail(f"a flush failed: {fault.detail}")
+            raise
+        self.finish_flush(ticket)
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log so that it ends at this offset, or at the start of the batch that contains it.
+
+        The owner must first have made a recovery point of at most `offset` durable: a shorter log is damage otherwise.
+        """
+        if self._failure:
+            self._refuse()
+        if offset >= self.log_end_offset:
+            return
+        assert offset >= self.log_start_offset, f"{self._directory}: truncation to {offset} below the log start"
+        self._generation += 1
+        self._is_changed = True
+        try:
+            at = self._segments.index_of(offset)
+            segment = self._segments.all[at]
+            position = segment.locate(offset)
+            end_offset = min(offset, segment.offset_at(position)) if position < segment.size_bytes else offset
+            if end_offset < self.log_start_offset:
+                # The log starts inside the batch that goes.
+                self.truncate_fully_and_start_at(self.log_start_offset)
+                return
+            self._segments.remove_after(at + 1)
+            segment.remove_index_files()
+            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, end_offset)
+            # Names first: bytes of a cut segment that came back after a power cut would be taken for the log.
+            self._files.sync_dir(self._directory)
+            segment.cut_to(position, end_offset)
+            segment.sync()
+        except (StorageError, CorruptRecords) as fault:
+            self._fail(f"a truncation to {offset} failed: {fault.detail}")
+            raise
+        self.log_end_offset = end_offset
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.epochs.truncate_from_end(end_offset)
+        self._reload_producers()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log is empty and begins at this offset. For a replica that fell behind its leader.
+
+        The owner must first have made a recovery point of at most the log start durable, as for `truncate_to`.
+        """
+        if self._failure:
+            self._refuse()
+        self._generation += 1
+        self._is_changed = True
+        try:
+            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, -1)
+            self._segments.restart(offset)
+        except StorageError as fault:
+            self._fail(f"a new start at {offset} failed: {fault.detail}")
+            raise
+        self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
+        self.epochs.replace(())
+        self.producers.replace({})
+
+    def _reload_producers(self) -> None:
+        state, self._snapshot_offset, _ = load_producers(
+            self._files,
+            self._directory,
+            list(self._segments.all),
+            snapshot_offsets(self._files.list_dir(self._directory)),
+            end_offset=self.log_end_offset,
+            latest_snapshot=self._segments.active.base_offset,
+        )
+        self.producers.replace(state.producers)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Let the log begin at this offset; what lies below goes with the next retention. Never moves back.
+
+        Raises OFFSET_OUT_OF_RANGE above the log's end.
+        """
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log cannot start at {offset}: it ends at {self.log_end_offset} ({self._directory})",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> list[RetiredSegment]:
+        """Retire the segments that are too old, too many or below the log start; call it now and then.
+
+        Only whole segments below the high watermark, never the active one. Their files are renamed at once and removed
+        `file.delete.delay.ms` later.
+        """
+        if self._failure:
+            self._refuse()
+        segments = self._segments
+        segments.unlink_retired(now_ms)
+        reasons = expired_segments(
+            segments.all,
+            config=self._config,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+        )
+        if not reasons:
+            return []
+        retired = [
+            RetiredSegment(segment.base_offset, segment.size_bytes, reason)
+            for segment, reason in zip(segments.all, reasons, strict=False)
+        ]
+        self._is_changed = True
+        self.advance_log_start(segments.all[len(reasons)].base_offset)
+        segments.retire(len(reasons), deadline_ms=now_ms + self._config.file_delete_delay_ms)
+        return retired
+
+    def close(self, *, clean: bool = True) -> None:
+        """Give all descriptors back. A clean close makes everything durable first, so that the next open can trust it.
+
+        The log must not be used afterwards. Raises StorageError if the clean close fails; then it was not clean.
+        """
+        try:
+            if clean and not self._failure and (self._is_changed or not self.is_flushed):
+                self._close_cleanly()
+        finally:
+            self._segments.close()
+            self._fail("it was closed")
+
+    def _close_cleanly(self) -> None:
+        assert self._ticket is None, f"{self._directory}: a flush is under way"
+        if self._segments.active.size_bytes:
+            self._segments.active.write_indexes()
+        for segment in self._segments.all:
+            if segment.unsynced_files:
+                segment.sync()
+        if self.log_start_offset < self.log_end_offset and self._snapshot_offset < self.log_end_offset:
+            self._write_snapshot(self.log_end_offset)
+        self.flush()
+        self._files.sync_dir(self._directory)
+        self._is_changed = False

@@ -1,0 +1,252 @@
+"""What a log knows about the producers that write to it: sequence numbers, epochs, open transactions (KIP-98).
+
+Invariants:
+
+1. Per producer id the last five batches are known; a batch with the same epoch and the same first and last sequence as
+   one of them is a duplicate and is not written again.
+2. Otherwise sequences of one epoch are contiguous, from 2^31 - 1 on to 0, and a new epoch starts at 0.
+3. `stage` shows batches to `check` before they are written. They count only once the log has them: `apply_staged`
+   takes them over, `discard_staged` forgets them.
+
+An entry is never changed, only replaced, so that a copy of the table is a shallow one.
+"""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.protocol.records.batch import BatchHeader
+
+REMEMBERED_BATCHES: Final = 5
+"""As many as an idempotent producer may have in flight."""
+
+_MAX_SEQUENCE: Final = 2**31 - 1
+_SNAPSHOT_HEAD: Final = Struct(">hIi")
+_CRC_END: Final = 6
+_SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION: Final = 1
+
+
+class SequencedBatch(NamedTuple):
+    """One batch of an idempotent producer, as it was stored."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    """Its largest timestamp, ms."""
+
+
+class ProducerEntry(NamedTuple):
+    """What is known about one producer id."""
+
+    producer_epoch: int
+    batches: tuple[SequencedBatch, ...] = ()
+    """The last five of this epoch, oldest first."""
+    last_timestamp: int = -1
+    coordinator_epoch: int = -1
+    current_txn_first_offset: int = -1
+    """Where its open transaction begins in this log, -1 for none."""
+
+
+class Duplicate(NamedTuple):
+    """A batch that is stored already: the answer it gets is the one it got then."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerState:
+    """All producers of one log."""
+
+    __slots__ = ("_producers", "_staged")
+
+    def __init__(self, producers: Mapping[int, ProducerEntry] | None = None) -> None:
+        self._producers: dict[int, ProducerEntry] = dict(producers or {})
+        self._staged: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """The producers by id, staged batches not counted. Do not change it."""
+        return self._producers
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins, or None."""
+        firsts = [entry.current_txn_first_offset for entry in self._producers.values()]
+        return min((offset for offset in firsts if offset >= 0), default=None)
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """None if the batch may be appended, its Duplicate if it is stored already.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (47) for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a gap,
+        a repeated batch that is no longer remembered, or a new epoch that does not start at 0; INVALID_TXN_STATE (48)
+        for a plain batch inside a transaction. A producer nothing is known of may start anywhere.
+        """
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return None
+        entry = self._staged.get(producer_id) or self._producers.get(producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch == entry.producer_epoch and not header.is_control:
+            for batch in entry.batches:
+                if batch.base_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                    return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+        _check_order(header, entry)
+        return None
+
+    def stage(self, header: BatchHeader) -> None:
+        """Let later checks see this batch, which is about to be written at its base offset."""
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            entry = self._staged.get(producer_id) or self._producers.get(producer_id)
+            self._staged[producer_id] = _advanced(entry, header)
+
+    def discard_staged(self) -> None:
+        """Forget what was staged: it is not going to be written."""
+        self._staged.clear()
+
+    def apply_staged(self) -> None:
+        """Take over what was staged: it is in the log."""
+        self._producers.update(self._staged)
+        self._staged.clear()
+
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
+
+    def apply(self, header: BatchHeader) -> None:
+        """Take over one batch that is in the log. Nothing is checked: the leader has done that."""
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            self._producers[producer_id] = _advanced(self._producers.get(producer_id), header)
+
+    def copy_producers(self) -> dict[int, ProducerEntry]:
+        """The table as it is now, for `replace`."""
+        return dict(self._producers)
+
+    def replace(self, producers: Mapping[int, ProducerEntry]) -> None:
+        """Know exactly these producers, and nothing staged."""
+        self._producers = dict(producers)
+        self._staged.clear()
+
+    def expire(self, now_ms: int, *, expiration_ms: int) -> int:
+        """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many."""
+        gone = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.current_txn_first_offset < 0
+            and now_ms - entry.last_timestamp >= expiration_ms
+            and producer_id not in self._staged
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
+        return len(gone)
+
+    def to_snapshot(self) -> bytes:
+        """The `.snapshot` file: of the remembered batches only the last one per producer, as in Kafka."""
+        entries = b"".join(_pack(producer_id, entry) for producer_id, entry in self._producers.items())
+        body = len(self._producers).to_bytes(4, "big") + entries
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + entries
+
+
+def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
+    who = f"producer {header.producer_id} at offset {header.base_offset}"
+    if header.producer_epoch < entry.producer_epoch:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"{who}: epoch {header.producer_epoch} is older than {entry.producer_epoch}; a newer instance writes",
+        )
+    if header.is_control:
+        return
+    if entry.current_txn_first_offset >= 0 and not header.is_transactional:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{who}: a plain batch while its transaction is open")
+    sequence = header.base_sequence
+    if header.producer_epoch > entry.producer_epoch:
+        if sequence != 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{who}: epoch {header.producer_epoch} is new and must start with sequence 0, not {sequence}",
+            )
+        return
+    last_sequence = entry.batches[-1].last_sequence if entry.batches else -1
+    expected = 0 if last_sequence == _MAX_SEQUENCE else last_sequence + 1
+    if sequence != expected:
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {sequence} where {expected} was expected"
+        )
+
+
+def _advanced(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """What is known about a producer after one more batch."""
+    epoch = header.producer_epoch
+    batches: tuple[SequencedBatch, ...] = ()
+    coordinator_epoch = open_since = -1
+    if entry is not None:
+        coordinator_epoch = entry.coordinator_epoch
+        open_since = entry.current_txn_first_offset
+        if entry.producer_epoch == epoch:
+            batches = entry.batches
+    if header.is_control:
+        return ProducerEntry(epoch, batches, header.max_timestamp, coordinator_epoch, -1)
+    last_offset = header.base_offset + header.last_offset_delta
+    batch = SequencedBatch(
+        header.base_sequence, header.last_sequence, header.base_offset, last_offset, header.max_timestamp
+    )
+    if header.is_transactional and open_since < 0:
+        open_since = header.base_offset
+    remembered = (*batches[1 - REMEMBERED_BATCHES :], batch)
+    return ProducerEntry(epoch, remembered, header.max_timestamp, coordinator_epoch, open_since)
+
+
+def _pack(producer_id: int, entry: ProducerEntry) -> bytes:
+    last_sequence = last_offset = -1
+    offset_delta, timestamp = 0, entry.last_timestamp
+    if entry.batches:
+        last = entry.batches[-1]
+        last_sequence, last_offset = last.last_sequence, last.last_offset
+        offset_delta = last.last_offset - last.base_offset
+    return _SNAPSHOT_ENTRY.pack(
+        producer_id,
+        entry.producer_epoch,
+        last_sequence,
+        last_offset,
+        offset_delta,
+        timestamp,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
+    )
+
+
+def parse_snapshot(data: bytes) -> dict[int, ProducerEntry]:
+    """The inverse of `to_snapshot`. Raises CorruptRecords if version, length or checksum are wrong."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptRecords(f"{len(data)} bytes are too few for a producer snapshot")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptRecords(f"producer snapshot of version {version}; only {_SNAPSHOT_VERSION} is read")
+    if crc32c(memoryview(data)[_CRC_END:]) != crc:
+        raise CorruptRecords("the checksum of a producer snapshot does not match")
+    if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptRecords(f"a producer snapshot of {len(data)} bytes claims {count} producers")
+    return dict(_entries(_SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])))
+
+
+def _entries(rows: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, ProducerEntry]]:
+    for producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, open_since in rows:
+        batches: tuple[SequencedBatch, ...] = ()
+        if last_offset >= 0:
+            base_sequence = last_sequence - delta
+            if base_sequence < 0 <= last_sequence:
+                base_sequence += _MAX_SEQUENCE + 1
+            batches = (SequencedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp),)
+        yield producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, open_since)

@@ -1,0 +1,413 @@
+"""From the files of a partition to the state of its log: what to trust, what to check, what to cut.
+
+1. After a clean stop everything is trusted; only the batches behind the last index entry are walked over.
+2. Otherwise every batch is checked from the segment that holds the recovery point on: checksum, offsets that continue
+   the ones before, leader epochs that do not fall, batches that tile the file, nothing behind the last one.
+3. A fault at or above the recovery point is a write that was never acknowledged as flushed: the log is cut there and
+   the report says what went. A fault below it is damage: nothing is cut, and the log is neither written to nor taken
+   for a short one.
+4. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
+from tailrace.storage.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX, replace_file
+from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.storage.files import FileSystem, join, parent
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    SegmentLimits,
+    segment_name,
+)
+from tailrace.storage.segments import DELETED_SUFFIX
+from tailrace.storage.snapshots import SNAPSHOT_SUFFIX, load_producers, snapshot_offsets, snapshot_path
+
+_SCAN_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 1 << 16
+_EVERYTHING: Final = 2**63 - 1
+
+
+class Damage(NamedTuple):
+    """Bytes that were flushed and are not what was written."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at position {self.position}: {self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """What opening a log found and did."""
+
+    clean: bool
+    """Whether the log was closed cleanly, so that nothing had to be checked."""
+    segments_checked: int = 0
+    batches_checked: int = 0
+    records_checked: int = 0
+    bytes_cut: int = 0
+    segments_removed: int = 0
+    cut_reason: str = ""
+    """File, position and fault of what was cut, empty if nothing was."""
+    indexes_rebuilt: int = 0
+    snapshots_discarded: int = 0
+    damage: Damage | None = None
+
+    @property
+    def damaged(self) -> bool:
+        return self.damage is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """The state of a log as its files have it."""
+
+    segments: list[Segment]
+    limits: SegmentLimits
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochCache
+    producers: ProducerState
+    snapshot_offset: int
+    """The offset of the newest producer snapshot, -1 for none."""
+    is_new: bool
+    """Whether the first segment was just made, so that its name and the directory's are not durable yet."""
+    report: RecoveryReport
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a segment is good."""
+
+    valid_bytes: int = 0
+    end_offset: int = 0
+    fault: str = ""
+    epochs: list[EpochEntry] = field(default_factory=list)
+
+
+class Loader:
+    """Loads one partition's directory. Used once."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        files: FileSystem,
+        limits: SegmentLimits,
+        recovery_point: int,
+        log_start_offset: int,
+        clean: bool,
+        may_have_gaps: bool,
+        is_durable: bool,
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._limits = limits
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._may_have_gaps = may_have_gaps
+        self._is_durable = is_durable
+        self._names: set[str] = set()
+        self._segments: list[Segment] = []
+        self._is_new = False
+        self._found_epochs: list[EpochEntry] = []
+        self._report = RecoveryReport(clean=clean)
+
+    def load(self) -> LoadedLog:
+        """The log. With damage, the part before it (`report.damage`)."""
+        self._names = self._without_leftovers(self._files.list_dir(self._directory))
+        bases = sorted(int(name[:20]) for name in self._names if _is_log(name))
+        self._segments = [Segment(self._directory, base, files=self._files, limits=self._limits) for base in bases]
+        if not self._segments:
+            self._start_empty()
+            end_offset, checked_from = self._segments[0].base_offset, 0
+        else:
+            end_offset, checked_from = self._find_end()
+        if self._recovery_point > end_offset and not self._report.damaged:
+            active = self._segments[-1]
+            self._report.damage = Damage(
+                active.log_path,
+                active.size_bytes,
+                f"the log ends at offset {end_offset} but was flushed up to {self._recovery_point}",
+            )
+        producers, snapshot_offset = ProducerState(), -1
+        if not self._report.damaged:
+            end_offset = self._settle(end_offset, checked_from)
+            producers, snapshot_offset = self._producers(end_offset, checked_from)
+        log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
+        epochs = self._epochs(log_start_offset, end_offset, checked_from)
+        if epochs.is_dirty and not self._report.clean and not self._report.damaged:
+            # The log is about to call itself flushed; the next recovery may not look at these batches again.
+            replace_file(self._files, join(self._directory, LEADER_EPOCHS), epochs.to_bytes())
+            epochs.is_dirty = False
+        return LoadedLog(
+            segments=self._segments,
+            limits=self._limits,
+            log_start_offset=log_start_offset,
+            log_end_offset=end_offset,
+            epochs=epochs,
+            producers=producers,
+            snapshot_offset=snapshot_offset,
+            is_new=self._is_new,
+            report=self._report,
+        )
+
+    def _without_leftovers(self, names: list[str]) -> set[str]:
+        """Finish deletions and replacements that were under way; what is left."""
+        retired = -1
+        gone: set[str] = set()
+        for name in names:
+            if name.endswith(DELETED_SUFFIX):
+                gone.add(name)
+                if _is_log(name.removesuffix(DELETED_SUFFIX)):
+                    retired = max(retired, int(name[:20]))
+            elif name.endswith(TEMPORARY_SUFFIX):
+                gone.add(name)
+        kept_logs = {name[:20] for name in names if _is_log(name) and int(name[:20]) > retired}
+        for name in names:
+            # Retention takes the oldest segments. If one of them is gone, a power cut may have brought back older ones.
+            is_ours = _is_log(name) or name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+            if is_ours and name[:20] not in kept_logs:
+                gone.add(name)
+        self._unlink(name for name in gone if not name.endswith(DELETED_SUFFIX))
+        # The proof that older segments are gone may only go after they have.
+        self._unlink(name for name in gone if name.endswith(DELETED_SUFFIX))
+        return set(names) - gone
+
+    def _unlink(self, names: Iterable[str]) -> None:
+        names = sorted(names)
+        for name in names:
+            self._files.unlink(join(self._directory, name))
+        if names:
+            self._files.sync_dir(self._directory)
+
+    def _start_empty(self) -> None:
+        start = self._log_start_offset
+        self._is_new = True
+        self._segments = [Segment(self._directory, start, files=self._files, limits=self._limits, create=True)]
+
+    def _find_end(self) -> tuple[int, int]:
+        """The log's end offset and the index of the first segment that was checked (all of them: the count)."""
+        if self._report.clean:
+            try:
+                return self._clean_end(), len(self._segments)
+            except CorruptRecords:
+                # All of a cleanly closed log was flushed, so whatever the scan finds is damage.
+                self._report.clean = False
+                self._recovery_point = _EVERYTHING
+                first = len(self._segments) - 1
+        else:
+            bases = [segment.base_offset for segment in self._segments]
+            first = max(sum(base <= self._recovery_point for base in bases) - 1, 0)
+        end_offset = self._scan_from(first)
+        if self._recovery_point == _EVERYTHING:
+            self._recovery_point = end_offset
+        return end_offset, first
+
+    def _clean_end(self) -> int:
+        active = self._segments[-1]
+        end_offset = active.base_offset
+        # A small segment is walked over faster than its index files are read.
+        start = active.last_indexed_position() if active.size_bytes > _SMALL_BYTES else 0
+        for _, header in active.headers(start):
+            end_offset = header.end_offset
+        return end_offset
+
+    def _scan_from(self, first: int) -> int:
+        """Check all segments from this one on and cut the log where the first fault is; its end offset."""
+        end_offset = self._segments[first].base_offset
+        epoch = -1
+        for at in range(first, len(self._segments)):
+            segment = self._segments[at]
+            if not self._continues(segment.base_offset, end_offset):
+                scan = _Scan(0, end_offset, f"the segment before it ends at offset {end_offset}")
+            else:
+                scan = self._scan(segment, max(end_offset, segment.base_offset), epoch)
+            self._found_epochs += scan.epochs
+            if scan.epochs:
+                epoch = scan.epochs[-1].epoch
+            end_offset = scan.end_offset
+            if scan.fault:
+                self._cut(at, scan)
+                break
+        return end_offset
+
+    def _continues(self, base_offset: int, end_offset: int) -> bool:
+        return base_offset == end_offset or (self._may_have_gaps and base_offset > end_offset)
+
+    def _scan(self, segment: Segment, end_offset: int, epoch: int) -> _Scan:
+        """Check every batch of a segment and build its indexes anew."""
+        scan = _Scan(0, end_offset)
+        report = self._report
+        report.segments_checked += 1
+        report.indexes_rebuilt += 1
+        segment.start_indexes()
+        try:
+            for position, header in _checked_batches(segment):
+                if not self._continues(header.base_offset, scan.end_offset):
+                    raise CorruptRecords(f"offset {header.base_offset} follows offset {scan.end_offset - 1}")
+                if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                    raise CorruptRecords(f"offset {header.last_offset} is too far from {segment.base_offset}")
+                if header.partition_leader_epoch < epoch:
+                    raise CorruptRecords(f"leader epoch {header.partition_leader_epoch} follows {epoch}")
+                if header.partition_leader_epoch > epoch:
+                    epoch = header.partition_leader_epoch
+                    scan.epochs.append(EpochEntry(epoch, header.base_offset))
+                segment.note(position, header)
+                report.batches_checked += 1
+                report.records_checked += header.records_count
+                scan.valid_bytes = position + header.size_bytes
+                scan.end_offset = header.end_offset
+        except CorruptRecords as fault:
+            scan.fault = fault.detail
+        return scan
+
+    def _cut(self, at: int, scan: _Scan) -> None:
+        """Cut the log where the scan of segment `at` ended, unless what lies there was flushed."""
+        segment, later = self._segments[at], self._segments[at + 1 :]
+        # A segment that does not continue the one before it goes whole, but a log keeps at least one.
+        is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
+        if scan.end_offset < self._recovery_point:
+            self._report.damage = Damage(segment.log_path, scan.valid_bytes, scan.fault)
+            # The part before the damage can still be read.
+            segment.size_bytes = scan.valid_bytes
+            self._segments = self._segments[: at if is_misplaced else at + 1]
+            return
+        report = self._report
+        report.cut_reason = f"{segment.log_path} at position {scan.valid_bytes}: {scan.fault}"
+        report.bytes_cut += segment.size_bytes - scan.valid_bytes + sum(other.size_bytes for other in later)
+        for other in reversed([segment, *later] if is_misplaced else later):
+            other.remove()
+            report.segments_removed += 1
+        if is_misplaced:
+            self._segments = self._segments[:at]
+        else:
+            self._segments = self._segments[: at + 1]
+            segment.remove_index_files()
+            segment.cut_to(scan.valid_bytes, scan.end_offset)
+
+    def _settle(self, end_offset: int, checked_from: int) -> int:
+        """Make what was found durable and complete: indexes, files, names. The log's end offset."""
+        segments = self._segments
+        if end_offset < self._log_start_offset:
+            # Records below the log start are not readable any more; the log goes on where it must.
+            for segment in reversed(segments):
+                self._report.bytes_cut += segment.size_bytes
+                segment.remove()
+            self._start_empty()
+            return self._settle_names(self._log_start_offset)
+        for segment in segments[checked_from:-1]:
+            segment.write_indexes()
+        for segment in segments[: min(checked_from, len(segments) - 1)]:
+            stem = segment_name(segment.base_offset)
+            if not {stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX} <= self._names:
+                segment.rebuild_indexes()
+                segment.write_indexes()
+                segment.forget_indexes()
+                self._report.indexes_rebuilt += 1
+        if not self._report.clean and (end_offset > self._recovery_point or self._report.cut_reason):
+            for segment in segments[checked_from:]:
+                # The last process may have died of a sync that failed.
+                if self._is_durable:
+                    segment.sync_unsure(self._recovery_point)
+                else:
+                    segment.sync()
+            self._settle_names(end_offset)
+        for segment in segments:
+            if segment.unsynced_files:
+                segment.sync()
+        return end_offset
+
+    def _settle_names(self, end_offset: int) -> int:
+        for offset in snapshot_offsets(self._names):
+            if offset > end_offset:
+                self._files.unlink(snapshot_path(self._directory, offset))
+                self._names.discard(segment_name(offset) + SNAPSHOT_SUFFIX)
+                self._report.snapshots_discarded += 1
+        self._files.sync_dir(self._directory)
+        self._files.sync_dir(parent(self._directory))
+        return end_offset
+
+    def _epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
+        """The epochs of the checkpoint file below the part that was checked, those of the batches from there on."""
+        cache, was_right = EpochCache(), True
+        if LEADER_EPOCHS in self._names:
+            try:
+                cache = EpochCache.from_bytes(self._files.read_bytes(join(self._directory, LEADER_EPOCHS)))
+            except CorruptRecords:
+                was_right = False
+        if checked_from < len(self._segments):
+            checked_offset = self._segments[checked_from].base_offset
+            found = [*(entry for entry in cache.entries if entry.start_offset < checked_offset), *self._found_epochs]
+        else:
+            found = list(cache.entries)
+        first_known = found[0].start_offset if found else end_offset
+        if not was_right or (first_known > log_start_offset and not self._report.clean):
+            # The log start may have come back lower than the epochs' own, or their file is lost.
+            found = [*_epochs_of_batches(self._segments), *found]
+        entries: list[EpochEntry] = []
+        for entry in found:
+            if not entries or entry.epoch > entries[-1].epoch:
+                entries.append(entry)
+        cache.replace(tuple(entries))
+        cache.truncate_from_end(end_offset)
+        cache.truncate_from_start(log_start_offset)
+        return cache
+
+    def _producers(self, end_offset: int, checked_from: int) -> tuple[ProducerState, int]:
+        """The producers at the log's end, and the offset of the newest snapshot."""
+        segments = self._segments
+        # Replaying all of the checked part remembers five batches per producer there, a snapshot only one.
+        latest = end_offset if checked_from >= len(segments) else segments[checked_from].base_offset
+        offsets = snapshot_offsets(self._names)
+        state, newest, discarded = load_producers(
+            self._files, self._directory, segments, offsets, end_offset=end_offset, latest_snapshot=latest
+        )
+        self._report.snapshots_discarded += discarded
+        return state, newest
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX) and len(name) == 20 + len(LOG_SUFFIX) and name[:20].isdecimal()
+
+
+def _checked_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch of a segment whose header and checksum are right. Raises CorruptRecords at the first that is not."""
+    position = 0
+    while position < segment.size_bytes:
+        chunk = segment.file.pread(min(_SCAN_BYTES, segment.size_bytes - position), position)
+        at = 0
+        while len(chunk) - at >= HEADER_SIZE:
+            header = read_header(chunk, at)
+            if position + at + header.size_bytes > segment.size_bytes:
+                raise CorruptRecords("the file ends inside a batch")
+            if at + header.size_bytes > len(chunk):
+                if at:
+                    break
+                chunk = segment.file.pread(header.size_bytes, position)
+            check_crc(chunk, at, header)
+            yield position + at, header
+            at += header.size_bytes
+        if not at:
+            raise CorruptRecords("the file ends inside a batch header")
+        position += at
+
+
+def _epochs_of_batches(segments: list[Segment]) -> list[EpochEntry]:
+    entries: list[EpochEntry] = []
+    for segment in segments:
+        for _, header in segment.headers():
+            if not entries or header.partition_leader_epoch > entries[-1].epoch:
+                entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+    return entries

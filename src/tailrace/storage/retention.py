@@ -1,0 +1,63 @@
+"""Which segments may go, by size, by time and by the log's start. Decides only; the log removes.
+
+Rules, as Kafka's: only a run of the oldest segments goes; never the active segment; never an offset at or above the
+high watermark.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Protocol
+
+from tailrace.model.topic_config import TopicConfig
+
+
+class Reason(Enum):
+    """Why a segment goes."""
+
+    START_OFFSET = "it lies below the log start offset"
+    TIME = "all its records are older than retention.ms"
+    SIZE = "the log is larger than retention.bytes"
+
+
+class StoredSegment(Protocol):
+    """What the decision needs to know of a segment."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def max_timestamp(self) -> int:
+        """-1 without timestamps: then age says nothing. Only asked for where time decides."""
+        ...
+
+
+def expired_segments(
+    segments: Sequence[StoredSegment],
+    *,
+    config: TopicConfig,
+    now_ms: int,
+    log_start_offset: int,
+    high_watermark: int,
+) -> list[Reason]:
+    """For each of the oldest segments that may go, why. `segments` are in order and end with the active one."""
+    may_delete = "delete" in config.cleanup_policy
+    excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    reasons: list[Reason] = []
+    for segment, following in pairwise(segments):
+        if following.base_offset > high_watermark:
+            break
+        if following.base_offset <= log_start_offset:
+            reason = Reason.START_OFFSET
+        elif may_delete and config.retention_bytes >= 0 and excess >= segment.size_bytes:
+            reason = Reason.SIZE
+        elif may_delete and config.retention_ms >= 0 and 0 <= segment.max_timestamp < now_ms - config.retention_ms:
+            reason = Reason.TIME
+        else:
+            break
+        excess -= segment.size_bytes
+        reasons.append(reason)
+    return reasons

@@ -1,0 +1,166 @@
+"""The segments of one log, oldest first: one is found by its offset, added at the end, retired at the start.
+
+The last one is active. Of the others only the indexes of the few that were read last stay in memory. Files of retired
+segments are renamed to `.deleted` and removed some time later.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.storage.files import FileSystem
+from tailrace.storage.segment import ReadResult, Segment, SegmentLimits
+from tailrace.storage.snapshots import snapshot_path
+
+DELETED_SUFFIX: Final = ".deleted"
+
+_BASE_OFFSET = attrgetter("base_offset")
+_MAX_READ_HINTS: Final = 16
+_MAX_LOADED_INDEXES: Final = 4
+
+
+class Segments:
+    """At least one segment, in the order of their offsets."""
+
+    __slots__ = (
+        "_directory",
+        "_files",
+        "_hints",
+        "_limits",
+        "_loaded",
+        "_older_bytes",
+        "_retired",
+        "_segments",
+        "active",
+    )
+
+    def __init__(self, directory: str, segments: list[Segment], *, files: FileSystem, limits: SegmentLimits) -> None:
+        self._directory = directory
+        self._files = files
+        self._limits = limits
+        self._segments = segments
+        self.active = segments[-1]
+        """The one that is appended to."""
+        self._older_bytes = sum(segment.size_bytes for segment in segments[:-1])
+        self._hints: dict[int, tuple[Segment, int]] | None = None
+        self._loaded: tuple[Segment, ...] = ()
+        self._retired: tuple[tuple[int, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def all(self) -> Sequence[Segment]:
+        """All segments. Do not change it."""
+        return self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        return self._older_bytes + self.active.size_bytes
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
+        """Whole batches from the one that contains `offset` or, if offsets are missing, the next one."""
+        hints = self._hints
+        if hints is None:
+            hints = self._hints = {}
+        place = hints.get(offset)
+        if place is None or place[1] >= place[0].size_bytes:
+            place = self._locate(offset)
+        segment, position = place
+        self.keep_loaded(segment)
+        result = segment.read(position, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+        if result.size_bytes:
+            # A reader comes back for what follows: then no index has to be asked.
+            if len(hints) >= _MAX_READ_HINTS:
+                del hints[next(iter(hints))]
+            hints[result.next_offset] = (segment, result.end_position)
+        return result
+
+    def index_of(self, offset: int) -> int:
+        """Which segment holds this offset, by number; the first one for an offset before all."""
+        return max(bisect_right(self._segments, offset, key=_BASE_OFFSET) - 1, 0)
+
+    def from_offset(self, offset: int) -> Sequence[Segment]:
+        """The segment that holds this offset, and those after it."""
+        return self._segments[self.index_of(offset) :]
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        """The segment and position of the first batch that ends at or after this offset, which is below the end."""
+        for segment in self.from_offset(offset):
+            position = segment.locate(offset)
+            if position < segment.size_bytes:
+                return segment, position
+        raise CorruptRecords(f"{self.active.log_path}: offset {offset} is missing")
+
+    def keep_loaded(self, segment: Segment) -> None:
+        """Have this segment's indexes in memory for a while. Bounds how many old segments have theirs there."""
+        if segment is self.active or (self._loaded and segment is self._loaded[-1]):
+            return
+        others = [other for other in self._loaded if other is not segment]
+        while len(others) >= _MAX_LOADED_INDEXES:
+            others.pop(0).forget_indexes()
+        self._loaded = (*others, segment)
+
+    def add(self, base_offset: int) -> None:
+        """Begin a new segment with a new file; the one that was active has its index files written."""
+        old = self.active
+        new = Segment(self._directory, base_offset, files=self._files, limits=self._limits, create=True)
+        self._segments.append(new)
+        self.active = new
+        self._older_bytes += old.size_bytes
+        self.keep_loaded(old)
+
+    def remove_after(self, count: int) -> None:
+        """Remove all segments but the first `count`, the last one first; `active` is then another."""
+        for segment in reversed(self._segments[count:]):
+            segment.remove()
+        del self._segments[count:]
+        self._settle()
+
+    def restart(self, base_offset: int) -> None:
+        """Remove all segments, durably, and begin with an empty one."""
+        self.unlink_retired(None)
+        for segment in reversed(self._segments):
+            segment.remove()
+        self._files.sync_dir(self._directory)
+        self._segments = [Segment(self._directory, base_offset, files=self._files, limits=self._limits, create=True)]
+        self._files.sync_dir(self._directory)
+        self._settle()
+
+    def _settle(self) -> None:
+        segments = self._segments
+        self._hints = None
+        if segments:
+            self.active = segments[-1]
+            self._loaded = tuple(segment for segment in self._loaded if segment in segments[:-1])
+            self._older_bytes = sum(segment.size_bytes for segment in segments[:-1])
+
+    def retire(self, count: int, *, deadline_ms: int) -> None:
+        """Take the first `count` segments out of the log: their files are renamed now, and removed at the deadline."""
+        going = self._segments[:count]
+        self._segments = self._segments[count:]
+        self._settle()
+        # The names of the segments that stay must be durable before those before them go.
+        self._files.sync_dir(self._directory)
+        for segment in going:
+            segment.close()
+            for path in (segment.log_path, *segment.index_paths, snapshot_path(self._directory, segment.base_offset)):
+                if self._files.exists(path):
+                    self._files.rename(path, path + DELETED_SUFFIX)
+                    self._retired = (*self._retired, (deadline_ms, path + DELETED_SUFFIX))
+        self._files.sync_dir(self._directory)
+
+    def unlink_retired(self, now_ms: int | None) -> None:
+        """Remove the retired files whose time has come; all of them without a time."""
+        due = [path for deadline_ms, path in self._retired if now_ms is None or deadline_ms <= now_ms]
+        if due:
+            self._retired = tuple(item for item in self._retired if item[1] not in due)
+            for path in due:
+                self._files.unlink(path)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for segment in self._segments:
+            segment.close()

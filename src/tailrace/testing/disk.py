@@ -1,0 +1,420 @@
+"""A disk in memory that loses what was not synced: power cuts at any operation, torn writes, errors, a full disk.
+
+What a power cut may do, decided by the seed alone, independently for each file and each directory:
+
+- bytes written since the file's last `sync` are lost, kept, kept up to some byte, or kept in some sectors only (the
+  others read as zeros, or as what was there before);
+- a truncation since then is undone or not;
+- names made, changed or removed since the directory's last `sync_dir` are each there or not, whatever became of the
+  others. A rename is one step: never both names, never neither, unless the file had none before.
+
+What was synced is never lost. `SimulatedDisk(lying_sync=True)` breaks that: its syncs do nothing and say they did. A
+test of durability that passes on it tests nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from tailrace.model.errors import StorageError
+from tailrace.storage.files import Buffer
+
+SECTOR_BYTES: Final = 512
+
+
+class PowerCut(Exception):
+    """The power went. Nothing of the disk can be used until `reboot`."""
+
+
+class _Inode:
+    """A file's bytes: what a reader sees, and what is on the platter."""
+
+    __slots__ = ("changes", "data", "durable")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.changes: list[tuple[int, bytes | None]] = []
+        """Since the last sync, in order: bytes written at a position, or None for a truncation to it."""
+
+    def sync(self) -> None:
+        for position, written in self.changes:
+            _apply(self.durable, position, written, None)
+        self.changes.clear()
+
+    def drop_unsynced(self) -> None:
+        """A failed sync: readers still see the bytes, but no later sync will write them (as Linux does)."""
+        self.changes.clear()
+
+    def lose_unsynced(self, random: Random) -> None:
+        content = bytearray(self.durable)
+        mode = random.choice(("none", "all", "prefix", "sectors"))
+        kept = len(self.changes) if mode in ("all", "sectors") else 0
+        if mode == "prefix" and self.changes:
+            kept = random.randrange(len(self.changes) + 1)
+        for position, written in self.changes[:kept]:
+            _apply(content, position, written, random if mode == "sectors" else None)
+        if mode == "prefix" and kept < len(self.changes):
+            position, written = self.changes[kept]
+            if written is not None:
+                _apply(content, position, written[: random.randrange(len(written) + 1)], None)
+        self.data, self.durable = content, content[:]
+        self.changes.clear()
+
+
+def _apply(content: bytearray, position: int, written: bytes | None, random: Random | None) -> None:
+    """Carry out one change, or with `random` some sectors of it, and a truncation perhaps not at all."""
+    if written is None:
+        if random is None or random.random() < 0.5:
+            del content[position:]
+        return
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    if random is None:
+        content[position : position + len(written)] = written
+        return
+    end = position + len(written)
+    if len(content) < end and random.random() < 0.7:
+        # The new size was recorded before the sectors arrived.
+        content.extend(bytes(end - len(content)))
+    start = position
+    while start < end:
+        stop = min((start // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
+        if random.random() < 0.5:
+            if len(content) < start:
+                content.extend(bytes(start - len(content)))
+            content[start:stop] = written[start - position : stop - position]
+        start = stop
+
+
+class _Directory:
+    """Names: those a reader sees, and those on the platter."""
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Inode | _Directory] = {}
+        self.durable: dict[str, _Inode | _Directory] = {}
+        self.changes: list[dict[str, _Inode | _Directory | None]] = []
+        """Since the last sync, in order: what each name became in one step, None for removed."""
+
+    def change(self, step: dict[str, "_Inode | _Directory | None"]) -> None:
+        _take_step(self.entries, step)
+        self.changes.append(step)
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.changes.clear()
+
+    def lose_unsynced(self, random: Random) -> None:
+        share = random.choice((0.0, 0.5, 1.0))
+        self.entries = dict(self.durable)
+        for step in self.changes:
+            if random.random() < share:
+                _take_step(self.entries, step)
+        self.sync()
+        for _, entry in sorted(self.entries.items()):
+            entry.lose_unsynced(random)
+
+
+def _take_step(entries: dict[str, _Inode | _Directory], step: dict[str, _Inode | _Directory | None]) -> None:
+    for name, entry in step.items():
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry
+
+
+class SimulatedFile:
+    """An open file of the simulated disk. Stays usable after its name is gone, like any descriptor."""
+
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode | None) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._pins = 0
+        self._boot = disk.boots
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _opened(self) -> _Inode:
+        self._disk.check_power()
+        if self._boot != self._disk.boots:
+            raise PowerCut(f"{self._path} was opened before the power cut")
+        if self._inode is None:
+            self._inode = self._disk.inode(self._path)
+        return self._inode
+
+    def size_bytes(self) -> int:
+        return len(self._opened().data)
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        inode = self._opened()
+        content = b"".join(buffers)
+        taken = self._disk.take_write(self._path, len(content))
+        with_power = self._disk.begin("write", self._path)
+        if taken:
+            inode.changes.append((len(inode.data), content[:taken]))
+            inode.data += content[:taken]
+        self._disk.end(with_power)
+        return taken
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = self._opened().data
+        self._disk.begin_read(self._path)
+        return bytes(data[position : position + length])
+
+    def truncate(self, size_bytes: int) -> None:
+        inode = self._opened()
+        token = self._disk.begin("truncate", self._path)
+        if size_bytes != len(inode.data):
+            assert size_bytes < len(inode.data), f"{self._path}: a truncation to {size_bytes} would extend the file"
+            self._disk.free_space += len(inode.data) - size_bytes
+            del inode.data[size_bytes:]
+            inode.changes.append((size_bytes, None))
+        self._disk.end(token)
+
+    def rewrite(self, position: int) -> None:
+        inode = self._opened()
+        token = self._disk.begin("rewrite", self._path)
+        inode.changes.append((position, bytes(inode.data[position:])))
+        self._disk.end(token)
+
+    def sync(self) -> None:
+        inode = self._opened()
+        try:
+            token = self._disk.begin("sync", self._path)
+        except StorageError:
+            inode.drop_unsynced()
+            raise
+        if not self._disk.lying_sync:
+            inode.sync()
+        self._disk.end(token)
+
+    def pin(self) -> None:
+        self._opened()
+        self._pins += 1
+
+    def unpin(self) -> None:
+        assert self._pins > 0, f"{self._path} is not pinned"
+        self._pins -= 1
+
+    def close(self) -> None:
+        """Nothing: descriptors cost nothing here."""
+
+
+class SimulatedDisk:
+    """A FileSystem in memory. Same seed and same calls, same losses.
+
+    Operations that change the disk are counted from 1 in `operations`; `cut_power_at` and `fail_at` name one by its
+    number. `history` has a line for each.
+    """
+
+    def __init__(self, seed: int = 0, *, lying_sync: bool = False) -> None:
+        self.lying_sync = lying_sync
+        self.operations = 0
+        self.history: list[str] = []
+        self.free_space = 1 << 40
+        self.has_power = True
+        self.boots = 0
+        self._random = Random(seed)
+        self._root = _Directory()
+        self._cuts: dict[int, bool] = {}
+        self._failures: dict[int, str] = {}
+        self._short_writes: dict[int, int] = {}
+        self._failing_reads: set[str] = set()
+        self.on_operation: Callable[[int, str], None] | None = None
+        """Called before each counted operation with its number and description."""
+
+    def cut_power_at(self, operation: int, *, after: bool = False) -> None:
+        """Cut the power just before this operation takes place, or just after."""
+        self._cuts[operation] = after
+
+    def fail_at(self, operation: int, reason: str = "Input/output error") -> None:
+        """Let this operation fail with StorageError and change nothing."""
+        self._failures[operation] = reason
+
+    def write_short_at(self, operation: int, taken_bytes: int) -> None:
+        """Let this operation, a write, take this many bytes only."""
+        self._short_writes[operation] = taken_bytes
+
+    def fail_reads_of(self, path: str) -> None:
+        """Let every read of this file fail from now on."""
+        self._failing_reads.add(path)
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Damage one bit of a file, on the platter too."""
+        inode = self.inode(path)
+        inode.data[position] ^= 1 << bit
+        if position < len(inode.durable):
+            inode.durable[position] ^= 1 << bit
+
+    def power_cut(self) -> None:
+        """Cut the power now: lose what the seed says. Raises nothing; every later call raises PowerCut."""
+        self.has_power = False
+        self._root.lose_unsynced(self._random)
+
+    def reboot(self) -> None:
+        """Power again. Files that were open stay unusable; cuts and failures that were arranged are forgotten."""
+        self.has_power = True
+        self.boots += 1
+        self.forget_faults()
+
+    def forget_faults(self) -> None:
+        """Let nothing that was arranged and has not happened yet happen."""
+        self._cuts.clear()
+        self._failures.clear()
+        self._short_writes.clear()
+
+    def check_power(self) -> None:
+        """Raise PowerCut if there is none."""
+        if not self.has_power:
+            raise PowerCut("the disk has no power")
+
+    def begin(self, action: str, path: str) -> int:
+        """Count an operation and let happen what was arranged for it; the token for `end`."""
+        self.check_power()
+        self.operations += 1
+        number = self.operations
+        self.history.append(f"{number} {action} {path}")
+        if self.on_operation is not None:
+            self.on_operation(number, self.history[-1])
+        if self._cuts.get(number) is False:
+            self._cut(number)
+        if number in self._failures:
+            raise StorageError(f"cannot {action} {path}: {self._failures.pop(number)}")
+        return number
+
+    def end(self, token: int) -> None:
+        """The operation has taken place."""
+        if self._cuts.get(token):
+            self._cut(token)
+
+    def _cut(self, number: int) -> None:
+        self.power_cut()
+        raise PowerCut(self.history[number - 1])
+
+    def begin_read(self, path: str) -> None:
+        """Fail if reads of this file are to fail."""
+        if path in self._failing_reads:
+            raise StorageError(f"cannot read {path}: Input/output error")
+
+    def take_write(self, path: str, size_bytes: int) -> int:
+        """How much of a write the disk has room for; raises StorageError for none at all."""
+        taken = min(size_bytes, self.free_space, self._short_writes.pop(self.operations + 1, size_bytes))
+        if size_bytes and not taken:
+            self.begin("write", path)
+            raise StorageError(f"cannot write to {path}: No space left on device")
+        self.free_space -= taken
+        return taken
+
+    def _walk(self, path: str) -> tuple[_Directory, str]:
+        """The directory that holds this path, and the last name."""
+        *above, name = [word for word in path.split("/") if word] or [""]
+        directory = self._root
+        for word in above:
+            entry = directory.entries.get(word)
+            if not isinstance(entry, _Directory):
+                raise StorageError(f"cannot open {path}: No such file or directory")
+            directory = entry
+        return directory, name
+
+    def _find(self, path: str) -> _Inode | _Directory | None:
+        try:
+            directory, name = self._walk(path)
+        except StorageError:
+            return None
+        return directory.entries.get(name) if name else directory
+
+    def _directory(self, path: str) -> _Directory:
+        self.check_power()
+        entry = self._find(path)
+        if not isinstance(entry, _Directory):
+            raise StorageError(f"cannot open directory {path}: No such file or directory")
+        return entry
+
+    def inode(self, path: str) -> _Inode:
+        """The file at this path, for SimulatedFile."""
+        self.check_power()
+        entry = self._find(path)
+        if not isinstance(entry, _Inode):
+            raise StorageError(f"cannot open {path}: No such file or directory")
+        return entry
+
+    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
+        self.check_power()
+        if not create:
+            return SimulatedFile(self, path, None)
+        directory, name = self._walk(path)
+        inode = _Inode()
+        token = self.begin("create", path)
+        directory.change({name: inode})
+        self.end(token)
+        return SimulatedFile(self, path, inode)
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(self._directory(path).entries)
+
+    def make_dirs(self, path: str) -> None:
+        self.check_power()
+        directory = self._root
+        for word in (word for word in path.split("/") if word):
+            entry = directory.entries.get(word)
+            if entry is None:
+                entry = _Directory()
+                token = self.begin("make directory", path)
+                directory.change({word: entry})
+                self.end(token)
+            if not isinstance(entry, _Directory):
+                raise StorageError(f"cannot make directory {path}: File exists")
+            directory = entry
+
+    def rename(self, old: str, new: str) -> None:
+        self.check_power()
+        (old_directory, old_name), (new_directory, new_name) = self._walk(old), self._walk(new)
+        assert old_directory is new_directory, f"{old}: a rename into another directory is not simulated"
+        entry = old_directory.entries.get(old_name)
+        if entry is None:
+            raise StorageError(f"cannot rename {old}: No such file or directory")
+        token = self.begin("rename", f"{old} -> {new}")
+        old_directory.change({old_name: None, new_name: entry})
+        self.end(token)
+
+    def unlink(self, path: str) -> None:
+        self.inode(path)
+        directory, name = self._walk(path)
+        token = self.begin("unlink", path)
+        directory.change({name: None})
+        self.end(token)
+
+    def remove_tree(self, path: str) -> None:
+        self._directory(path)
+        directory, name = self._walk(path)
+        token = self.begin("remove tree", path)
+        directory.change({name: None})
+        self.end(token)
+
+    def exists(self, path: str) -> bool:
+        self.check_power()
+        return self._find(path) is not None
+
+    def size_of(self, path: str) -> int:
+        return len(self.inode(path).data)
+
+    def read_bytes(self, path: str) -> bytes:
+        inode = self.inode(path)
+        self.begin_read(path)
+        return bytes(inode.data)
+
+    def sync_dir(self, path: str) -> None:
+        directory = self._directory(path)
+        token = self.begin("sync directory", path)
+        if not self.lying_sync:
+            directory.sync()
+        self.end(token)
+
+    def free_bytes(self, path: str) -> int:
+        self._directory(path)
+        return self.free_space

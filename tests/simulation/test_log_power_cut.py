@@ -1,0 +1,332 @@
+"""The power goes at every single operation of a log's life, before it and after it. What was flushed is there.
+
+The story covers appends of two idempotent producers, rolls, group flushes, checkpoints, a new leader epoch, retention,
+a truncation, a clean stop and a new start. It is told again for each operation, up to the cut; then the log is opened
+from what the disk kept and compared with what the story's teller knows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log
+from tailrace.storage import checkpoints as files_of
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+
+ROOT = "/data"
+PARTITION = TopicPartition("orders", 0)
+DIRECTORY = f"{ROOT}/{PARTITION}"
+CONFIG = TopicConfig(
+    segment_bytes=900, index_interval_bytes=150, retention_bytes=1200, retention_ms=-1, file_delete_delay_ms=0
+)
+
+
+@dataclass
+class Teller:
+    """Tells the story to a log and knows what must be true of it."""
+
+    disk: SimulatedDisk
+    log: Log | None = None
+    written: dict[int, AppendBatch] = field(default_factory=dict)
+    """Every batch that may be in the log, by base offset."""
+    flushed: int = 0
+    """The end of what was acknowledged as flushed."""
+    log_start: int = 0
+    """What the checkpoint of log starts says for sure."""
+    next_sequence: dict[int, int] = field(default_factory=lambda: {7: 0, 8: 0})
+    epoch: int = 0
+
+    def tell(self) -> None:
+        self.log = self.open()
+        self.append(3)
+        self.append(4)
+        self.flush()
+        for round_number in range(6):
+            self.append(2 + round_number % 3, batches=1 + round_number % 2)
+            if round_number % 2:
+                self.flush()
+        self.checkpoint()
+        self.epoch = 3
+        self.append(5, batches=3)
+        self.flush()
+        self.append(2)
+        self.retain()
+        self.checkpoint()
+        self.append(6)
+        self.flush()
+        self.truncate(back=8)
+        self.append(4, text="after one truncation ")
+        self.flush()
+        self.close()
+        self.open()
+        self.append(3)
+        self.append(8, batches=2)
+        self.flush()
+        self.append(1)
+        self.retain()
+        self.append(2)
+        self.flush()
+        self.checkpoint()
+        for _ in range(5):
+            self.append(7)
+        self.flush()
+        self.truncate(back=30)
+        # As long as before, so that a removed segment that came back would fit on.
+        for _ in range(3):
+            self.append(7, text="after another ")
+            self.flush()
+        for _ in range(6):
+            self.append(4, text="more ", batches=2)
+        self.flush()
+        self.log.update_config(replace(CONFIG, retention_bytes=0))
+        self.retain(at_least=3)
+        self.append(3)
+        self.flush()
+        self.checkpoint()
+        self.close()
+
+    def open(self) -> Log:
+        disk = self.disk
+        clean = files_of.take_clean_shutdown(disk, ROOT) is not None
+        self.log = Log.open(
+            DIRECTORY,
+            files=disk,
+            config=CONFIG,
+            now_ms=FIRST_TIMESTAMP_MS,
+            recovery_point=files_of.read_offsets(disk, ROOT, files_of.RECOVERY_POINTS).get(PARTITION, 0),
+            log_start_offset=files_of.read_offsets(disk, ROOT, files_of.LOG_STARTS).get(PARTITION, 0),
+            clean=clean,
+        )
+        return self.log
+
+    def append(self, count: int, *, batches: int = 1, text: str = "") -> None:
+        assert self.log is not None
+        made, offset = [], self.log.log_end_offset
+        for number in range(batches):
+            producer_id = 7 + (offset + number) % 2
+            batch = stored_batch(
+                offset,
+                count,
+                leader_epoch=self.epoch,
+                text=text,
+                producer_id=producer_id,
+                base_sequence=self.next_sequence[producer_id],
+            )
+            self.next_sequence[producer_id] += count
+            assert self.log.producers.check(batch.header) is None
+            self.log.producers.stage(batch.header)
+            made.append(batch)
+            self.written[offset] = batch
+            offset += count
+        self.log.append(made)
+
+    def flush(self) -> None:
+        assert self.log is not None
+        ticket = self.log.begin_flush()
+        ticket.sync()
+        self.log.finish_flush(ticket)
+        self.flushed = self.log.flushed_offset
+
+    def checkpoint(self) -> None:
+        assert self.log is not None
+        files_of.write_offsets(self.disk, ROOT, files_of.RECOVERY_POINTS, {PARTITION: self.log.flushed_offset})
+        files_of.write_offsets(self.disk, ROOT, files_of.LOG_STARTS, {PARTITION: self.log.log_start_offset})
+        self.log_start = self.log.log_start_offset
+
+    def retain(self, at_least: int = 1) -> None:
+        assert self.log is not None
+        retired = self.log.apply_retention(FIRST_TIMESTAMP_MS, self.flushed)
+        assert len(retired) >= at_least, "the story must retire segments"
+        self.log.apply_retention(FIRST_TIMESTAMP_MS, self.flushed)
+
+    def truncate(self, *, back: int) -> None:
+        assert self.log is not None
+        offset = max(base for base in self.written if base < self.log.log_end_offset - back)
+        self.flushed = min(self.flushed, offset)
+        files_of.write_offsets(self.disk, ROOT, files_of.RECOVERY_POINTS, {PARTITION: offset})
+        self.log.truncate_to(offset)
+        self.written = {base: batch for base, batch in self.written.items() if base < offset}
+        for producer_id, entry in self.log.producers.producers.items():
+            self.next_sequence[producer_id] = entry.batches[-1].last_sequence + 1
+
+    def close(self) -> None:
+        assert self.log is not None
+        self.log.close()
+        self.flushed = self.log.log_end_offset
+        self.checkpoint()
+        files_of.write_clean_shutdown(self.disk, ROOT, broker_epoch=1)
+
+    def verify(self) -> None:
+        """Open the log from what the disk kept; everything that was promised is there."""
+        log = self.open()
+        assert log.log_end_offset >= self.flushed, f"flushed to {self.flushed}, the log ends at {log.log_end_offset}"
+        assert self.log_start <= log.log_start_offset <= max(self.flushed, self.log_start)
+        found = self._read_all(log)
+        last: dict[int, AppendBatch] = {}
+        for offset, batch in found.items():
+            assert bytes(self.written[offset].buffer) == batch, f"the batch at offset {offset} is another"
+            header = self.written[offset].header
+            assert log.epochs.epoch_of(offset) == header.partition_leader_epoch
+            last[header.producer_id] = self.written[offset]
+        for batch in last.values():
+            self._verify_retry(log, batch)
+        self._verify_lookups(log)
+        self._verify_it_goes_on(log)
+
+    def _read_all(self, log: Log) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            result = log.read(offset, max_bytes=500)
+            assert result.first_offset <= offset < result.next_offset
+            for chunk in result.records:
+                for position, header in iter_batches(chunk):
+                    found[header.base_offset] = bytes(chunk[position : position + header.size_bytes])
+            offset = result.next_offset
+        return found
+
+    def _verify_retry(self, log: Log, batch: AppendBatch) -> None:
+        """A producer that did not hear our answer sends its batch again: it is known. The next one is accepted."""
+        header = batch.header
+        answer = log.producers.check(header.stamped(0, -1))
+        assert answer == Duplicate(header.base_offset, header.last_offset, header.max_timestamp)
+        following = stored_batch(
+            log.log_end_offset, producer_id=header.producer_id, base_sequence=header.last_sequence + 1
+        )
+        assert log.producers.check(following.header) is None
+
+    def _verify_lookups(self, log: Log) -> None:
+        for offset in range(log.log_start_offset, log.log_end_offset):
+            result = log.read(offset, max_bytes=1)
+            assert result.first_offset <= offset < result.next_offset
+            found = log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset)
+            assert found is not None
+            assert found.offset == offset
+
+    def _verify_it_goes_on(self, log: Log) -> None:
+        end_offset = log.log_end_offset
+        log.append([stored_batch(end_offset, 2, leader_epoch=9)])
+        log.flush()
+        log.close()
+        again = Log.open(DIRECTORY, files=self.disk, config=CONFIG, now_ms=FIRST_TIMESTAMP_MS, clean=True)
+        assert again.log_end_offset == end_offset + 2
+        assert again.epochs.latest_epoch == 9
+        assert again.read(end_offset, max_bytes=1000).next_offset == end_offset + 2
+
+
+def new_disk(seed: int, *, lying_sync: bool = False) -> SimulatedDisk:
+    disk = SimulatedDisk(seed)
+    disk.make_dirs(ROOT)
+    disk.sync_dir("/")
+    disk.lying_sync = lying_sync
+    return disk
+
+
+def operations_of_the_story() -> range:
+    disk = new_disk(0)
+    first = disk.operations + 1
+    Teller(disk).tell()
+    return range(first, disk.operations + 1)
+
+
+def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> Log | None:
+    disk = new_disk(seed, lying_sync=lying_sync)
+    disk.cut_power_at(operation, after=after)
+    teller = Teller(disk)
+    with pytest.raises(PowerCut):
+        teller.tell()
+    disk.reboot()
+    try:
+        teller.verify()
+    except Exception as fault:
+        fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
+        raise
+    return teller.log
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_everything_flushed_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
+    for operation in operations_of_the_story():
+        cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+
+
+def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
+    for operation in operations_of_the_story():
+        disk = new_disk(operation)
+        disk.cut_power_at(operation)
+        teller = Teller(disk)
+        with pytest.raises(PowerCut):
+            teller.tell()
+        for again in range(4):
+            disk.reboot()
+            disk.cut_power_at(disk.operations + 1 + again)
+            try:
+                teller.open()
+            except PowerCut:
+                continue
+        disk.reboot()
+        teller.verify()
+
+
+def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut() -> None:
+    for operation in operations_of_the_story():
+        disk = new_disk(operation)
+        teller = Teller(disk)
+        disk.on_operation = stop_at(operation)
+        with pytest.raises(Stopped):
+            teller.tell()
+        disk.on_operation = None
+        found = teller.open().flushed_offset
+        disk.power_cut()
+        disk.reboot()
+        assert found >= teller.flushed
+        assert teller.open().log_end_offset >= found
+
+
+class Stopped(Exception):
+    """The process was killed; the disk has power."""
+
+
+def stop_at(operation: int) -> Callable[[int, str], None]:
+    def stop(number: int, _: str) -> None:
+        if number == operation:
+            raise Stopped
+
+    return stop
+
+
+def test_the_same_story_shows_loss_when_syncs_do_nothing() -> None:
+    losses = 0
+    operations = operations_of_the_story()
+    for operation in operations:
+        try:
+            cut_and_verify(operation, after=False, seed=operation, lying_sync=True)
+        except (AssertionError, KafkaError):
+            losses += 1
+    assert losses > len(operations) // 2
+
+
+def test_the_same_story_shows_loss_when_a_flush_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlushTicket, "sync", lambda ticket: None)
+    losses = 0
+    for operation in operations_of_the_story():
+        try:
+            cut_and_verify(operation, after=False, seed=operation)
+        except (AssertionError, KafkaError):
+            losses += 1
+    assert losses > 20
+
+
+def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:
+    disk = new_disk(5)
+    teller = Teller(disk)
+    teller.tell()
+    assert teller.open().recovery.clean
+    assert not teller.open().recovery.clean

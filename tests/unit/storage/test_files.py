@@ -1,0 +1,94 @@
+"""The operating system's files: what is promised of writes, names and the number of descriptors."""
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import StorageError
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import replace_file
+from tailrace.storage.files import append_all
+
+
+def test_a_write_appends_and_more_buffers_than_one_call_takes_arrive_in_order(tmp_path: Path) -> None:
+    file = OsFiles().open(f"{tmp_path}/a", create=True)
+    buffers = [b"%05d" % number for number in range(3000)]
+    assert file.writev([b"start", *buffers]) == 5 + 5 * 3000
+    assert file.pread(10**6, 0) == b"start" + b"".join(buffers)
+    assert file.pread(5, 5 + 5 * 2999) == b"02999"
+    assert file.pread(100, 10**6) == b""
+    file.truncate(5)
+    assert file.writev([memoryview(b"more")]) == 4
+    assert file.pread(100, 0) == b"startmore"
+    assert file.size_bytes() == 9
+    file.close()
+    file.close()
+
+
+def test_descriptors_are_bounded_and_files_stay_usable(tmp_path: Path) -> None:
+    files = OsFiles(max_open_files=4)
+    opened = [files.open(f"{tmp_path}/{number}", create=True) for number in range(20)]
+    for _ in range(2):
+        for number, file in enumerate(opened):
+            file.writev([b"%02d" % number])
+            assert files.open_files <= 4
+    for number, file in enumerate(opened):
+        assert file.pread(10, 0) == b"%02d" % number * 2
+        file.close()
+    assert files.open_files == 0
+
+
+def test_a_pinned_file_is_not_closed_under_a_sync(tmp_path: Path) -> None:
+    files = OsFiles(max_open_files=2)
+    pinned = files.open(f"{tmp_path}/pinned", create=True)
+    pinned.pin()
+    for number in range(10):
+        files.open(f"{tmp_path}/{number}", create=True)
+    pinned.close()
+    files.unlink(f"{tmp_path}/pinned")
+    pinned.sync()  # needs the descriptor: the name is gone
+    pinned.unpin()
+    with pytest.raises(StorageError, match="pinned: No such file"):
+        pinned.sync()
+
+
+def test_create_makes_a_new_inode_and_readers_of_the_old_one_are_not_disturbed(tmp_path: Path) -> None:
+    files = OsFiles()
+    old = files.open(f"{tmp_path}/a", create=True)
+    old.writev([b"old"])
+    new = files.open(f"{tmp_path}/a", create=True)
+    new.writev([b"new"])
+    assert old.pread(3, 0) == b"old"
+    old.close()
+    new.close()
+
+
+def test_failures_name_the_path_and_the_systems_words(tmp_path: Path) -> None:
+    files = OsFiles()
+    missing = f"{tmp_path}/missing"
+    with pytest.raises(StorageError, match=f"cannot open {missing}: No such file or directory"):
+        files.open(missing).pread(1, 0)
+    for call in (files.list_dir, files.unlink, files.read_bytes, files.size_of, files.sync_dir, files.remove_tree):
+        with pytest.raises(StorageError, match=missing):
+            call(missing)
+    with pytest.raises(StorageError, match="a/b: No such file"):
+        files.open(f"{tmp_path}/a/b", create=True)
+    assert not files.exists(missing)
+    assert files.free_bytes(str(tmp_path)) > 0
+
+
+def test_a_full_disk_is_told() -> None:
+    full = OsFiles().open("/dev/full")
+    with pytest.raises(StorageError, match="/dev/full: No space left on device"):
+        append_all(full, b"x")
+    full.close()
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    files = OsFiles()
+    path = f"{tmp_path}/checkpoint"
+    replace_file(files, path, b"one")
+    replace_file(files, path, b"x" * 100_000)
+    assert files.read_bytes(path) == b"x" * 100_000
+    assert files.list_dir(str(tmp_path)) == ["checkpoint"]
+    assert files.open_files == 0

@@ -1,0 +1,492 @@
+"""One log on the simulated disk: appending, reading, rolling, failing, truncating, retiring."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.storage import AppendBatch, Duplicate, Log
+from tailrace.storage.retention import Reason
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from tailrace.testing.disk import SimulatedDisk
+
+DIRECTORY = "/data/orders-0"
+SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
+NOW = FIRST_TIMESTAMP_MS
+
+
+def open_log(disk: SimulatedDisk, config: TopicConfig = SMALL, *, recovery_point: int = 0, clean: bool = False) -> Log:
+    return Log.open(DIRECTORY, files=disk, config=config, now_ms=NOW, recovery_point=recovery_point, clean=clean)
+
+
+def durable_disk(seed: int = 0) -> SimulatedDisk:
+    """A disk whose directory of logs survives a power cut."""
+    disk = SimulatedDisk(seed)
+    disk.make_dirs("/data")
+    disk.sync_dir("/")
+    return disk
+
+
+def fill(log: Log, batches: int, count: int = 1) -> list[AppendBatch]:
+    made = []
+    for _ in range(batches):
+        made.append(stored_batch(log.log_end_offset, count))
+        log.append(made[-1:])
+    return made
+
+
+def offsets(chunks: Iterable[bytes | bytearray | memoryview]) -> list[int]:
+    return [header.base_offset for chunk in chunks for _, header in iter_batches(chunk)]
+
+
+def names(disk: SimulatedDisk, suffix: str) -> list[int]:
+    return [int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(suffix)]
+
+
+def test_a_new_log_is_empty() -> None:
+    log = open_log(SimulatedDisk())
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, log.size_bytes) == (0, 0, 0, 0)
+    assert log.read(0, max_bytes=100) == ([], 0, 0, 0, 0)
+    assert log.offset_for_timestamp(0) is None
+    assert log.max_timestamp_offset() is None
+
+
+def test_a_log_may_begin_anywhere() -> None:
+    log = Log.open(DIRECTORY, files=SimulatedDisk(), config=SMALL, now_ms=NOW, log_start_offset=700)
+    assert (log.log_start_offset, log.log_end_offset) == (700, 700)
+
+
+def test_batches_come_back_byte_for_byte_from_the_one_that_holds_the_offset() -> None:
+    log = open_log(SimulatedDisk())
+    made = fill(log, 30, count=3)
+    for offset in range(90):
+        result = log.read(offset, max_bytes=1)
+        batch = made[offset // 3]
+        assert b"".join(result.records) == batch.buffer
+        assert (result.first_offset, result.next_offset) == (batch.header.base_offset, batch.header.end_offset)
+        assert result.size_bytes == len(batch.buffer)
+
+
+def test_a_read_takes_whole_batches_up_to_its_limits() -> None:
+    log = open_log(SimulatedDisk(), TopicConfig(index_interval_bytes=200))
+    size = len(fill(log, 50)[0].buffer)
+    assert offsets(log.read(10, max_bytes=3 * size).records) == [10, 11, 12]
+    assert offsets(log.read(10, max_bytes=4 * size - 1).records) == [10, 11, 12]
+    assert offsets(log.read(10, max_bytes=10**6, end_offset=14).records) == [10, 11, 12, 13]
+    assert offsets(log.read(10, max_bytes=10**6).records) == list(range(10, 50))
+    assert log.read(50, max_bytes=10**6).records == []
+    assert log.read(20, max_bytes=10**6, end_offset=20).records == []
+
+
+def test_the_first_batch_is_given_even_if_it_is_too_large_unless_that_is_not_wanted() -> None:
+    log = open_log(SimulatedDisk())
+    fill(log, 3)
+    for max_bytes in (0, 1, 30, 61, 80):
+        assert offsets(log.read(1, max_bytes=max_bytes).records) == [1]
+        assert log.read(1, max_bytes=max_bytes, min_one_message=False) == (
+            [],
+            0,
+            1,
+            1,
+            log.read(1, max_bytes=1)[4] // 2,
+        )
+
+
+def test_a_batch_that_crosses_the_end_offset_is_not_given() -> None:
+    log = open_log(SimulatedDisk())
+    fill(log, 2, count=4)
+    assert log.read(5, max_bytes=1000, end_offset=6).records == []
+    assert offsets(log.read(1, max_bytes=1000, end_offset=6).records) == [0]
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 11])
+def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
+    log = open_log(SimulatedDisk())
+    fill(log, 10)
+    log.advance_log_start(5)
+    with pytest.raises(KafkaError) as caught:
+        log.read(offset, max_bytes=100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_what_was_read_is_the_readers_own() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 20)
+    held = log.read(0, max_bytes=400)
+    before = [bytes(chunk) for chunk in held.records]
+    log.truncate_to(1)
+    log.append([stored_batch(1, text="other")])
+    assert [bytes(chunk) for chunk in held.records] == before
+
+
+def test_a_segment_rolls_at_its_size() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    size = len(fill(log, 40)[0].buffer)
+    per_segment = SMALL.segment_bytes // size
+    assert names(disk, ".log") == list(range(0, 40, per_segment))
+    assert names(disk, ".snapshot") == names(disk, ".log")[1:]
+    assert names(disk, ".index") == names(disk, ".timeindex") == names(disk, ".log")[:-1]
+
+
+def test_a_segment_rolls_by_the_time_of_its_records() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, TopicConfig(segment_ms=100))
+    for offset, late in enumerate((0, 100, 50, 101, 150, 202)):
+        log.append([stored_batch(offset, first_timestamp=NOW + late)])
+    assert names(disk, ".log") == [0, 3, 5]
+
+
+def test_a_segment_rolls_when_its_index_is_full() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, TopicConfig(index_interval_bytes=0, segment_index_bytes=12 * 4))
+    fill(log, 9)
+    assert names(disk, ".log") == [0, 4, 8]
+
+
+def test_a_segment_rolls_before_offsets_outgrow_its_index() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, TopicConfig(cleanup_policy=("compact",)))
+    log.append([stored_batch(base, first_timestamp=NOW) for base in (0, 2**31 - 1, 2**31, 2**40)])
+    assert names(disk, ".log") == [0, 2**31, 2**40]
+    assert [log.read(offset, max_bytes=1).first_offset for offset in (0, 1, 2**31, 2**31 + 1)] == [
+        0,
+        2**31 - 1,
+        2**31,
+        2**40,
+    ]
+
+
+def test_one_append_may_cross_several_segments() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.append([stored_batch(offset, producer_id=3, base_sequence=offset) for offset in range(30)])
+    assert log.segment_count == 3
+    assert log.log_end_offset == 30
+    assert log.producers.check(stored_batch(0, producer_id=3, base_sequence=30).header) is None
+
+
+def test_many_batches_in_one_append_are_one_write() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, TopicConfig())
+    before = disk.operations
+    log.append([stored_batch(offset) for offset in range(2000)])
+    assert disk.operations == before + 1
+
+
+@pytest.mark.parametrize("taken", [0, 1, 100, 250])
+def test_a_short_write_leaves_the_log_as_it_was(taken: int) -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 3)
+    more = [stored_batch(3 + n, producer_id=1, base_sequence=n, leader_epoch=7) for n in range(3)]
+    for batch in more:
+        log.producers.stage(batch.header)
+    if taken:
+        disk.write_short_at(disk.operations + 1, taken)
+    else:
+        disk.fail_at(disk.operations + 1)
+    with pytest.raises(StorageError):
+        log.append(more)
+    assert_unharmed(disk, log, 3)
+    log.append(more)
+    assert log.log_end_offset == 6
+
+
+def assert_unharmed(disk: SimulatedDisk, log: Log, end_offset: int) -> None:
+    """Nothing of a failed append is left, in memory or on the disk."""
+    assert not log.is_offline
+    assert log.log_end_offset == end_offset
+    assert log.epochs.latest_epoch == 0
+    assert not log.producers.has_staged
+    assert 1 not in log.producers.producers
+    assert log.size_bytes == sum(
+        disk.size_of(f"{DIRECTORY}/{name}") for name in disk.list_dir(DIRECTORY) if name.endswith(".log")
+    )
+    assert all(offset <= end_offset for offset in names(disk, ".snapshot"))
+    found = open_log(disk)
+    assert found.log_end_offset == end_offset
+    assert not found.recovery.bytes_cut
+
+
+def test_a_failure_at_any_operation_of_an_append_across_rolls_leaves_the_log_as_it_was() -> None:
+    more = [stored_batch(3 + n, producer_id=1, base_sequence=n, leader_epoch=7) for n in range(25)]
+    reached = 0
+    for number in range(1, 100):
+        for short in (False, True):
+            disk = SimulatedDisk()
+            log = open_log(disk)
+            fill(log, 3)
+            first = disk.operations
+            if short:
+                disk.write_short_at(first + number, 5)
+            else:
+                disk.fail_at(first + number)
+            try:
+                log.append(more)
+            except StorageError:
+                reached += 1
+                failed = disk.history[first + number - 1]
+                if " sync " in failed and failed.endswith((".log", "index")):
+                    assert log.is_offline, "a failed flush must not be tried again"
+                    continue
+                assert_unharmed(disk, log, 3)
+                log.append(more)
+            assert log.log_end_offset == 28
+            assert offsets(log.read(27, max_bytes=1).records) == [27]
+    assert reached > 20
+
+
+def test_a_cut_back_that_fails_puts_the_log_offline() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 3)
+    disk.write_short_at(disk.operations + 1, 10)
+    disk.fail_at(disk.operations + 2)
+    with pytest.raises(StorageError):
+        log.append([stored_batch(3)])
+    assert log.is_offline
+    with pytest.raises(StorageError, match="orders-0 is offline: a failed append could not be cut back"):
+        log.append([stored_batch(3)])
+    assert open_log(disk, recovery_point=3).log_end_offset == 3
+
+
+def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 3)
+    disk.free_space = 50
+    for _ in range(3):
+        with pytest.raises(StorageError, match="disk may be full|No space left"):
+            log.append([stored_batch(3)])
+    assert offsets(log.read(0, max_bytes=1000).records) == [0, 1, 2]
+    disk.free_space = 10**6
+    log.append([stored_batch(3)])
+
+
+def test_batches_must_continue_the_log() -> None:
+    log = open_log(SimulatedDisk())
+    with pytest.raises(AssertionError, match="batch at offset 1 appended at 0"):
+        log.append([stored_batch(1)])
+
+
+def test_a_flush_covers_what_was_appended_when_it_began() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 3)
+    ticket = log.begin_flush()
+    fill(log, 2)
+    ticket.sync()
+    log.finish_flush(ticket)
+    assert log.flushed_offset == 3
+    assert not log.is_flushed
+    log.flush()
+    assert log.flushed_offset == 5
+    assert log.is_flushed
+    before = disk.operations
+    log.flush()
+    assert disk.operations == before
+
+
+def test_a_flush_that_was_overtaken_by_a_truncation_does_not_count() -> None:
+    disk = durable_disk()
+    log = open_log(disk)
+    fill(log, 20)
+    ticket = log.begin_flush()
+    log.truncate_to(4)
+    fill(log, 30)
+    ticket.sync()
+    log.finish_flush(ticket)
+    assert log.flushed_offset <= 4
+    log.flush()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=34).log_end_offset == 34
+
+
+def test_a_failed_flush_puts_the_log_offline() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 2)
+    disk.fail_at(disk.operations + 1)
+    with pytest.raises(StorageError):
+        log.flush()
+    with pytest.raises(StorageError, match="a flush failed"):
+        log.append([stored_batch(2)])
+    assert log.flushed_offset == 0
+
+
+def test_without_flush_on_roll_the_next_flush_covers_all_segments() -> None:
+    disk = durable_disk(3)
+    log = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, flush_on_roll=False)
+    fill(log, 30)
+    assert not [line for line in disk.history if " sync " in line and line.endswith(".log")]
+    log.flush()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=30).log_end_offset == 30
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 9, 19, 24, 39])
+def test_truncation_cuts_to_the_start_of_the_batch_that_holds_the_offset(offset: int) -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    made = fill(log, 20, count=2)
+    log.flush()
+    log.truncate_to(offset)
+    end = offset // 2 * 2
+    assert (log.log_end_offset, log.flushed_offset) == (end, end)
+    assert all(name <= end for name in (*names(disk, ".log"), *names(disk, ".snapshot")))
+    log.append([stored_batch(end, 2, text="new")])
+    found = [header.base_offset for each in range(0, end + 2, 2) for _, header in iter_batches(read_one(log, each))]
+    assert found == list(range(0, end + 2, 2))
+    assert read_one(log, end) != made[end // 2].buffer
+    again = open_log(disk)
+    assert again.log_end_offset == end + 2
+    assert not again.recovery.bytes_cut
+
+
+def read_one(log: Log, offset: int) -> bytes:
+    return b"".join(log.read(offset, max_bytes=1).records)
+
+
+def test_truncation_takes_producers_and_epochs_back() -> None:
+    log = open_log(SimulatedDisk())
+    for n in range(20):
+        log.append([stored_batch(n, producer_id=1, base_sequence=n, leader_epoch=n // 5)])
+    log.truncate_to(12)
+    assert log.epochs.entries == ((0, 0), (1, 5), (2, 10))
+    retry = log.producers.check(stored_batch(0, producer_id=1, base_sequence=11).header)
+    assert retry == Duplicate(11, 11, FIRST_TIMESTAMP_MS + 11)
+    assert log.producers.check(stored_batch(12, producer_id=1, base_sequence=12).header) is None
+    log.truncate_to(12)
+    log.truncate_to(99)
+    assert log.log_end_offset == 12
+
+
+def test_a_full_truncation_starts_somewhere_else() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 30)
+    log.truncate_fully_and_start_at(500)
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, log.size_bytes) == (500, 500, 500, 0)
+    assert log.epochs.entries == ()
+    fill(log, 2)
+    assert offsets(log.read(500, max_bytes=1000).records) == [500, 501]
+    assert open_log(disk).log_end_offset == 502
+
+
+def test_retention_by_size_renames_first_and_removes_later() -> None:
+    disk = SimulatedDisk()
+    config = TopicConfig(segment_bytes=1000, retention_bytes=2000, retention_ms=-1, file_delete_delay_ms=100)
+    log = open_log(disk, config)
+    fill(log, 40)
+    bases = names(disk, ".log")
+    held = log.read(0, max_bytes=500)
+    retired = log.apply_retention(NOW, 40)
+    assert [segment.base_offset for segment in retired] == bases[: len(retired)]
+    assert {segment.reason for segment in retired} == {Reason.SIZE}
+    assert log.log_start_offset == bases[len(retired)] == log.epochs.entries[0].start_offset
+    assert names(disk, ".log") == bases[len(retired) :]
+    assert names(disk, ".log.deleted") == bases[: len(retired)]
+    assert offsets(held.records)[0] == 0
+    assert log.size_bytes == sum(disk.size_of(f"{DIRECTORY}/{base:020d}.log") for base in names(disk, ".log"))
+    log.apply_retention(NOW + 99, 40)
+    assert names(disk, ".log.deleted")
+    log.apply_retention(NOW + 100, 40)
+    assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
+    assert names(disk, ".snapshot")[0] == log.log_start_offset
+
+
+def test_retention_by_time_and_by_log_start_leave_the_active_segment() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, TopicConfig(segment_bytes=1000, retention_ms=1000))
+    fill(log, 40)
+    assert log.apply_retention(NOW + 1000, 40) == []
+    log.advance_log_start(20)
+    assert {segment.reason for segment in log.apply_retention(NOW, 40)} == {Reason.START_OFFSET}
+    assert log.log_start_offset == 20
+    assert log.apply_retention(NOW + 10**6, 10) == []
+    assert {segment.reason for segment in log.apply_retention(NOW + 10**6, 40)} == {Reason.TIME}
+    assert log.segment_count == 1
+    assert offsets(log.read(39, max_bytes=1).records) == [39]
+
+
+def test_the_log_start_never_moves_back_and_never_past_the_end() -> None:
+    log = open_log(SimulatedDisk())
+    fill(log, 10)
+    log.advance_log_start(5)
+    log.advance_log_start(3)
+    assert log.log_start_offset == 5
+    with pytest.raises(KafkaError, match="it ends at 10"):
+        log.advance_log_start(11)
+
+
+def test_offsets_are_found_by_timestamp_inside_batches() -> None:
+    log = open_log(SimulatedDisk())
+    fill(log, 20, count=5)
+    for offset in range(100):
+        assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset) == (FIRST_TIMESTAMP_MS + offset, offset, 0)
+    assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 100) is None
+    assert log.offset_for_timestamp(0) == (FIRST_TIMESTAMP_MS, 0, 0)
+    log.advance_log_start(33)
+    assert log.offset_for_timestamp(0) == (FIRST_TIMESTAMP_MS + 33, 33, 0)
+
+
+def test_the_largest_timestamp_may_lie_anywhere() -> None:
+    log = open_log(SimulatedDisk())
+    for offset in range(30):
+        late = 10_000 if offset in (11, 17) else 0
+        log.append([stored_batch(offset, first_timestamp=NOW + offset + late)])
+    assert log.max_timestamp_offset() == (NOW + 10_017, 17, 0)
+    assert log.offset_for_timestamp(NOW + 9000) == (NOW + 10_011, 11, 0)
+
+
+def test_compressed_batches_are_looked_into() -> None:
+    log = open_log(SimulatedDisk())
+    log.append([stored_batch(0, 50, codec=4), stored_batch(50, 50, codec=1)])
+    assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 77) == (FIRST_TIMESTAMP_MS + 77, 77, 0)
+
+
+def test_a_clean_close_writes_all_caches_and_an_idle_log_writes_nothing_again() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.append([stored_batch(0, producer_id=1)])
+    log.close()
+    assert names(disk, ".index") == names(disk, ".timeindex") == [0]
+    assert names(disk, ".snapshot") == [1]
+    with pytest.raises(StorageError, match="it was closed"):
+        log.append([stored_batch(1)])
+    log.close()
+    again = open_log(disk, clean=True)
+    before = disk.operations
+    again.close()
+    assert disk.operations == before
+
+
+def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    size = len(fill(log, 5)[0].buffer)
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size + 8, 7)
+    with pytest.raises(CorruptRecords, match=rf"{0:020d}\.log at position {2 * size}"):
+        log.read(2, max_bytes=1000)
+
+
+def test_a_wrong_index_misleads_nobody() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 40)
+    log.close()
+    for base in names(disk, ".index"):
+        path = f"{DIRECTORY}/{base:020d}.index"
+        for position in range(7, disk.size_of(path), 8):
+            disk.flip_bit(path, position, 3)
+    again = open_log(disk, clean=True)
+    assert again.log_end_offset == 40
+    for offset in range(40):
+        assert offsets(again.read(offset, max_bytes=1).records) == [offset]
+        assert offsets(again.read(offset, max_bytes=10**6).records)[0] == offset

@@ -1,0 +1,146 @@
+"""Idempotent producers: what is appended, what is known already, what is refused (KIP-98)."""
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.storage import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.producer_state import SequencedBatch, parse_snapshot
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+def header(offset: int, sequence: int, *, count: int = 1, epoch: int = 0, **options: bool) -> BatchHeader:
+    return stored_batch(
+        offset,
+        count,
+        producer_id=5,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **options,  # type: ignore[arg-type]
+    ).header
+
+
+def state_of(*headers: BatchHeader) -> ProducerState:
+    state = ProducerState()
+    for each in headers:
+        assert state.check(each) is None
+        state.apply(each)
+    return state
+
+
+def refusal(state: ProducerState, batch: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        state.check(batch)
+    return caught.value.code
+
+
+def test_sequences_go_on_and_a_gap_is_refused() -> None:
+    state = state_of(header(0, 0, count=3), header(3, 3))
+    assert state.check(header(4, 4)) is None
+    assert refusal(state, header(4, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_the_last_five_batches_are_known_and_an_older_one_is_out_of_order() -> None:
+    state = state_of(*(header(10 * n, n) for n in range(7)))
+    for n in range(2, 7):
+        assert state.check(header(99, n)) == Duplicate(10 * n, 10 * n, FIRST_TIMESTAMP_MS + 10 * n)
+    assert refusal(state, header(99, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_repeated_batch_of_another_size_is_no_duplicate() -> None:
+    state = state_of(header(0, 0, count=3))
+    assert refusal(state, header(3, 0, count=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap_from_the_largest_to_zero() -> None:
+    state = ProducerState()
+    state.apply(header(0, MAX_SEQUENCE - 1, count=2))
+    assert state.check(header(2, 0)) is None
+    state.apply(header(2, 0))
+    inside = state_of()
+    inside.apply(header(0, MAX_SEQUENCE - 1, count=4))
+    assert inside.check(header(4, 2)) is None
+    assert inside.check(header(9, MAX_SEQUENCE - 1, count=4)) == Duplicate(0, 3, FIRST_TIMESTAMP_MS + 3)
+
+
+def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
+    state = state_of(header(0, 0, epoch=1))
+    assert refusal(state, header(1, 1, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1, 0, epoch=2)) is None
+    state.apply(header(1, 0, epoch=2))
+    assert refusal(state, header(2, 1, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.check(header(2, 1, epoch=2)) is None
+
+
+def test_an_unknown_producer_starts_anywhere_and_a_batch_without_producer_is_not_looked_at() -> None:
+    state = ProducerState()
+    assert state.check(header(0, 77)) is None
+    plain = stored_batch(0).header
+    assert state.check(plain) is None
+    state.stage(plain)
+    state.apply(plain)
+    assert not state.has_staged
+    assert len(state) == 0
+
+
+def test_staged_batches_are_seen_and_count_only_when_they_are_applied() -> None:
+    state = state_of(header(0, 0))
+    state.stage(header(1, 1))
+    assert state.check(header(9, 1)) == Duplicate(1, 1, FIRST_TIMESTAMP_MS + 1)
+    assert state.check(header(2, 2)) is None
+    state.discard_staged()
+    assert state.check(header(1, 1)) is None
+    state.stage(header(1, 1))
+    state.apply_staged()
+    assert state.check(header(2, 2)) is None
+    assert not state.has_staged
+
+
+def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> None:
+    state = state_of(header(4, 0, is_transactional=True), header(5, 1, is_transactional=True))
+    assert state.first_open_offset == 4
+    assert refusal(state, header(6, 2)) is ErrorCode.INVALID_TXN_STATE
+    marker = header(6, 0, is_transactional=True, is_control=True)
+    assert state.check(marker) is None
+    state.apply(marker)
+    assert state.first_open_offset is None
+    assert state.check(header(7, 2)) is None
+    assert refusal(state_of(header(0, 0, epoch=3)), header(1, 0, epoch=2, is_control=True)) is (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+
+
+def test_silent_producers_are_forgotten_but_not_with_an_open_transaction() -> None:
+    state = state_of(header(0, 0))
+    state.apply(stored_batch(1, producer_id=6, is_transactional=True).header)
+    later = FIRST_TIMESTAMP_MS + 1000
+    assert state.expire(later, expiration_ms=1001) == 0
+    assert state.expire(later, expiration_ms=999) == 1
+    assert list(state.producers) == [6]
+
+
+def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
+    state = state_of(header(0, 0, count=3), header(3, 3, count=2))
+    state.apply(stored_batch(5, producer_id=6, base_sequence=MAX_SEQUENCE, count=2, is_transactional=True).header)
+    state.apply(header(7, 0, epoch=4, is_control=True))
+    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    timestamp = FIRST_TIMESTAMP_MS + 6
+    assert again.producers[6] == ProducerEntry(
+        0, (SequencedBatch(MAX_SEQUENCE, 0, 5, 6, timestamp),), timestamp, -1, current_txn_first_offset=5
+    )
+    assert again.producers[5] == ProducerEntry(4, (), FIRST_TIMESTAMP_MS + 7)
+    assert again.to_snapshot() == state.to_snapshot()
+
+
+def test_a_damaged_snapshot_is_refused_at_every_bit() -> None:
+    data = state_of(header(0, 0)).to_snapshot()
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        with pytest.raises(CorruptRecords):
+            parse_snapshot(bytes(damaged))
+    for cut in range(len(data)):
+        with pytest.raises(CorruptRecords):
+            parse_snapshot(data[:cut])

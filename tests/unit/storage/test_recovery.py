@@ -1,0 +1,333 @@
+"""What is trusted, checked and cut when a log is opened."""
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage import AppendBatch, Duplicate, Log
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from tailrace.testing.disk import SimulatedDisk
+
+DIRECTORY = "/data/orders-0"
+CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
+COUNT = 30
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    """A disk with a log of 30 batches of one record, flushed, not closed."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for offset in range(COUNT):
+        log.append([stored_batch(offset, producer_id=4, base_sequence=offset, leader_epoch=offset // 12)])
+    log.flush()
+    return disk
+
+
+def open_log(disk: SimulatedDisk, *, recovery_point: int = 0, clean: bool = False, **options: bool | int) -> Log:
+    return Log.open(
+        DIRECTORY,
+        files=disk,
+        config=CONFIG,
+        now_ms=0,
+        recovery_point=recovery_point,
+        clean=clean,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def path_of(base_offset: int, suffix: str = ".log") -> str:
+    return f"{DIRECTORY}/{base_offset:020d}{suffix}"
+
+
+def segments(disk: SimulatedDisk) -> list[int]:
+    return [int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".log")]
+
+
+def append_raw(disk: SimulatedDisk, base_offset: int, content: bytes) -> None:
+    file = disk.open(path_of(base_offset))
+    file.writev([content])
+    file.sync()
+
+
+def tree(disk: SimulatedDisk) -> dict[str, bytes]:
+    return {name: disk.read_bytes(f"{DIRECTORY}/{name}") for name in disk.list_dir(DIRECTORY)}
+
+
+def test_only_segments_from_the_recovery_point_on_are_checked(disk: SimulatedDisk) -> None:
+    bases = segments(disk)
+    report = open_log(disk, recovery_point=COUNT).recovery
+    assert (report.segments_checked, report.batches_checked) == (1, COUNT - bases[-1])
+    report = open_log(disk, recovery_point=bases[1]).recovery
+    assert report.segments_checked == len(bases) - 1
+    report = open_log(disk).recovery
+    assert (report.segments_checked, report.records_checked) == (len(bases), COUNT)
+    assert not report.clean
+    assert not report.damaged
+    assert (report.bytes_cut, report.cut_reason) == (0, "")
+
+
+SIZE = len(stored_batch(0, producer_id=4).buffer)
+NEXT = stored_batch(COUNT, producer_id=4, base_sequence=COUNT, leader_epoch=2).buffer
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        NEXT[:1],
+        NEXT[:60],
+        NEXT[:-1],
+        bytes(500),
+        bytes(7),
+        stored_batch(COUNT + 1, leader_epoch=2).buffer,
+        stored_batch(COUNT - 1, leader_epoch=2).buffer,
+        stored_batch(COUNT, leader_epoch=1).buffer,
+        NEXT[:-1] + b"!",
+        b"\xff" * 200,
+    ],
+    ids=["byte", "header", "cut", "zeros", "few zeros", "gap", "again", "old epoch", "checksum", "garbage"],
+)
+def test_a_bad_tail_above_the_recovery_point_is_cut_and_reported(disk: SimulatedDisk, tail: bytes) -> None:
+    active = segments(disk)[-1]
+    good = disk.read_bytes(path_of(active))
+    append_raw(disk, active, tail)
+    log = open_log(disk, recovery_point=COUNT)
+    assert log.log_end_offset == log.flushed_offset == COUNT
+    assert log.recovery.bytes_cut == len(tail)
+    assert f"{path_of(active)} at position {len(good)}" in log.recovery.cut_reason
+    assert disk.read_bytes(path_of(active)) == good
+    before = tree(disk)
+    assert open_log(disk, recovery_point=COUNT).recovery.bytes_cut == 0
+    assert tree(disk) == before
+
+
+def test_a_good_tail_above_the_recovery_point_is_kept(disk: SimulatedDisk) -> None:
+    append_raw(disk, segments(disk)[-1], NEXT)
+    log = open_log(disk, recovery_point=COUNT)
+    assert log.log_end_offset == COUNT + 1
+    assert log.producers.check(stored_batch(0, producer_id=4, base_sequence=COUNT).header) == Duplicate(
+        COUNT, COUNT, FIRST_TIMESTAMP_MS + COUNT
+    )
+
+
+@pytest.mark.parametrize("position", [0, 8, 20, 70, SIZE + 20, 3 * SIZE + 65])
+def test_damage_below_the_recovery_point_is_not_cut_but_told(disk: SimulatedDisk, position: int) -> None:
+    active = segments(disk)[-1]
+    disk.flip_bit(path_of(active), position, 6)
+    before = tree(disk)
+    start = position // SIZE * SIZE
+    with pytest.raises(CorruptRecords, match=rf"{active:020d}\.log at position {start}"):
+        open_log(disk, recovery_point=COUNT)
+    assert tree(disk) == before
+
+
+def test_a_damaged_log_can_be_read_up_to_the_damage_and_not_written(disk: SimulatedDisk) -> None:
+    active = segments(disk)[-1]
+    disk.flip_bit(path_of(active), 2 * SIZE + 70)
+    before = tree(disk)
+    log = open_log(disk, recovery_point=COUNT, allow_damage=True)
+    assert log.recovery.damaged
+    assert log.log_end_offset == active + 2
+    assert log.read(0, max_bytes=1).first_offset == 0
+    assert log.read(active + 1, max_bytes=10**6).next_offset == active + 2
+    with pytest.raises(StorageError, match="is offline"):
+        log.append([stored_batch(active + 2, leader_epoch=3)])
+    log.close()
+    assert tree(disk) == before
+
+
+def test_a_log_shorter_than_its_recovery_point_is_damaged(disk: SimulatedDisk) -> None:
+    disk.unlink(path_of(segments(disk)[-1]))
+    with pytest.raises(CorruptRecords, match=f"was flushed up to {COUNT}"):
+        open_log(disk, recovery_point=COUNT)
+    assert open_log(disk).recovery.damage is None
+
+
+def test_a_missing_segment_is_damage_or_the_end(disk: SimulatedDisk) -> None:
+    first, second, *_ = segments(disk)
+    disk.unlink(path_of(second))
+    with pytest.raises(CorruptRecords, match=f"the segment before it ends at offset {second}"):
+        open_log(disk, recovery_point=COUNT - COUNT + second + 1)
+    log = open_log(disk)
+    assert log.log_end_offset == second
+    assert segments(disk) == [first]
+    assert log.recovery.segments_removed >= 1
+
+
+def test_a_fault_in_an_older_unflushed_segment_takes_the_newer_ones_too(disk: SimulatedDisk) -> None:
+    first, second, *later = segments(disk)
+    disk.flip_bit(path_of(second), SIZE + 70)
+    log = open_log(disk, recovery_point=second)
+    assert log.log_end_offset == second + 1
+    assert segments(disk) == [first, second]
+    assert log.recovery.segments_removed == len(later)
+    assert log.recovery.bytes_cut == (COUNT - second - 1) * SIZE
+    assert [int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".snapshot")] == [second]
+    assert log.epochs.entries == ((0, 0),) if second < 12 else log.epochs.entries[-1].start_offset <= second
+
+
+def test_offsets_with_gaps_are_right_in_a_compacted_log_only() -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0)
+    log.append([stored_batch(0), stored_batch(5), stored_batch(9)])
+    log.flush()
+    assert Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0, recovery_point=10).log_end_offset == 10
+    assert Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0).log_end_offset == 1
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("harm", ["missing", "empty", "torn", "garbage"])
+def test_a_missing_or_wrong_index_is_made_anew(disk: SimulatedDisk, harm: str, clean: bool) -> None:
+    open_log(disk).close()
+    good = tree(disk)
+    for name in [name for name in good if name.endswith("index")]:
+        path = f"{DIRECTORY}/{name}"
+        disk.unlink(path)
+        if harm != "missing":
+            file = disk.open(path, create=True)
+            file.writev([{"empty": b"", "torn": good[name][:-3] + b"\0\0", "garbage": b"\xff" * 40}[harm]])
+    log = open_log(disk, recovery_point=COUNT, clean=clean)
+    for offset in range(COUNT):
+        assert log.read(offset, max_bytes=1).first_offset == offset
+        found = log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+
+
+def test_a_corrupt_producer_snapshot_is_dropped_for_an_older_one(disk: SimulatedDisk) -> None:
+    open_log(disk).close()
+    newest = max(int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".snapshot"))
+    assert newest == COUNT
+    disk.flip_bit(path_of(newest, ".snapshot"), 12)
+    log = open_log(disk, clean=True)
+    assert log.recovery.snapshots_discarded == 1
+    assert not disk.exists(path_of(newest, ".snapshot"))
+    for back in range(1, 6):
+        offset = COUNT - back
+        if offset > segments(disk)[-1]:
+            assert log.producers.check(stored_batch(0, producer_id=4, base_sequence=offset).header) is not None
+
+
+def test_producers_after_recovery_are_those_of_a_full_replay(disk: SimulatedDisk) -> None:
+    expected = open_log(disk).producers.producers
+    for name in disk.list_dir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.unlink(f"{DIRECTORY}/{name}")
+    assert open_log(disk).producers.producers == expected
+
+
+@pytest.mark.parametrize("content", [None, b"garbage", b"0\n0\n"])
+def test_epochs_are_found_in_the_batches(disk: SimulatedDisk, content: bytes | None) -> None:
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    disk.unlink(path)
+    if content is not None:
+        disk.open(path, create=True).writev([content])
+    assert open_log(disk).epochs.entries == ((0, 0), (1, 12), (2, 24))
+
+
+def test_an_epoch_that_nobody_wrote_in_is_forgotten(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    log.epochs.assign(9, COUNT)
+    log.flush()
+    assert open_log(disk, recovery_point=COUNT).epochs.latest_epoch == 2
+
+
+def test_leftovers_are_removed(disk: SimulatedDisk) -> None:
+    for name in ("x.tmp", f"{5:020d}.index", f"{5:020d}.timeindex.deleted"):
+        disk.open(f"{DIRECTORY}/{name}", create=True)
+    disk.open(f"{DIRECTORY}/notes.txt", create=True)
+    open_log(disk)
+    left = disk.list_dir(DIRECTORY)
+    assert "notes.txt" in left
+    assert not [name for name in left if name.endswith((".tmp", ".deleted")) or name.startswith(f"{5:020d}")]
+
+
+def test_a_half_done_retention_is_finished(disk: SimulatedDisk) -> None:
+    first, second, third, *_ = segments(disk)
+    disk.rename(path_of(second), path_of(second, ".log.deleted"))
+    log = open_log(disk, recovery_point=COUNT)
+    assert log.log_start_offset == third
+    assert segments(disk)[0] == third
+    assert not disk.exists(path_of(first, ".index"))
+
+
+def test_a_log_that_ends_below_its_start_begins_there_anew(disk: SimulatedDisk) -> None:
+    log = open_log(disk, log_start_offset=COUNT + 20)
+    assert (log.log_start_offset, log.log_end_offset) == (COUNT + 20, COUNT + 20)
+    assert segments(disk) == [COUNT + 20]
+    assert log.recovery.bytes_cut == COUNT * SIZE
+
+
+def test_a_broken_tail_of_a_cleanly_closed_log_is_damage(disk: SimulatedDisk) -> None:
+    open_log(disk).close()
+    append_raw(disk, segments(disk)[-1], b"x" * 100)
+    with pytest.raises(CorruptRecords, match="at position"):
+        open_log(disk, clean=True)
+
+
+def test_every_single_bit_of_a_batch_is_watched() -> None:
+    batch: AppendBatch = stored_batch(0, 2, leader_epoch=1)
+    for bit in range(8 * len(batch.buffer)):
+        disk = SimulatedDisk()
+        log = open_log(disk)
+        log.append([batch, stored_batch(2, leader_epoch=1)])
+        log.flush()
+        disk.flip_bit(path_of(0), bit // 8, bit % 8)
+        if 12 <= bit // 8 < 16:
+            continue  # the leader epoch: a smaller one cannot be told from the right one
+        with pytest.raises(CorruptRecords):
+            open_log(disk, recovery_point=3)
+
+
+def test_epochs_that_recovery_found_outlive_the_next_recovery(disk: SimulatedDisk) -> None:
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    disk.open(path, create=True).writev([b"0\n1\n0 0\n"])
+    found = open_log(disk)
+    # The second one looks at the last segment only.
+    assert open_log(disk, recovery_point=found.flushed_offset).epochs.entries == ((0, 0), (1, 12), (2, 24))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_batches_of_a_failed_append_do_not_come_back_after_a_power_cut(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    log = open_log(disk)
+    log.append([stored_batch(0)])
+    log.flush()
+    disk.sync_dir("/data")
+    disk.sync_dir("/")
+    disk.write_short_at(disk.operations + 1, SIZE + 10)
+    with pytest.raises(StorageError):
+        log.append([stored_batch(1), stored_batch(2)])
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=1).log_end_offset == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_names_that_an_earlier_process_did_not_sync_are_synced_by_the_first_flush(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    disk.make_dirs("/data")
+    disk.sync_dir("/")
+    open_log(disk)
+    log = open_log(disk)
+    log.append([stored_batch(0)])
+    log.flush()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=1).log_end_offset == 1
+
+
+def test_recovery_does_not_believe_the_page_cache_after_a_failed_flush(disk: SimulatedDisk) -> None:
+    """The bytes of a failed sync can be read, but no later sync writes them: recovery writes them again."""
+    disk.sync_dir("/data")
+    disk.sync_dir("/")
+    log = open_log(disk, recovery_point=COUNT)
+    log.append([stored_batch(COUNT, leader_epoch=2)])
+    disk.fail_at(disk.operations + 1)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert open_log(disk, recovery_point=COUNT).flushed_offset == COUNT + 1
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=COUNT + 1).log_end_offset == COUNT + 1

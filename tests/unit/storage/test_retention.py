@@ -1,0 +1,57 @@
+"""Which segments go."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage.retention import Reason, expired_segments
+
+
+@dataclass
+class Stored:
+    base_offset: int
+    size_bytes: int = 100
+    max_timestamp: int = 1000
+
+
+SEGMENTS = [Stored(0, max_timestamp=100), Stored(10, max_timestamp=200), Stored(20, max_timestamp=150), Stored(30)]
+KEEP = TopicConfig(retention_ms=-1)
+
+
+def expired(config: TopicConfig, *, now_ms: int = 0, log_start: int = 0, high_watermark: int = 99) -> list[Reason]:
+    return expired_segments(
+        SEGMENTS, config=config, now_ms=now_ms, log_start_offset=log_start, high_watermark=high_watermark
+    )
+
+
+@pytest.mark.parametrize(("size", "count"), [(400, 0), (301, 0), (300, 1), (299, 1), (100, 3), (0, 3)])
+def test_size_takes_the_oldest_while_enough_is_left(size: int, count: int) -> None:
+    assert expired(TopicConfig(retention_ms=-1, retention_bytes=size)) == [Reason.SIZE] * count
+
+
+@pytest.mark.parametrize(("now_ms", "count"), [(1100, 0), (1101, 1), (1151, 1), (1201, 3), (9999, 3)])
+def test_time_takes_a_run_of_the_oldest_and_never_the_active_one(now_ms: int, count: int) -> None:
+    assert expired(TopicConfig(retention_ms=1000), now_ms=now_ms) == [Reason.TIME] * count
+
+
+def test_a_segment_without_timestamps_has_no_age() -> None:
+    segments = [Stored(0, max_timestamp=-1), Stored(5)]
+    assert not expired_segments(
+        segments, config=TopicConfig(retention_ms=0), now_ms=10**15, log_start_offset=0, high_watermark=9
+    )
+
+
+@pytest.mark.parametrize(("log_start", "count"), [(9, 0), (10, 1), (35, 3)])
+def test_what_lies_below_the_log_start_goes_under_any_policy(log_start: int, count: int) -> None:
+    config = TopicConfig(cleanup_policy=("compact",), retention_ms=0, retention_bytes=0)
+    assert expired(config, now_ms=10**6, log_start=log_start) == [Reason.START_OFFSET] * count
+
+
+@pytest.mark.parametrize(("high_watermark", "count"), [(9, 0), (10, 1), (25, 2), (30, 3)])
+def test_nothing_at_or_above_the_high_watermark_goes(high_watermark: int, count: int) -> None:
+    assert len(expired(TopicConfig(retention_bytes=0), high_watermark=high_watermark)) == count
+
+
+def test_without_limits_everything_stays() -> None:
+    assert expired(KEEP, now_ms=10**15) == []

@@ -1,0 +1,85 @@
+"""One segment file and its indexes, on a real disk."""
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage import OsFiles
+from tailrace.storage.segment import Segment, SegmentLimits
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+
+BASE = 1000
+LIMITS = SegmentLimits(TopicConfig(index_interval_bytes=300))
+
+
+def segment_in(path: Path, batches: int) -> Segment:
+    segment = Segment(str(path), BASE, files=OsFiles(), limits=LIMITS, create=True)
+    for number in range(batches):
+        batch = stored_batch(BASE + 3 * number, 3)
+        assert segment.count_that_fit([batch]) == 1
+        segment.append([batch])
+    return segment
+
+
+def reopened(path: Path) -> Segment:
+    return Segment(str(path), BASE, files=OsFiles(), limits=LIMITS)
+
+
+def test_every_offset_is_located_with_and_without_index_files(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path, 40)
+    size = segment.size_bytes // 40
+    expected = [number // 3 * size for number in range(120)]
+    assert [segment.locate(BASE + number) for number in range(120)] == expected
+    assert segment.locate(BASE + 120) == segment.size_bytes
+    assert [reopened(tmp_path).locate(BASE + number) for number in range(120)] == expected
+    segment.write_indexes()
+    segment.sync()
+    fresh = reopened(tmp_path)
+    assert [fresh.locate(BASE + number) for number in range(120)] == expected
+    segment.close()
+
+
+def test_a_large_read_ends_at_a_batch_whatever_its_limit(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path, 60)
+    size = segment.size_bytes // 60
+    for max_bytes in range(0, 62 * size, size // 3):
+        for end in (BASE + 2, BASE + 3, BASE + 70, BASE + 180):
+            result = segment.read(0, max_bytes=max_bytes, end_offset=end, min_one_message=True)
+            wanted = min(max(max_bytes // size, 1), (end - BASE) // 3, 60)
+            assert result.size_bytes == wanted * size == result.end_position
+            assert not wanted or result.next_offset == BASE + 3 * wanted
+            assert sum(map(len, result.records)) == result.size_bytes
+
+
+def test_a_cut_keeps_the_indexes_right(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path, 40)
+    size = segment.size_bytes // 40
+    for number in (33, 12, 11, 1, 0):
+        segment.cut_to(number * size, BASE + 3 * number)
+        assert segment.file.size_bytes() == number * size
+        assert segment.locate(BASE + 200) == number * size
+        assert segment.max_timestamp == (FIRST_TIMESTAMP_MS + BASE + 3 * number - 1 if number else -1)
+    segment.close()
+
+
+def test_the_largest_timestamp_of_a_closed_segment_is_known_from_its_index(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path, 10)
+    segment.write_indexes()
+    segment.sync()
+    segment.close()
+    fresh = reopened(tmp_path)
+    assert fresh.max_timestamp == FIRST_TIMESTAMP_MS + BASE + 29
+    assert fresh.max_timestamp_offset == BASE + 29
+
+
+def test_headers_end_where_the_file_ends_inside_a_batch(tmp_path: Path) -> None:
+    segment = segment_in(tmp_path, 3)
+    segment.file.truncate(segment.size_bytes - 1)
+    broken = reopened(tmp_path)
+    headers = broken.headers()
+    assert [next(headers)[1].base_offset, next(headers)[1].base_offset] == [BASE, BASE + 3]
+    with pytest.raises(CorruptRecords, match="the file ends inside a batch"):
+        next(headers)
+    segment.close()
