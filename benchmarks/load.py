@@ -1,6 +1,7 @@
 """The client's side of a measurement: librdkafka through confluent-kafka, in its own process.
 
-`python -m benchmarks.load produce|consume BOOTSTRAP TOPIC RECORD_BYTES COUNT PARTITIONS` prints the seconds it took.
+`python -m benchmarks.load produce|consume BOOTSTRAP TOPIC RECORD_BYTES COUNT TOPICS PARTITIONS` prints the seconds it
+took. The topics are TOPIC-0, TOPIC-1, ... with so many partitions each, all of which get the same number of records.
 """
 
 import sys
@@ -8,10 +9,10 @@ import time
 
 import confluent_kafka
 
-CHUNK = 10_000
+CHUNK = 625
 
 
-def produce(bootstrap: str, topic: str, record_bytes: int, count: int, partitions: int) -> float:
+def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: int, partitions: int) -> float:
     """Seconds from the first record handed over to the last one acknowledged."""
     producer = confluent_kafka.Producer(
         {
@@ -23,12 +24,16 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, partition
             "queue.buffering.max.kbytes": 1_000_000,
         }
     )
-    producer.list_topics(topic, timeout=10)
+    names = [f"{topic}-{number}" for number in range(topics)]
+    for name in names:
+        producer.list_topics(name, timeout=10)
     value = bytes(range(256)) * (record_bytes // 256 + 1)
-    chunk = [{"value": value[:record_bytes], "partition": n % partitions} for n in range(CHUNK)]
+    chunk = [{"value": value[:record_bytes]}] * CHUNK
+    targets = [(name, partition) for partition in range(partitions) for name in names]
     began = time.perf_counter()
-    for _ in range(count // CHUNK):
-        while producer.produce_batch(topic, chunk) < CHUNK:
+    for number in range(count // CHUNK):
+        name, partition = targets[number % len(targets)]
+        if producer.produce_batch(name, chunk, partition=partition) < CHUNK:
             raise SystemExit("the client's queue is full: give it more room")
         while len(producer) > 800_000:
             producer.poll(0.01)
@@ -37,7 +42,7 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, partition
     return time.perf_counter() - began
 
 
-def consume(bootstrap: str, topic: str, record_bytes: int, count: int, partitions: int) -> float:
+def consume(bootstrap: str, topic: str, record_bytes: int, count: int, topics: int, partitions: int) -> float:
     """Seconds from the assignment to the last of `count` records."""
     consumer = confluent_kafka.Consumer(
         {
@@ -51,7 +56,9 @@ def consume(bootstrap: str, topic: str, record_bytes: int, count: int, partition
         }
     )
     began = time.perf_counter()
-    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(partitions)])
+    consumer.assign(
+        [confluent_kafka.TopicPartition(f"{topic}-{t}", p, 0) for t in range(topics) for p in range(partitions)]
+    )
     read = 0
     while read < count:
         messages = consumer.consume(CHUNK, timeout=30)
