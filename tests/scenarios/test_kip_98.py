@@ -115,3 +115,28 @@ def test_kip_98(scenario: Scenario, in_one_turn: bool) -> None:
     answers = [exchange.produced for exchange in exchanges]
     expected = [(sent.error, -1 if sent.offset is None else sent.offset) for sent in scenario.sent]
     assert [(answer.error_code, answer.base_offset) for answer in answers] == expected
+
+
+def test_after_a_restart_the_last_five_batches_are_still_known() -> None:
+    """A producer has up to five batches in flight; if their answers are lost with the node, it sends them all again."""
+    files = SimulatedDisk()
+
+    def send(node: DataPath) -> list[tuple[int, int]]:
+        answers = [
+            node.produce(
+                "orders",
+                records=batch_of(b"v", b"w", producer_id=7, producer_epoch=0, base_sequence=2 * number),
+            ).produced
+            for number in range(2, 7)
+        ]
+        return [(answer.error_code, answer.base_offset) for answer in answers]
+
+    node = DataPath("/logs", files=files)
+    node.create()
+    first = send(node)
+    assert first == [(0, 2 * number) for number in range(5)]
+    node.table.close()
+    again = DataPath("/logs", files=files)
+    again.create()
+    assert send(again) == first
+    assert again.table.get("orders", 0).log.log_end_offset == 10

@@ -13,6 +13,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId
 from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.ports import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import DataPath, Exchange, batch_of
@@ -128,6 +129,16 @@ class Teller:
         assert exchange.produced.error_code == 0
         self.acknowledged[key] = max(self.acknowledged[key], count)
 
+    def go_on(self) -> None:
+        """After a crash of the process: start again on what is there, and have a little more acknowledged."""
+        self.clock = ManualClock()
+        self.start()
+        for key in (("orders", 0), ("orders", 1), ("invoices", 0)):
+            known = self.node.table.get(*key).log.producers.producers
+            self.sequences[key] = known[5].batches[-1].last_sequence + 1 if 5 in known else 0
+            self.sent[key] = self.node.values(key[0], partition=key[1])
+        self.turn(("orders", 0), ("orders", 1), ("invoices", 0))
+
     def verify(self) -> None:
         self.start()
         for key, sent in self.sent.items():
@@ -173,6 +184,58 @@ def cut_and_verify(
 def test_what_acks_all_acknowledged_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
     for operation in operations_of_the_story():
         cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+
+
+class Stopped(Exception):
+    """The process was killed; the disk has power."""
+
+
+def stop_at(operation: int) -> Callable[[int, str], None]:
+    def stop(number: int, _: str) -> None:
+        if number == operation:
+            raise Stopped
+
+    return stop
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_acks_all_acknowledged_after_a_crash_of_the_process_survives_a_power_cut(seed: int) -> None:
+    """The process that was killed may have made names which no sync has covered; the next one builds on them."""
+    for operation in operations_of_the_story():
+        files = new_files(1000 * seed + operation)
+        files.on_operation = stop_at(operation)
+        teller = Teller(files)
+        with pytest.raises(Stopped):
+            teller.tell()
+        files.on_operation = None
+        teller.go_on()
+        files.power_cut()
+        files.reboot()
+        teller.clock = ManualClock()
+        try:
+            teller.verify()
+        except Exception as fault:
+            fault.add_note(f"killed at {files.history[operation - 1]}, seed={seed}")
+            raise
+
+
+def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
+    """Else the third start would trust what the second one had not flushed yet."""
+    for seed in range(20):
+        files = new_files(seed)
+        first = LogDirectory(DIRECTORY, files=files)
+        first.scan()
+        first.mark_clean()
+        files.on_operation = stop_at(files.operations + 2)  # the mark is unlinked, its directory not synced
+        with pytest.raises(Stopped):
+            LogDirectory(DIRECTORY, files=files).scan()
+        files.on_operation = None
+        for _ in range(2):
+            again = LogDirectory(DIRECTORY, files=files)
+            again.scan()
+            assert not again.was_clean, f"seed={seed}"
+            files.power_cut()
+            files.reboot()
 
 
 def test_an_answer_before_the_fsync_is_found_out() -> None:

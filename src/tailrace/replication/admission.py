@@ -123,6 +123,23 @@ class Admission:
         )
 
 
+class Refusal:
+    """In the place of an `Admission`: nothing is taken for now. The hot lane has one question to ask, and asks it."""
+
+    stamps_append_time = False
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def must_look_at(self, header: BatchHeader, now_ms: int) -> bool:
+        """Always: every batch is refused."""
+        return True
+
+    def admit(self, records: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
+        """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
+
+
 def _refuse_missing_keys(records: memoryview) -> None:
     without_key = tuple(
         (index, "a record of a compacted topic needs a key")

@@ -33,16 +33,38 @@ class Appended(NamedTuple):
     log_start_offset: int
 
 
+class Traffic(NamedTuple):
+    """What has gone in and out since the log was opened."""
+
+    records_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.records_in + other.records_in, self.bytes_in + other.bytes_in, self.bytes_out + other.bytes_out
+        )
+
+
 class PartitionRead:
     """What one read gives: whole batches, and the offsets that were in force."""
 
-    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "records", "size_bytes")
+    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "reaches_end", "records", "size_bytes")
 
     def __init__(
-        self, records: Buffer, size_bytes: int, *, high_watermark: int, last_stable_offset: int, log_start_offset: int
+        self,
+        records: Buffer,
+        size_bytes: int,
+        *,
+        reaches_end: bool,
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
     ) -> None:
         self.records = records
         self.size_bytes = size_bytes
+        self.reaches_end = reaches_end
+        """Whether nothing more can be read now: it was not a limit, or the end of a segment, that ended the read."""
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset

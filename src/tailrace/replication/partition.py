@@ -22,7 +22,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header, stamp, validate_produced
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import Buffer
-from tailrace.replication.admission import Admission
+from tailrace.replication.admission import Admission, Refusal
 from tailrace.replication.in_sync import advanced_high_watermark, has_enough_in_sync
 from tailrace.replication.outcomes import (
     NO_TIMESTAMP,
@@ -33,6 +33,7 @@ from tailrace.replication.outcomes import (
     NotLeader,
     PartitionRead,
     TimestampedOffset,
+    Traffic,
 )
 from tailrace.replication.waiting import OffsetWaiters, Waiter
 from tailrace.storage import AppendBatch, Log
@@ -47,6 +48,9 @@ __all__ = (
     "PartitionRead",
     "Watcher",
 )
+
+HIGH_WATERMARK = -1
+"""In place of an offset: wherever the high watermark is."""
 
 OnDone = Callable[[Appended | KafkaError], None]
 Watcher = Callable[["Partition"], None]
@@ -73,6 +77,8 @@ class Partition:
         "_is_only_in_sync",
         "_on_abandoned",
         "_on_staged",
+        "_opened_at_offset",
+        "_syncing_disk",
         "_unflushed",
         "_waiters",
         "_watchers",
@@ -84,6 +90,7 @@ class Partition:
         "leader_epoch",
         "log",
         "readable_bytes",
+        "sent_bytes",
         "state",
         "topic_id",
         "topic_partition",
@@ -100,10 +107,14 @@ class Partition:
         config: TopicConfig,
         disk: Flusher,
         on_staged: "Callable[[Partition], None]",
+        syncing_disk: Flusher | None = None,
         is_flushed: bool = True,
         high_watermark: int = 0,
     ) -> None:
-        """`high_watermark` is the checkpointed one; `on_staged` is told when the first batch of a turn is staged."""
+        """`high_watermark` is the checkpointed one; `on_staged` is told when the first batch of a turn is staged.
+
+        `syncing_disk` makes logs durable also under page-cache durability, where `disk` does nothing.
+        """
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log
@@ -115,6 +126,9 @@ class Partition:
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.written_bytes = 0
         """Bytes appended since the log was opened; a metric, and the measure of `readable_bytes`."""
+        self._opened_at_offset = log.log_end_offset
+        self.sent_bytes = 0
+        """Bytes of records that readers were sent; they are counted by who sends them."""
         self.readable_bytes = 0
         """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
         self._broker_id = broker_id
@@ -124,8 +138,9 @@ class Partition:
         self._flushes_pending = 0
         self._on_abandoned: Callable[[], None] | None = None
         self._is_flushed = is_flushed
-        self._admission = Admission(config)
+        self._admission: Admission | Refusal = Admission(config)
         self._disk = disk
+        self._syncing_disk = disk if syncing_disk is None else syncing_disk
         self._on_staged = on_staged
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
@@ -161,10 +176,51 @@ class Partition:
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's changed settings to all that comes from now on."""
         self.config = config
-        self._admission = Admission(config)
+        if not isinstance(self._admission, Refusal):
+            self._admission = Admission(config)
         self.log.update_config(config)
         if self.state is not None:
             self._follow_state(self.state)
+
+    def delete_records(self, offset: int) -> int:
+        """Let the log start at this offset, or at the high watermark for -1; where it starts then (KIP-107).
+
+        Below the log start nothing changes. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps what its keys
+        last said and is not to lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and those of
+        `check_leader`. Whoever answers a client must have written the log starts down before.
+        """
+        self.check_leader()
+        if "delete" not in self.config.cleanup_policy:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic_partition.topic} is compacted: cleanup.policy must include delete for this",
+            )
+        wanted = self.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} can start at {self.high_watermark}, its high watermark, at the latest",
+            )
+        self.log.advance_log_start(wanted)
+        return self.log.log_start_offset
+
+    def refuse_produce(self, reason: str | None) -> None:
+        """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: take it again.
+
+        What brokers write goes on: committed offsets and groups.
+        """
+        if not self.is_internal:
+            self._admission = Admission(self.config) if reason is None else Refusal(reason)
+
+    def sync(self, on_done: Callable[[], None]) -> None:
+        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`."""
+
+        def done() -> None:
+            self._flush_done()
+            on_done()
+
+        self._flushes_pending += 1
+        self._syncing_disk.flush(self.log, done)
 
     def apply_retention(self, now_ms: int) -> None:
         """Let segments go that the topic's settings do not keep. Only a leader does; followers follow its log start."""
@@ -268,11 +324,22 @@ class Partition:
                     self._unflushed.append((log.log_end_offset, self.written_bytes))
                 else:
                     self._advance_high_watermark(log.log_end_offset)
+                    if (
+                        log.log_end_offset - log.flushed_offset >= self.config.flush_messages
+                        and not self._flushes_pending
+                    ):
+                        self.sync(_nothing)
         for on_done, outcome in answers:
             on_done(outcome)
         if is_to_be_flushed:
             self._flushes_pending += 1
             self._disk.flush(self.log, self._flush_done)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has gone in and out, for the metrics."""
+        records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
+        return Traffic(records_in, self.written_bytes, self.sent_bytes)
 
     @property
     def last_stable_offset(self) -> int:
@@ -316,10 +383,13 @@ class Partition:
         end_offset = high_watermark if isolation != READ_COMMITTED else self.last_stable_offset
         records: Buffer = b""
         size_bytes = 0
+        reaches_end = True
         if log_start_offset <= offset < end_offset:
+            reaches_end = False
             if max_bytes > 0 or min_one_message:
                 result = log.read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
                 size_bytes = result.size_bytes
+                reaches_end = result.next_offset >= end_offset
                 chunks = result.records
                 records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         elif not log_start_offset <= offset <= log.log_end_offset:
@@ -330,6 +400,7 @@ class Partition:
         return PartitionRead(
             records,
             size_bytes,
+            reaches_end=reaches_end,
             high_watermark=high_watermark,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=log_start_offset,
@@ -509,3 +580,7 @@ class Partition:
 
     def _found(self, found: tuple[int, int, int] | None) -> TimestampedOffset | None:
         return None if found is None else TimestampedOffset(*found)
+
+
+def _nothing() -> None:
+    pass

@@ -3,6 +3,7 @@
 The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
 """
 
+from tailrace.storage.cleaning import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
 from tailrace.storage.flush import FlushTicket
@@ -14,6 +15,7 @@ from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
 __all__ = [
     "AppendBatch",
     "Buffer",
+    "Compaction",
     "Damage",
     "Duplicate",
     "EpochCache",

@@ -18,6 +18,10 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 """Per partition: below this offset all is flushed."""
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+"""Per partition: below this offset the log was compacted."""
+GAP_BOUND: Final = "gap-offset-checkpoint"
+"""In a partition's directory: below this offset there may be gaps, whatever the topic's settings say today."""
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
@@ -77,6 +81,23 @@ def read_offsets(files: FileSystem, directory: str, name: str) -> dict[TopicPart
     return parse_offsets(files.read_bytes(path), path=path) if files.exists(path) else {}
 
 
+def write_gap_bound(files: FileSystem, directory: str, offset: int) -> None:
+    """Say that this log may have gaps below this offset; durable before the first gap is."""
+    replace_file(files, join(directory, GAP_BOUND), f"0\n{offset}\n".encode("ascii"))
+
+
+def read_gap_bound(files: FileSystem, directory: str) -> int:
+    """What `write_gap_bound` wrote. Raises CorruptRecords that names the file."""
+    path = join(directory, GAP_BOUND)
+    try:
+        version, offset = map(int, files.read_bytes(path).split())
+        if version != 0:
+            raise ValueError
+    except ValueError:
+        raise CorruptRecords(f"{path} is not version 0 and an offset") from None
+    return offset
+
+
 def write_clean_shutdown(files: FileSystem, directory: str, *, broker_epoch: int) -> None:
     """Say that every log of this directory was closed cleanly by a broker of this epoch (-1: no epoch)."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
@@ -128,14 +149,18 @@ def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | 
     lines = files.read_bytes(path).decode("utf-8", "replace").splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
     try:
+        if values.get("version", "1").strip() != "1":
+            raise ValueError(f"version {values['version']} is not known here")
         directory_id = values.get("directory.id")
         return MetaProperties(
             cluster_id=values["cluster.id"].strip(),
             node_id=int(values["node.id"]),
             directory_id=None if directory_id is None else parse_topic_id(directory_id.strip()),
         )
-    except (KeyError, ValueError) as fault:
-        raise CorruptRecords(f"{path} needs cluster.id, node.id and a legal directory.id: {fault}") from None
+    except KeyError as missing:
+        raise CorruptRecords(f"{path} is damaged: it has no {missing.args[0]}; restore it from a copy") from None
+    except ValueError as fault:
+        raise CorruptRecords(f"{path} cannot be used: {fault}; restore it from a copy") from None
 
 
 def write_partition_metadata(files: FileSystem, directory: str, topic_id: TopicId) -> None:

@@ -106,6 +106,10 @@ class FileSystem(Protocol):
         """The size of a file in bytes, without opening it."""
         ...
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, ms since 1970."""
+        ...
+
     def read_bytes(self, path: str) -> bytes:
         """The whole of a small file."""
         ...
@@ -116,6 +120,10 @@ class FileSystem(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """The space left for us on the disk that holds this path."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the disk that holds this path."""
         ...
 
 
@@ -342,6 +350,12 @@ class OsFiles:
         except OSError as fault:
             raise storage_error("stat", path, fault) from fault
 
+    def modified_ms(self, path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError as fault:
+            raise storage_error("stat", path, fault) from fault
+
     def read_bytes(self, path: str) -> bytes:
         # Without a file object: at start this runs for a few small files of every partition.
         try:
@@ -359,19 +373,31 @@ class OsFiles:
     def sync_dir(self, path: str) -> None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        except PermissionError:
+            return  # Only somebody else's directory above ours is closed to us: we have made no name there.
         except OSError as fault:
             raise storage_error("sync directory", path, fault) from fault
+        try:
+            os.fsync(descriptor)
+        except OSError as fault:
+            raise storage_error("sync directory", path, fault) from fault
+        finally:
+            os.close(descriptor)
 
     def free_bytes(self, path: str) -> int:
-        try:
-            status = os.statvfs(path)
-        except OSError as fault:
-            raise storage_error("ask the free space of", path, fault) from fault
+        status = _file_system_of(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = _file_system_of(path)
+        return status.f_blocks * status.f_frsize
+
+
+def _file_system_of(path: str) -> os.statvfs_result:
+    try:
+        return os.statvfs(path)
+    except OSError as fault:
+        raise storage_error("ask the free space of", path, fault) from fault
 
 
 def join(directory: str, name: str) -> str:

@@ -14,11 +14,13 @@ Synchronous and not thread-safe, except `FlushTicket.sync`.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage.checkpoints import LEADER_EPOCHS
+from tailrace.storage.checkpoints import LEADER_EPOCHS, write_gap_bound
+from tailrace.storage.cleaning import Compaction
+from tailrace.storage.compaction import Cleanable, find_cleanable
 from tailrace.storage.files import FileSystem, join, parent
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.recovery import LoadedLog, Loader
@@ -26,6 +28,10 @@ from tailrace.storage.retention import Reason, expired_segments
 from tailrace.storage.segment import AppendBatch, ReadResult, Segment, SegmentLimits, TimestampOffset
 from tailrace.storage.segments import Segments
 from tailrace.storage.snapshots import load_producers, remove_snapshots_above, snapshot_offsets, write_snapshot
+
+_STEP_BYTES: Final = 1 << 20
+_GAP_MARGIN: Final = 1 << 20
+"""How far ahead a follower notes that gaps are legal: writing it down for each batch would cost a sync each."""
 
 
 class RetiredSegment(NamedTuple):
@@ -40,20 +46,22 @@ class Log:
     """The log of one partition. Made by `Log.open`."""
 
     __slots__ = (
+        "_compaction",
         "_config",
         "_directory",
         "_failure",
         "_files",
         "_flush_on_roll",
+        "_gap_bound",
         "_generation",
         "_is_changed",
         "_limits",
-        "_may_have_gaps",
         "_segments",
         "_snapshot_offset",
         "_ticket",
         "_unsynced_directories",
         "epochs",
+        "first_dirty_offset",
         "flushed_offset",
         "log_end_offset",
         "log_start_offset",
@@ -71,7 +79,7 @@ class Log:
         self._config = config
         self._flush_on_roll = flush_on_roll
         self._limits = loaded.limits
-        self._may_have_gaps = config.is_compacted
+        self._gap_bound = loaded.gap_bound
         self._segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
         self._snapshot_offset = loaded.snapshot_offset
         self.log_start_offset = loaded.log_start_offset
@@ -80,6 +88,9 @@ class Log:
         """The offset of the next record."""
         self.flushed_offset = loaded.log_end_offset
         """All below it is durable."""
+        self.first_dirty_offset = loaded.log_start_offset
+        """Below it the log is compacted; a checkpoint that the owner writes now and then."""
+        self._compaction: Compaction | None = None
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.recovery = loaded.report
@@ -103,6 +114,7 @@ class Log:
         now_ms: int,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        first_dirty_offset: int = 0,
         clean: bool = False,
         allow_damage: bool = False,
         flush_on_roll: bool = True,
@@ -110,7 +122,8 @@ class Log:
         """The log in this directory, which is made if it is not there.
 
         `recovery_point` is the flushed offset that was last made durable outside; below it nothing is ever cut. `clean`
-        says that the log was closed cleanly and nothing has to be checked. Damage below the recovery point raises
+        says that the log was closed cleanly and nothing has to be checked; `first_dirty_offset` is where the last
+        compaction ended. Damage below the recovery point raises
         CorruptRecords that names file and position, or with `allow_damage` gives an offline log whose part before the
         damage can be read (`recovery.damage`). `flush_on_roll=False` is for page-cache
         durability: a rolled segment's flush is left to the next ticket, and recovery does not suspect the page cache.
@@ -121,11 +134,11 @@ class Log:
         loader = Loader(
             directory,
             files=files,
-            limits=SegmentLimits(config),
+            limits=SegmentLimits(config, name=directory),
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean=clean,
-            may_have_gaps=config.is_compacted,
+            is_compacted=config.is_compacted,
             is_durable=flush_on_roll,
         )
         loaded = loader.load()
@@ -134,7 +147,10 @@ class Log:
                 f"{loaded.report.damage}; this part was flushed, so it is not cut off. Let another replica restore the "
                 "partition, or restore the file"
             )
-        return cls(directory, loaded, files=files, config=config, flush_on_roll=flush_on_roll)
+        log = cls(directory, loaded, files=files, config=config, flush_on_roll=flush_on_roll)
+        if log.log_start_offset < first_dirty_offset <= log.log_end_offset:
+            log.first_dirty_offset = first_dirty_offset
+        return log
 
     @property
     def directory(self) -> str:
@@ -166,9 +182,14 @@ class Log:
         )
 
     def update_config(self, config: TopicConfig) -> None:
-        """Take new settings; they hold from the next append and the next retention on."""
+        """Take new settings; they hold from the next append, retention and compaction on."""
+        if self._config.is_compacted and not config.is_compacted and not self._failure:
+            self.abort_compaction()
+            try:
+                self._allow_gaps(self.log_end_offset)  # another program may have compacted it
+            except StorageError as fault:
+                self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
         self._config = config
-        self._may_have_gaps = self._may_have_gaps or config.is_compacted
         self._limits.take(config)
 
     def append(self, batches: Sequence[AppendBatch]) -> None:
@@ -183,9 +204,9 @@ class Log:
             return
         epochs = self.epochs
         saved_epochs = epochs.entries
-        end_offset = self._check_offsets(batches)
         active = self._segments.active
         try:
+            end_offset = self._check_offsets(batches)
             if active.count_that_fit(batches) == len(batches):
                 active.append(batches)
                 self._take_producers(batches)
@@ -205,15 +226,27 @@ class Log:
         epochs = self.epochs
         for _, header in batches:
             base_offset = header.base_offset
-            assert base_offset == end_offset or (self._may_have_gaps and base_offset > end_offset), (
-                f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
-            )
+            if base_offset != end_offset:
+                self._accept_gap(base_offset, end_offset)
             epoch = header.partition_leader_epoch
             if epoch != epochs.latest_epoch:
                 assert epoch > epochs.latest_epoch, f"{self._directory}: epoch {epoch} after {epochs.latest_epoch}"
                 epochs.assign(epoch, base_offset)
             end_offset = base_offset + header.last_offset_delta + 1
         return end_offset
+
+    def _accept_gap(self, base_offset: int, end_offset: int) -> None:
+        """A follower gets compacted batches from its leader. That offsets may be missing must be known for good."""
+        is_legal = base_offset > end_offset and (self._config.is_compacted or base_offset <= self._gap_bound)
+        assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
+        if base_offset > self._gap_bound:
+            self._allow_gaps(base_offset + _GAP_MARGIN)
+
+    def _allow_gaps(self, bound: int) -> None:
+        """Have gaps below this offset taken for legal from now on, also by a recovery under other settings."""
+        if bound > self._gap_bound:
+            write_gap_bound(self._files, self._directory, bound)
+            self._gap_bound = bound
 
     def _take_producers(self, batches: Sequence[AppendBatch]) -> None:
         producers = self.producers
@@ -295,6 +328,8 @@ class Log:
     ) -> ReadResult:
         """Whole batches from the one that contains `offset`, all below `end_offset`, from one segment (KIP-74).
 
+        If a compaction has removed that one, from the next one on.
+
         With `min_one_message` the first batch is given even if it is larger than `max_bytes`. Empty at the end. Raises
         OFFSET_OUT_OF_RANGE outside the log, CorruptRecords for bytes on the disk that are no batches.
         """
@@ -310,13 +345,18 @@ class Log:
         result = self._segments.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message
         )
+        if result is None:
+            self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
+            return ReadResult([], 0, offset, offset, 0)
         if not result.size_bytes:
             return ReadResult([], 0, offset, offset, result.end_position)
-        if result.first_offset > offset and not self._may_have_gaps:
-            raise CorruptRecords(
-                f"{self._directory}: offset {offset} is missing; {result.first_offset} is the next one"
-            )
+        if result.first_offset > offset:
+            self._check_gap(offset, result.first_offset)
         return result
+
+    def _check_gap(self, offset: int, next_offset: int) -> None:
+        if next_offset > self._gap_bound and (self._gap_bound or not self._config.is_compacted):
+            raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record, by offset, whose timestamp is at least this one; None if there is none."""
@@ -335,7 +375,21 @@ class Log:
         if largest.max_timestamp < 0:
             return None
         self._segments.keep_loaded(largest)
-        return largest.find_timestamp(largest.max_timestamp, from_offset=self.log_start_offset)
+        found = largest.find_timestamp(largest.max_timestamp, from_offset=self.log_start_offset)
+        return self._largest_of_all_batches() if found is None else found
+
+    def _largest_of_all_batches(self) -> TimestampOffset | None:
+        """The same from the batches alone: the one with the largest timestamp lies below the log start."""
+        largest, holder = -1, None
+        for segment in self._segments.from_offset(self.log_start_offset):
+            for _, header in segment.headers():
+                if (
+                    header.max_timestamp > largest
+                    and header.records_count
+                    and header.last_offset >= self.log_start_offset
+                ):
+                    largest, holder = header.max_timestamp, segment
+        return None if holder is None else holder.find_timestamp(largest, from_offset=self.log_start_offset)
 
     def begin_flush(self) -> FlushTicket:
         """What has to be synced for all that is appended now to be durable. One flush at a time."""
@@ -346,6 +400,8 @@ class Log:
         files = [file for segment in segments for file in segment.unsynced_files]
         if self.flushed_offset < self.log_end_offset:
             files.append(self._segments.active.file)
+        if self._compaction is not None:
+            files += self._compaction.unsynced_files
         for file in files:
             file.pin()
         epoch_checkpoint = None
@@ -371,6 +427,8 @@ class Log:
         self._ticket = None
         for file in ticket.files:
             file.unpin()
+        if self._compaction is not None:
+            self._compaction.mark_synced(ticket.files)
         if ticket.generation == self._generation:
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
             for segment in ticket.segments:
@@ -399,6 +457,7 @@ class Log:
         if offset >= self.log_end_offset:
             return
         assert offset >= self.log_start_offset, f"{self._directory}: truncation to {offset} below the log start"
+        self.abort_compaction()
         self._generation += 1
         self._is_changed = True
         try:
@@ -415,12 +474,17 @@ class Log:
             self._snapshot_offset = remove_snapshots_above(self._files, self._directory, end_offset)
             # Names first: bytes of a cut segment that came back after a power cut would be taken for the log.
             self._files.sync_dir(self._directory)
+            if end_offset > segment.end_offset_before(position):
+                # The log ends in a gap now. A segment that starts there says so, also to a recovery.
+                self._segments.add(end_offset)
+                self._files.sync_dir(self._directory)
             segment.cut_to(position, end_offset)
             segment.sync()
         except (StorageError, CorruptRecords) as fault:
             self._fail(f"a truncation to {offset} failed: {fault.detail}")
             raise
         self.log_end_offset = end_offset
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         self._reload_producers()
@@ -432,6 +496,7 @@ class Log:
         """
         if self._failure:
             self._refuse()
+        self.abort_compaction()
         self._generation += 1
         self._is_changed = True
         try:
@@ -440,7 +505,7 @@ class Log:
         except StorageError as fault:
             self._fail(f"a new start at {offset} failed: {fault.detail}")
             raise
-        self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
+        self.log_start_offset = self.flushed_offset = self.log_end_offset = self.first_dirty_offset = offset
         self.epochs.replace(())
         self.producers.replace({})
 
@@ -493,9 +558,87 @@ class Log:
             for segment, reason in zip(segments.all, reasons, strict=False)
         ]
         self._is_changed = True
+        self.abort_compaction()
         self.advance_log_start(segments.all[len(reasons)].base_offset)
         segments.retire(len(reasons), deadline_ms=now_ms + self._config.file_delete_delay_ms)
         return retired
+
+    def cleanable(self, now_ms: int, *, end_offset: int) -> Cleanable:
+        """What a compaction now would do. `end_offset` is the smaller of high watermark and last stable offset."""
+        first_open_offset = self.producers.first_open_offset
+        if first_open_offset is not None:
+            end_offset = min(end_offset, first_open_offset)
+        return find_cleanable(
+            self._segments.all,
+            config=self._config,
+            now_ms=now_ms,
+            first_dirty_offset=self.first_dirty_offset,
+            log_start_offset=self.log_start_offset,
+            end_offset=end_offset,
+        )
+
+    def begin_compaction(self, now_ms: int, *, end_offset: int, memory_bytes: int) -> Compaction | None:
+        """Begin to keep only the last record of each key; None if nothing is dirty. One at a time.
+
+        Only what is flushed is looked at: a record goes when the one that replaces it is safe. The caller makes the
+        steps, and flushes the log when it asks for that; then `finish_compaction`. `memory_bytes` bounds the map of
+        keys: what it cannot hold is left for the next compaction.
+        """
+        assert self._compaction is None, f"{self._directory}: a compaction is under way"
+        if self._failure:
+            self._refuse()
+        end_offset = min(end_offset, self.flushed_offset)
+        plan = self.cleanable(now_ms, end_offset=end_offset)
+        if not plan.dirty_bytes:
+            return None
+        self._compaction = Compaction(
+            self._directory,
+            plan,
+            files=self._files,
+            segments=self._segments,
+            limits=self._limits,
+            config=self._config,
+            producers=self.producers,
+            durable_end=end_offset,
+            before_swap=self._before_swap,
+            on_broken=self._fail,
+            now_ms=now_ms,
+            memory_bytes=memory_bytes,
+        )
+        return self._compaction
+
+    def _before_swap(self, bound: int) -> None:
+        self._is_changed = True
+        # A directory that another program has filled may have gaps anywhere. Ours have none that are not noted.
+        self._allow_gaps(bound if self._gap_bound else self.log_end_offset)
+
+    def finish_compaction(self, compaction: Compaction) -> None:
+        """Take over what a compaction that is over has achieved."""
+        if compaction is self._compaction:
+            assert compaction.is_over, f"{self._directory}: the compaction is under way"
+            self._compaction = None
+            if compaction.is_complete:
+                self.first_dirty_offset = max(self.first_dirty_offset, compaction.end_offset)
+
+    def abort_compaction(self) -> None:
+        """Give up the compaction that is under way, if there is one."""
+        if self._compaction is not None:
+            self._compaction.abort()
+            self.finish_compaction(self._compaction)
+
+    def compact(self, now_ms: int, *, end_offset: int, memory_bytes: int = 1 << 27) -> Compaction | None:
+        """Begin, make all steps and finish in one go, for owners without an event loop."""
+        compaction = self.begin_compaction(now_ms, end_offset=end_offset, memory_bytes=memory_bytes)
+        if compaction is None:
+            return None
+        try:
+            while not compaction.is_over:
+                if compaction.needs_sync:
+                    self.flush()
+                compaction.step(_STEP_BYTES)
+        finally:
+            self.abort_compaction()
+        return compaction
 
     def close(self, *, clean: bool = True) -> None:
         """Give all descriptors back. A clean close makes everything durable first, so that the next open can trust it.
@@ -503,6 +646,7 @@ class Log:
         The log must not be used afterwards. Raises StorageError if the clean close fails; then it was not clean.
         """
         try:
+            self.abort_compaction()
             if clean and not self._failure and (self._is_changed or not self.is_flushed):
                 self._close_cleanly()
         finally:

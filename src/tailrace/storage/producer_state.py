@@ -11,7 +11,7 @@ Invariants:
 An entry is never changed, only replaced, so that a copy of the table is a shallow one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -39,6 +39,9 @@ class SequencedBatch(NamedTuple):
     last_offset: int
     timestamp: int
     """Its largest timestamp, ms."""
+
+
+_NO_BATCH: Final = SequencedBatch(-1, -1, -1, -1, -1)
 
 
 class ProducerEntry(NamedTuple):
@@ -153,10 +156,14 @@ class ProducerState:
         return len(gone)
 
     def to_snapshot(self) -> bytes:
-        """The `.snapshot` file: of the remembered batches only the last one per producer, as in Kafka."""
-        entries = b"".join(_pack(producer_id, entry) for producer_id, entry in self._producers.items())
-        body = len(self._producers).to_bytes(4, "big") + entries
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + entries
+        """The `.snapshot` file: an entry per remembered batch, the newest of a producer last.
+
+        Kafka writes the newest only, and of several entries of one producer it takes the last one. The others are for
+        us: a producer whose five batches were not answered before a clean stop sends all of them again.
+        """
+        entries = [row for producer_id, entry in self._producers.items() for row in _pack(producer_id, entry)]
+        body = len(entries).to_bytes(4, "big") + b"".join(entries)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(entries)) + body[4:]
 
 
 def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
@@ -208,27 +215,39 @@ def _advanced(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry
     return ProducerEntry(epoch, remembered, header.max_timestamp, coordinator_epoch, open_since)
 
 
-def _pack(producer_id: int, entry: ProducerEntry) -> bytes:
-    last_sequence = last_offset = -1
-    offset_delta, timestamp = 0, entry.last_timestamp
-    if entry.batches:
-        last = entry.batches[-1]
-        last_sequence, last_offset = last.last_sequence, last.last_offset
-        offset_delta = last.last_offset - last.base_offset
-    return _SNAPSHOT_ENTRY.pack(
-        producer_id,
-        entry.producer_epoch,
-        last_sequence,
-        last_offset,
-        offset_delta,
-        timestamp,
-        entry.coordinator_epoch,
-        entry.current_txn_first_offset,
-    )
+def _pack(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
+    """The producer's entries in a snapshot; what is known of it beside its batches stands in the last one."""
+    *older, newest = entry.batches or (_NO_BATCH,)
+    rows = [(batch, batch.timestamp, -1) for batch in older]
+    rows.append((newest, entry.last_timestamp, entry.current_txn_first_offset))
+    for batch, timestamp, open_since in rows:
+        yield _SNAPSHOT_ENTRY.pack(
+            producer_id,
+            entry.producer_epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.last_offset - batch.base_offset,
+            timestamp,
+            entry.coordinator_epoch,
+            open_since,
+        )
 
 
 def parse_snapshot(data: bytes) -> dict[int, ProducerEntry]:
     """The inverse of `to_snapshot`. Raises CorruptRecords if version, length or checksum are wrong."""
+    producers: dict[int, ProducerEntry] = {}
+    for producer_id, entry in snapshot_entries(data):
+        known = producers.get(producer_id)
+        if known is not None and known.producer_epoch == entry.producer_epoch:
+            batches = (known.batches + entry.batches)[-REMEMBERED_BATCHES:]
+            producers[producer_id] = entry._replace(batches=batches)
+        else:
+            producers[producer_id] = entry
+    return producers
+
+
+def snapshot_entries(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
+    """The entries of a `.snapshot` file as they stand there, each with one batch or none. Raises CorruptRecords."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptRecords(f"{len(data)} bytes are too few for a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -237,16 +256,16 @@ def parse_snapshot(data: bytes) -> dict[int, ProducerEntry]:
     if crc32c(memoryview(data)[_CRC_END:]) != crc:
         raise CorruptRecords("the checksum of a producer snapshot does not match")
     if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptRecords(f"a producer snapshot of {len(data)} bytes claims {count} producers")
-    return dict(_entries(_SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])))
+        raise CorruptRecords(f"a producer snapshot of {len(data)} bytes claims {count} entries")
+    return map(_entry, _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]))
 
 
-def _entries(rows: Iterable[tuple[int, ...]]) -> Iterable[tuple[int, ProducerEntry]]:
-    for producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, open_since in rows:
-        batches: tuple[SequencedBatch, ...] = ()
-        if last_offset >= 0:
-            base_sequence = last_sequence - delta
-            if base_sequence < 0 <= last_sequence:
-                base_sequence += _MAX_SEQUENCE + 1
-            batches = (SequencedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp),)
-        yield producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, open_since)
+def _entry(row: tuple[int, ...]) -> tuple[int, ProducerEntry]:
+    producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, open_since = row
+    batches: tuple[SequencedBatch, ...] = ()
+    if last_offset >= 0:
+        base_sequence = last_sequence - delta
+        if base_sequence < 0 <= last_sequence:
+            base_sequence += _MAX_SEQUENCE + 1
+        batches = (SequencedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp),)
+    return producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, open_since)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
-from tailrace.storage.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX, replace_file
+from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, TEMPORARY_SUFFIX, read_gap_bound, replace_file
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.files import FileSystem, join, parent
 from tailrace.storage.producer_state import ProducerState
@@ -30,6 +30,7 @@ from tailrace.storage.segment import (
 )
 from tailrace.storage.segments import DELETED_SUFFIX
 from tailrace.storage.snapshots import SNAPSHOT_SUFFIX, load_producers, snapshot_offsets, snapshot_path
+from tailrace.storage.swap import finish_swaps
 
 _SCAN_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 1 << 16
@@ -81,6 +82,8 @@ class LoadedLog:
     producers: ProducerState
     snapshot_offset: int
     """The offset of the newest producer snapshot, -1 for none."""
+    gap_bound: int
+    """Below it offsets may be missing: a compaction has removed them."""
     is_new: bool
     """Whether the first segment was just made, so that its name and the directory's are not durable yet."""
     report: RecoveryReport
@@ -93,7 +96,16 @@ class _Scan:
     valid_bytes: int = 0
     end_offset: int = 0
     fault: str = ""
-    epochs: list[EpochEntry] = field(default_factory=list)
+    epochs: "list[_FoundEpoch]" = field(default_factory=list)
+
+
+class _FoundEpoch(NamedTuple):
+    """The first batch of an epoch. Compaction may have removed some before it."""
+
+    epoch: int
+    base_offset: int
+    previous_end: int
+    """Where the last batch of an earlier epoch ends: the epoch starts there or later."""
 
 
 class Loader:
@@ -108,7 +120,7 @@ class Loader:
         recovery_point: int,
         log_start_offset: int,
         clean: bool,
-        may_have_gaps: bool,
+        is_compacted: bool,
         is_durable: bool,
     ) -> None:
         self._directory = directory
@@ -116,17 +128,21 @@ class Loader:
         self._limits = limits
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
-        self._may_have_gaps = may_have_gaps
+        self._is_compacted = is_compacted
+        self._gap_bound = 0
         self._is_durable = is_durable
         self._names: set[str] = set()
         self._segments: list[Segment] = []
         self._is_new = False
-        self._found_epochs: list[EpochEntry] = []
+        self._found_epochs: list[_FoundEpoch] = []
         self._report = RecoveryReport(clean=clean)
 
     def load(self) -> LoadedLog:
         """The log. With damage, the part before it (`report.damage`)."""
+        finish_swaps(self._files, self._directory, limits=self._limits)
         self._names = self._without_leftovers(self._files.list_dir(self._directory))
+        if GAP_BOUND in self._names:
+            self._gap_bound = read_gap_bound(self._files, self._directory)
         bases = sorted(int(name[:20]) for name in self._names if _is_log(name))
         self._segments = [Segment(self._directory, base, files=self._files, limits=self._limits) for base in bases]
         if not self._segments:
@@ -159,6 +175,7 @@ class Loader:
             epochs=epochs,
             producers=producers,
             snapshot_offset=snapshot_offset,
+            gap_bound=self._gap_bound,
             is_new=self._is_new,
             report=self._report,
         )
@@ -244,7 +261,8 @@ class Loader:
         return end_offset
 
     def _continues(self, base_offset: int, end_offset: int) -> bool:
-        return base_offset == end_offset or (self._may_have_gaps and base_offset > end_offset)
+        may_have_gap = base_offset <= self._gap_bound or (self._is_compacted and not self._gap_bound)
+        return base_offset == end_offset or (base_offset > end_offset and may_have_gap)
 
     def _scan(self, segment: Segment, end_offset: int, epoch: int) -> _Scan:
         """Check every batch of a segment and build its indexes anew."""
@@ -263,7 +281,7 @@ class Loader:
                     raise CorruptRecords(f"leader epoch {header.partition_leader_epoch} follows {epoch}")
                 if header.partition_leader_epoch > epoch:
                     epoch = header.partition_leader_epoch
-                    scan.epochs.append(EpochEntry(epoch, header.base_offset))
+                    scan.epochs.append(_FoundEpoch(epoch, header.base_offset, scan.end_offset))
                 segment.note(position, header)
                 report.batches_checked += 1
                 report.records_checked += header.records_count
@@ -349,7 +367,14 @@ class Loader:
                 was_right = False
         if checked_from < len(self._segments):
             checked_offset = self._segments[checked_from].base_offset
-            found = [*(entry for entry in cache.entries if entry.start_offset < checked_offset), *self._found_epochs]
+            found = [entry for entry in cache.entries if entry.start_offset < checked_offset]
+            for first in self._found_epochs:
+                # Where batches are missing, the checkpoint knows better than those that are left when an epoch began.
+                between = (
+                    entry for entry in cache.entries if first.previous_end <= entry.start_offset <= first.base_offset
+                )
+                found += [entry for entry in between if entry.epoch <= first.epoch]
+                found.append(EpochEntry(first.epoch, first.base_offset))
         else:
             found = list(cache.entries)
         first_known = found[0].start_offset if found else end_offset
@@ -358,7 +383,7 @@ class Loader:
             found = [*_epochs_of_batches(self._segments), *found]
         entries: list[EpochEntry] = []
         for entry in found:
-            if not entries or entry.epoch > entries[-1].epoch:
+            if not entries or (entry.epoch > entries[-1].epoch and entry.start_offset > entries[-1].start_offset):
                 entries.append(entry)
         cache.replace(tuple(entries))
         cache.truncate_from_end(end_offset)

@@ -30,8 +30,8 @@ class StoredSegment(Protocol):
     def size_bytes(self) -> int: ...
 
     @property
-    def max_timestamp(self) -> int:
-        """-1 without timestamps: then age says nothing. Only asked for where time decides."""
+    def age_timestamp(self) -> int:
+        """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
         ...
 
 
@@ -54,7 +54,7 @@ def expired_segments(
             reason = Reason.START_OFFSET
         elif may_delete and config.retention_bytes >= 0 and excess >= segment.size_bytes:
             reason = Reason.SIZE
-        elif may_delete and config.retention_ms >= 0 and 0 <= segment.max_timestamp < now_ms - config.retention_ms:
+        elif may_delete and config.retention_ms >= 0 and segment.age_timestamp < now_ms - config.retention_ms:
             reason = Reason.TIME
         else:
             break

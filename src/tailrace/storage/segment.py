@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, read_header
@@ -65,15 +67,27 @@ class TimestampOffset(NamedTuple):
 class SegmentLimits:
     """When a segment is full. One object per log, shared by its segments and changed in place."""
 
-    __slots__ = ("index_entries", "index_interval_bytes", "segment_bytes", "segment_ms", "time_index_entries")
+    __slots__ = (
+        "_jitter_seed",
+        "index_entries",
+        "index_interval_bytes",
+        "segment_bytes",
+        "segment_ms",
+        "time_index_entries",
+    )
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, *, name: str = "") -> None:
+        """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
+        self._jitter_seed = crc32c(name.encode())
         self.take(config)
 
     def take(self, config: TopicConfig) -> None:
         """Use the limits of these settings from now on."""
         self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
-        self.segment_ms = config.segment_ms
+        # What is in the active segment is not compacted: a record must be out of it in time (KIP-354).
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+        jitter_ms = min(config.segment_jitter_ms, segment_ms)
+        self.segment_ms = segment_ms - self._jitter_seed % jitter_ms if jitter_ms else segment_ms
         self.index_interval_bytes = config.index_interval_bytes
         self.index_entries = config.segment_index_bytes // OFFSET_ENTRY_SIZE
         # One entry is kept free for the largest timestamp, which is noted when the segment is rolled.
@@ -97,6 +111,7 @@ class Segment:
         "_max_timestamp_offset",
         "_offset_index",
         "_stem",
+        "_suffix",
         "_time_index",
         "base_offset",
         "file",
@@ -105,8 +120,17 @@ class Segment:
     )
 
     def __init__(
-        self, directory: str, base_offset: int, *, files: FileSystem, limits: SegmentLimits, create: bool = False
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        files: FileSystem,
+        limits: SegmentLimits,
+        create: bool = False,
+        suffix: str = "",
     ) -> None:
+        """`suffix` comes after the usual names, for a segment that does not belong to its log yet."""
+        self._suffix = suffix
         self._stem = f"{directory}/{segment_name(base_offset)}"
         self._files = files
         self._limits = limits
@@ -124,11 +148,11 @@ class Segment:
 
     @property
     def log_path(self) -> str:
-        return self._stem + LOG_SUFFIX
+        return self._stem + LOG_SUFFIX + self._suffix
 
     @property
     def index_paths(self) -> tuple[str, str]:
-        return self._stem + INDEX_SUFFIX, self._stem + TIME_INDEX_SUFFIX
+        return self._stem + INDEX_SUFFIX + self._suffix, self._stem + TIME_INDEX_SUFFIX + self._suffix
 
     @property
     def max_timestamp(self) -> int:
@@ -137,10 +161,32 @@ class Segment:
         return self._max_timestamp
 
     @property
+    def age_timestamp(self) -> int:
+        """What retention goes by: the largest timestamp or, if no record has one, when the file was last written."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._files.modified_ms(self.log_path)
+
+    @property
     def max_timestamp_offset(self) -> int:
         """The last offset of the batch with the largest timestamp, -1 if there is none."""
         self._load_max_timestamp()
         return self._max_timestamp_offset
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, -1 if there is none."""
+        self._load_max_timestamp()
+        return self._first_timestamp
+
+    @property
+    def index_entries(self) -> int:
+        """How many entries the longer index has, from what is in memory or the sizes of the files; at most."""
+        if self._offset_index is not None and self._time_index is not None:
+            return max(len(self._offset_index), len(self._time_index) + 1)
+        sizes = [self._files.size_of(path) if self._files.exists(path) else None for path in self.index_paths]
+        if sizes[0] is None or sizes[1] is None:
+            return self.size_bytes // max(self._limits.index_interval_bytes, HEADER_SIZE) + 1
+        return max(sizes[0] // OFFSET_ENTRY_SIZE, sizes[1] // TIME_ENTRY_SIZE)
 
     def _load_max_timestamp(self) -> None:
         if self._offset_index is None and self._max_timestamp < 0:
@@ -208,7 +254,7 @@ class Segment:
         """Enter a batch that lies at this position into the indexes, which are loaded."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
-        if timestamp > self._max_timestamp:
+        if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
             self._max_timestamp = timestamp
             self._max_timestamp_offset = last_offset
         if not position:
@@ -281,7 +327,7 @@ class Segment:
             self._max_timestamp_offset = self.base_offset + relative_offset
             position = self._offset_index.floor(relative_offset)
         for _, header in self.headers(position):
-            if header.max_timestamp > self._max_timestamp:
+            if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = header.last_offset
 
@@ -444,6 +490,26 @@ class Segment:
                 raise self._corrupt(position, "the file ends inside a batch")
             position += at
 
+    def batches(self, position: int = 0) -> Iterator[tuple[int, memoryview, BatchHeader]]:
+        """Every batch from this position on, whole: its position, bytes and header. Raises CorruptRecords."""
+        while position < self.size_bytes:
+            chunk = self.file.pread(min(_WALK_BYTES, self.size_bytes - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = self._parse(chunk, at, position)
+                end = at + header.size_bytes
+                if position + end > self.size_bytes:
+                    raise self._corrupt(position + at, "the file ends inside a batch")
+                if end > len(chunk):
+                    if at:
+                        break
+                    chunk = self.file.pread(end, position)
+                yield position + at, memoryview(chunk)[at:end], header
+                at = end
+            if not at:
+                raise self._corrupt(position, "the file ends inside a batch")
+            position += at
+
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
         try:
             return read_header(chunk, at)
@@ -456,6 +522,20 @@ class Segment:
 
     def _header_at(self, position: int) -> BatchHeader:
         return self._parse(self.file.pread(HEADER_SIZE, position), 0, position)
+
+    def end_offset_before(self, position: int) -> int:
+        """Where the batches before this position end; the base offset if there are none."""
+        end_offset = self.base_offset
+        self._load_indexes()
+        for at, header in self.headers(
+            self._offset_index.boundary_below(  # type: ignore[union-attr]
+                relative_end=MAX_RELATIVE_OFFSET, position=position
+            )
+        ):
+            if at >= position:
+                break
+            end_offset = header.end_offset
+        return end_offset
 
     def find_timestamp(self, timestamp: int, *, from_offset: int) -> TimestampOffset | None:
         """The first record at or after `from_offset` whose timestamp is at least this one."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from tailrace.model.errors import CorruptRecords
 from tailrace.storage.files import FileSystem
 from tailrace.storage.segment import ReadResult, Segment, SegmentLimits
 from tailrace.storage.snapshots import snapshot_path
+from tailrace.storage.swap import swap_in
 
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -60,14 +60,16 @@ class Segments:
     def size_bytes(self) -> int:
         return self._older_bytes + self.active.size_bytes
 
-    def read(self, offset: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
-        """Whole batches from the one that contains `offset` or, if offsets are missing, the next one."""
+    def read(self, offset: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult | None:
+        """Whole batches from the one that holds `offset`, or the next where offsets are missing; None at the end."""
         hints = self._hints
         if hints is None:
             hints = self._hints = {}
         place = hints.get(offset)
         if place is None or place[1] >= place[0].size_bytes:
             place = self._locate(offset)
+            if place is None:
+                return None
         segment, position = place
         self.keep_loaded(segment)
         result = segment.read(position, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
@@ -86,13 +88,13 @@ class Segments:
         """The segment that holds this offset, and those after it."""
         return self._segments[self.index_of(offset) :]
 
-    def _locate(self, offset: int) -> tuple[Segment, int]:
-        """The segment and position of the first batch that ends at or after this offset, which is below the end."""
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the first batch that ends at or after this offset, None if there is none."""
         for segment in self.from_offset(offset):
             position = segment.locate(offset)
             if position < segment.size_bytes:
                 return segment, position
-        raise CorruptRecords(f"{self.active.log_path}: offset {offset} is missing")
+        return None
 
     def keep_loaded(self, segment: Segment) -> None:
         """Have this segment's indexes in memory for a while. Bounds how many old segments have theirs there."""
@@ -151,6 +153,18 @@ class Segments:
                     self._files.rename(path, path + DELETED_SUFFIX)
                     self._retired = (*self._retired, (deadline_ms, path + DELETED_SUFFIX))
         self._files.sync_dir(self._directory)
+
+    def swap(self, base_offset: int, count: int) -> None:
+        """Put the compacted segment that waits as `.cleaned` in the place of `count` segments from this offset on."""
+        at = self.index_of(base_offset)
+        going = self._segments[at : at + count]
+        for segment in going:
+            segment.close()
+        swap_in(self._files, self._directory, base_offset, [segment.base_offset for segment in going])
+        self._segments[at : at + count] = [
+            Segment(self._directory, base_offset, files=self._files, limits=self._limits)
+        ]
+        self._settle()
 
     def unlink_retired(self, now_ms: int | None) -> None:
         """Remove the retired files whose time has come; all of them without a time."""

@@ -21,6 +21,8 @@ from tailrace.storage.files import Buffer
 
 SECTOR_BYTES: Final = 512
 
+TOTAL_SPACE: Final = 1 << 40
+
 
 class PowerCut(Exception):
     """The power went. Nothing of the disk can be used until `reboot`."""
@@ -216,7 +218,9 @@ class SimulatedDisk:
         self.lying_sync = lying_sync
         self.operations = 0
         self.history: list[str] = []
-        self.free_space = 1 << 40
+        self.free_space = TOTAL_SPACE
+        self.modified_at_ms = 1_700_000_000_000
+        """What is told of every file: here nothing notes when it was written."""
         self.has_power = True
         self.boots = 0
         self._random = Random(seed)
@@ -403,6 +407,10 @@ class SimulatedDisk:
     def size_of(self, path: str) -> int:
         return len(self.inode(path).data)
 
+    def modified_ms(self, path: str) -> int:
+        self.inode(path)
+        return self.modified_at_ms
+
     def read_bytes(self, path: str) -> bytes:
         inode = self.inode(path)
         self.begin_read(path)
@@ -418,3 +426,7 @@ class SimulatedDisk:
     def free_bytes(self, path: str) -> int:
         self._directory(path)
         return self.free_space
+
+    def total_bytes(self, path: str) -> int:
+        self._directory(path)
+        return TOTAL_SPACE

@@ -1,5 +1,6 @@
 """The operating system's files: what is promised of writes, names and the number of descriptors."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_failures_name_the_path_and_the_systems_words(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a/b: No such file"):
         files.open(f"{tmp_path}/a/b", create=True)
     assert not files.exists(missing)
-    assert files.free_bytes(str(tmp_path)) > 0
+    assert 0 < files.free_bytes(str(tmp_path)) <= files.total_bytes(str(tmp_path))
 
 
 def test_a_full_disk_is_told() -> None:
@@ -92,3 +93,16 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert files.read_bytes(path) == b"x" * 100_000
     assert files.list_dir(str(tmp_path)) == ["checkpoint"]
     assert files.open_files == 0
+
+
+def test_a_directory_of_somebody_else_needs_no_sync(tmp_path: Path) -> None:
+    """A node may live below a directory that it can pass through and not list."""
+    user = os.geteuid()
+    tmp_path.chmod(0o311)
+    if user == 0:
+        os.seteuid(65534)  # root may list everything
+    try:
+        OsFiles().sync_dir(str(tmp_path))
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o700)

@@ -5,7 +5,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.storage import Duplicate, ProducerEntry, ProducerState
-from tailrace.storage.producer_state import SequencedBatch, parse_snapshot
+from tailrace.storage.producer_state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 MAX_SEQUENCE = 2**31 - 1
@@ -121,7 +121,29 @@ def test_silent_producers_are_forgotten_but_not_with_an_open_transaction() -> No
     assert list(state.producers) == [6]
 
 
-def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
+def test_a_snapshot_keeps_the_remembered_batches_of_each_producer() -> None:
+    state = state_of(*(header(2 * number, 2 * number, count=2) for number in range(7)))
+    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    assert again.producers == state.producers
+    assert len(again.producers[5].batches) == REMEMBERED_BATCHES
+
+
+def test_the_newest_entry_of_a_producer_stands_last_in_a_snapshot() -> None:
+    """Kafka takes the last one of several and knows what it would have written itself."""
+    state = state_of(header(0, 0), header(1, 1), header(2, 2))
+    state.apply(stored_batch(3, producer_id=6, is_transactional=True).header)
+    entries = list(snapshot_entries(state.to_snapshot()))
+    assert [(producer_id, entry.batches[-1].last_offset) for producer_id, entry in entries] == [
+        (5, 0),
+        (5, 1),
+        (5, 2),
+        (6, 3),
+    ]
+    assert dict(entries)[5] == state.producers[5]._replace(batches=state.producers[5].batches[-1:])
+    assert dict(entries)[6] == state.producers[6]
+
+
+def test_what_is_known_of_a_producer_beside_its_batches_survives_in_a_snapshot() -> None:
     state = state_of(header(0, 0, count=3), header(3, 3, count=2))
     state.apply(stored_batch(5, producer_id=6, base_sequence=MAX_SEQUENCE, count=2, is_transactional=True).header)
     state.apply(header(7, 0, epoch=4, is_control=True))

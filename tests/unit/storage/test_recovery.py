@@ -4,12 +4,13 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import AppendBatch, Duplicate, Log
+from tailrace.storage import AppendBatch, Duplicate, Log, checkpoints
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
+COMPACTED = TopicConfig(cleanup_policy=("compact",))
 COUNT = 30
 
 
@@ -166,14 +167,33 @@ def test_a_fault_in_an_older_unflushed_segment_takes_the_newer_ones_too(disk: Si
     assert log.epochs.entries == ((0, 0),) if second < 12 else log.epochs.entries[-1].start_offset <= second
 
 
-def test_offsets_with_gaps_are_right_in_a_compacted_log_only() -> None:
-    compacted = TopicConfig(cleanup_policy=("compact",))
+def log_with_gaps() -> SimulatedDisk:
     disk = SimulatedDisk()
-    log = Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0)
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
     log.append([stored_batch(0), stored_batch(5), stored_batch(9)])
     log.flush()
-    assert Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0, recovery_point=10).log_end_offset == 10
+    return disk
+
+
+def test_offsets_with_gaps_are_right_in_a_compacted_log_only() -> None:
+    disk = log_with_gaps()
+    disk.unlink(f"{DIRECTORY}/{checkpoints.GAP_BOUND}")
+    assert Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, recovery_point=10).log_end_offset == 10
     assert Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0).log_end_offset == 1
+
+
+def test_gaps_of_a_log_that_was_compacted_once_stay_right_for_good() -> None:
+    disk = log_with_gaps()
+    log = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0, recovery_point=10)
+    assert log.log_end_offset == 10
+    assert log.read(1, max_bytes=1).first_offset == 5
+
+
+def test_a_gap_above_the_bound_is_damage_also_in_a_compacted_log() -> None:
+    disk = log_with_gaps()
+    checkpoints.write_gap_bound(disk, DIRECTORY, 5)
+    with pytest.raises(CorruptRecords, match="offset 9 follows offset 5"):
+        Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, recovery_point=10)
 
 
 @pytest.mark.parametrize("clean", [False, True])

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 import pytest
 
 from tailrace.model.topic_config import TopicConfig
+from tailrace.storage import Log
 from tailrace.storage.retention import Reason, expired_segments
+from tailrace.testing.batches import stored_batch
+from tailrace.testing.disk import SimulatedDisk
 
 
 @dataclass
 class Stored:
     base_offset: int
     size_bytes: int = 100
-    max_timestamp: int = 1000
+    age_timestamp: int = 1000
 
 
-SEGMENTS = [Stored(0, max_timestamp=100), Stored(10, max_timestamp=200), Stored(20, max_timestamp=150), Stored(30)]
+SEGMENTS = [Stored(0, age_timestamp=100), Stored(10, age_timestamp=200), Stored(20, age_timestamp=150), Stored(30)]
 KEEP = TopicConfig(retention_ms=-1)
 
 
@@ -35,13 +38,6 @@ def test_time_takes_a_run_of_the_oldest_and_never_the_active_one(now_ms: int, co
     assert expired(TopicConfig(retention_ms=1000), now_ms=now_ms) == [Reason.TIME] * count
 
 
-def test_a_segment_without_timestamps_has_no_age() -> None:
-    segments = [Stored(0, max_timestamp=-1), Stored(5)]
-    assert not expired_segments(
-        segments, config=TopicConfig(retention_ms=0), now_ms=10**15, log_start_offset=0, high_watermark=9
-    )
-
-
 @pytest.mark.parametrize(("log_start", "count"), [(9, 0), (10, 1), (35, 3)])
 def test_what_lies_below_the_log_start_goes_under_any_policy(log_start: int, count: int) -> None:
     config = TopicConfig(cleanup_policy=("compact",), retention_ms=0, retention_bytes=0)
@@ -51,6 +47,17 @@ def test_what_lies_below_the_log_start_goes_under_any_policy(log_start: int, cou
 @pytest.mark.parametrize(("high_watermark", "count"), [(9, 0), (10, 1), (25, 2), (30, 3)])
 def test_nothing_at_or_above_the_high_watermark_goes(high_watermark: int, count: int) -> None:
     assert len(expired(TopicConfig(retention_bytes=0), high_watermark=high_watermark)) == count
+
+
+def test_records_without_timestamps_are_as_old_as_their_file() -> None:
+    disk = SimulatedDisk()
+    config = TopicConfig(segment_bytes=200, retention_ms=1000)
+    log = Log.open("/data/orders-0", files=disk, config=config, now_ms=0)
+    for offset in range(4):
+        log.append([stored_batch(offset, first_timestamp=-1, value_bytes=80)])
+    disk.modified_at_ms = 5000
+    assert not log.apply_retention(6000, 4)
+    assert [segment.reason for segment in log.apply_retention(6001, 4)] == [Reason.TIME] * 3
 
 
 def test_without_limits_everything_stays() -> None:

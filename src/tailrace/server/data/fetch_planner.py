@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.protocol.messages.fetch import FetchRequest
 
-DEFAULT_FETCH_MAX_BYTES: Final = 57_671_680
+DEFAULT_FETCH_MAX_BYTES: Final = 16_777_216
 """fetch.max.bytes of a broker: no answer is larger, whatever the client asks for (but for rule 2)."""
 MAX_WAIT_MS: Final = 300_000
 """The longest a fetch may wait: a limit of ours, ten times what any client asks for."""

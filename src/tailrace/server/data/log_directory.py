@@ -11,11 +11,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import FileSystem, Log
 from tailrace.storage.checkpoints import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -51,15 +53,29 @@ class LogDirectory:
         """Read the checkpoints and see what is there. Finishes removals that a crash has cut short."""
         if not self._files.exists(self.path):
             self._files.make_dirs(self.path)
-            self._files.sync_dir(parent(self.path))
         self.was_clean = take_clean_shutdown(self._files, self.path) is not None
-        for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
+        if not self.was_clean:
+            # A process that was killed may have left names that no sync has covered: this directory and the partitions
+            # in it, a checkpoint it replaced, the clean mark it took away. What is acknowledged from now on needs them.
+            self._files.sync_dir(self.path)
+            self._files.sync_dir(parent(self.path))
+        for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
             self._checkpoints[name] = read_offsets(self._files, self.path, name)
         for name in self._files.list_dir(self.path):
             if name.endswith(DELETE_SUFFIX):
                 self._files.remove_tree(join(self.path, name))
             elif (found := parse_directory_name(name)) is not None:
                 self._found.add(found)
+
+    @property
+    def free_bytes(self) -> int:
+        """The space left for us on its disk. Raises StorageError."""
+        return self._files.free_bytes(self.path)
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of its disk. Raises StorageError."""
+        return self._files.total_bytes(self.path)
 
     @property
     def unclaimed(self) -> frozenset[TopicPartition]:
@@ -82,16 +98,32 @@ class LogDirectory:
             self._files.make_dirs(directory)
             write_partition_metadata(self._files, directory, topic_id)
             self._files.sync_dir(self.path)
-        return Log.open(
-            directory,
-            files=self._files,
-            config=config,
-            now_ms=now_ms,
-            recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition, 0),
-            log_start_offset=self._checkpoints[LOG_STARTS].get(partition, 0),
-            clean=self.was_clean,
-            flush_on_roll=self._flush_on_roll,
-        )
+        try:
+            log = Log.open(
+                directory,
+                files=self._files,
+                config=config,
+                now_ms=now_ms,
+                recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition, 0),
+                log_start_offset=self._checkpoints[LOG_STARTS].get(partition, 0),
+                first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition, 0),
+                clean=self.was_clean,
+                flush_on_roll=self._flush_on_roll,
+            )
+        except KafkaError:
+            # Its checkpoints must stay: without them, the damage would be a torn end next time, and be cut.
+            self._found.add(partition)
+            raise
+        if log.recovery.bytes_cut or log.recovery.segments_removed:
+            _logger.warning(
+                "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d reason=%s",
+                partition,
+                log.log_end_offset,
+                log.recovery.bytes_cut,
+                log.recovery.segments_removed,
+                log.recovery.cut_reason,
+            )
+        return log
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
         """The high watermark as last written down, 0 if it never was."""

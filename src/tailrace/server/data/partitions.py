@@ -4,18 +4,20 @@ Metadata decides which partitions exist and who leads them; this table carries i
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.replication.outcomes import NotLeader
+from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.ports import Clock, Disk
-from tailrace.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+
+_NEVER: Final = 2**63 - 1
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -70,20 +72,26 @@ class PartitionTable:
         broker_id: BrokerId,
         disk: Disk,
         clock: Clock,
+        syncing_disk: Disk | None = None,
         is_flushed: bool = True,
         leaders: Leaders | None = None,
     ) -> None:
-        """`is_flushed`: log.durability=flushed, otherwise page-cache."""
+        """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
         self.leaders: Leaders = NoLeaders() if leaders is None else leaders
         self._directory = directory
         self._broker_id = broker_id
         self._disk = disk
+        self._syncing_disk = syncing_disk
+        self._refusal: str | None = None
+        self._unflushed_since_ms: dict[Partition, int] = {}
         self._clock = clock
         self._is_flushed = is_flushed
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
         self._leaving: dict[tuple[str, int], _Leaving] = {}
+        self.departed_traffic = Traffic()
+        """What had gone in and out of partitions that were deleted."""
         self._staged: list[Partition] = []
         self.stage: Callable[[Partition], None] = self._staged.append
         """Have the partition written when this turn ends."""
@@ -92,8 +100,18 @@ class PartitionTable:
         """See what is on disk. Logs are opened one by one, when metadata asks for their partitions with `create`."""
         self._directory.scan()
 
+    @property
+    def directory(self) -> LogDirectory:
+        """Where the logs are."""
+        return self._directory
+
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def offline_count(self) -> int:
+        """How many partitions of this node cannot be used, since their log cannot."""
+        return len(self._offline)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._by_name.values()))
@@ -159,9 +177,12 @@ class PartitionTable:
             config=config,
             disk=self._disk,
             on_staged=self.stage,
+            syncing_disk=self._syncing_disk,
             is_flushed=self._is_flushed,
             high_watermark=self._directory.high_watermark_of(topic_partition),
         )
+        if self._refusal is not None:
+            partition.refuse_produce(self._refusal)
         self._by_name[key] = partition
         self._by_id[state.topic_id, topic_partition.partition] = partition
         return partition
@@ -170,10 +191,11 @@ class PartitionTable:
         """Take the role that a changed state gives this node."""
         self._take_role(self.get(*topic_partition), state)
 
-    def update_config(self, topic: str, config: TopicConfig) -> None:
-        """Apply a topic's changed settings."""
-        for partition in self._by_name.values():
-            if partition.topic_partition.topic == topic:
+    def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
+        """Apply the changed settings of these topics."""
+        for partition in self:
+            config = configs.get(partition.topic_partition.topic)
+            if config is not None:
                 partition.update_config(config)
 
     def delete(self, topic: str, index: int) -> None:
@@ -190,6 +212,7 @@ class PartitionTable:
         if partition is None:
             return
         del self._by_id[partition.topic_id, index]
+        self.departed_traffic = self.departed_traffic.plus(partition.traffic)
         self._leaving[key] = _Leaving(partition)
         partition.abandon(lambda: self._abandoned(key))
 
@@ -222,6 +245,27 @@ class PartitionTable:
             except KafkaError as fault:
                 _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
 
+    def flush_by_age(self) -> None:
+        """Flush the logs that have waited for flush.ms. For page-cache durability: otherwise nothing waits."""
+        now_ms = self._clock.monotonic_ms()
+        waiting: dict[Partition, int] = {}
+        for partition in self._by_name.values():
+            log, flush_ms = partition.log, partition.config.flush_ms
+            if log.flushed_offset == log.log_end_offset or flush_ms == _NEVER or log.is_offline:
+                continue
+            since_ms = self._unflushed_since_ms.get(partition, now_ms)
+            if now_ms - since_ms >= flush_ms:
+                partition.sync(lambda: None)
+            else:
+                waiting[partition] = since_ms
+        self._unflushed_since_ms = waiting
+
+    def refuse_produce(self, reason: str | None) -> None:
+        """Refuse what producers send to any partition, also to those that come, with this reason; None: take it."""
+        self._refusal = reason
+        for partition in self._by_name.values():
+            partition.refuse_produce(reason)
+
     def expire_producers(self, expiration_ms: int) -> None:
         """Forget idempotent producers that have been silent this long."""
         now_ms = self._clock.now_ms()
@@ -251,12 +295,23 @@ class PartitionTable:
             ),
         )
 
+    def write_cleaner_offsets(self) -> None:
+        """Checkpoint how far the logs are compacted."""
+        self._directory.write_checkpoint(
+            CLEANER_OFFSETS,
+            (
+                (partition.topic_partition, partition.log.first_dirty_offset)
+                for partition in self
+                if partition.log.first_dirty_offset > partition.log.log_start_offset
+            ),
+        )
+
     def close(self) -> None:
         """Close every log cleanly, so that the next start need not look through them. The disk has been stopped before.
 
-        If a log cannot be closed, the others are, and the next start recovers all of them.
+        If a log cannot be closed, or could not be opened, the others are, and the next start recovers all of them.
         """
-        is_clean = True
+        is_clean = not self._offline  # a log that was found damaged must be looked through again
         high_watermarks = [(partition.topic_partition, partition.high_watermark) for partition in self]
         for partition in self:
             try:

@@ -1,12 +1,19 @@
-"""What a node does to its partitions from time to time: retention, checkpoints, forgetting idle producers."""
+"""What a node does to its partitions from time to time: retention, checkpoints, flushes, forgetting idle producers.
+
+Compaction has a rhythm of its own (`server.data.cleaner`).
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tailrace.server.data.cleaner import Cleaner, CleanerConfig
+from tailrace.server.data.disk_reserve import DiskReserve
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.ports import Clock, Timer
 
 RETENTION_INITIAL_DELAY_MS = 30_000
+DISK_CHECK_INTERVAL_MS = 500
+_NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +24,13 @@ class UpkeepConfig:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_scheduler_interval_ms: int = _NEVER
+    """How often flush.ms is looked at: never by default, as in Kafka."""
+    log_dir_reserve_bytes: int = 0
+    """Ours: less than this free, and producers are refused; 0: no reserve."""
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
 
 
 class Upkeep:
@@ -27,7 +39,9 @@ class Upkeep:
     def __init__(self, table: PartitionTable, *, clock: Clock, config: UpkeepConfig | None = None) -> None:
         self._clock = clock
         config = config or UpkeepConfig()
-        self._chores: tuple[tuple[int, Callable[[], None]], ...] = (
+        self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
+        self._reserve = DiskReserve(table, reserve_bytes=config.log_dir_reserve_bytes)
+        chores: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, table.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
             (config.log_flush_offset_checkpoint_interval_ms, table.write_recovery_points),
@@ -36,16 +50,24 @@ class Upkeep:
                 config.producer_id_expiration_check_interval_ms,
                 lambda: table.expire_producers(config.producer_id_expiration_ms),
             ),
-        )
+        ]
+        if config.log_dir_reserve_bytes:
+            chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
+        if config.log_flush_scheduler_interval_ms < _NEVER:
+            chores.append((config.log_flush_scheduler_interval_ms, table.flush_by_age))
+        self._chores = tuple(chores)
         self._timers: dict[int, Timer] = {}
 
     def start(self) -> None:
         """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
+        self._reserve.check()
+        self._cleaner.start()
         for chore, (interval_ms, _) in enumerate(self._chores):
             self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
 
     def stop(self) -> None:
         """Run nothing any more."""
+        self._cleaner.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

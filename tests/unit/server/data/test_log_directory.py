@@ -50,6 +50,16 @@ def test_a_partition_on_disk_is_unclaimed_until_it_is_opened() -> None:
     assert directory.unclaimed == frozenset()
 
 
+def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    file = files.open("/logs/orders-0/00000000000000000000.log", create=False)
+    file.writev([b"torn"])
+    file.close()
+    open_log(scanned(files), FIRST_ID)
+    assert "event=log-cut partition=orders-0 end_offset=0 bytes=4" in caplog.text
+
+
 def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> None:
     files = SimulatedDisk()
     open_log(scanned(files), FIRST_ID)

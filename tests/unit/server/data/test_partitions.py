@@ -147,6 +147,24 @@ def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() ->
     assert again.produce("invoices", b"b").produced.error_code == 0
 
 
+def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    node.create("orders")
+    node.produce("orders", b"a" * 100)
+    node.table.write_recovery_points()
+    files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
+    for stop_cleanly in (True, False, True):
+        node = new_node(files)
+        with pytest.raises(KafkaError, match="this part was flushed"):
+            node.create("orders")
+        node.create("invoices")
+        node.produce("invoices", b"b")
+        node.table.write_recovery_points()
+        if stop_cleanly:
+            node.table.close()
+
+
 def test_an_answer_that_leads_to_an_append_is_written_in_the_same_turn() -> None:
     node = new_node()
     first, second = node.create("orders"), node.create("invoices")

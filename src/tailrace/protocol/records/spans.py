@@ -1,0 +1,151 @@
+"""The records of a batch as the bytes they are: what compaction decides by, and how it writes those that stay.
+
+A record that stays is copied as it lies there. Only where a batch gets another base timestamp (a delete horizon,
+KIP-534) is the timestamp delta of each record written anew; key, value, headers and offset are the same bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords, MalformedMessage
+from tailrace.protocol.primitives import Buffer, read_varint, varint
+from tailrace.protocol.records import batch as batches
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, seal
+from tailrace.protocol.records.compression import compress, decompress
+
+NO_TIMESTAMP: Final = -1
+
+
+class RecordSpan(NamedTuple):
+    """Where one record lies in the uncompressed records of its batch."""
+
+    start: int
+    """Its length is here."""
+    body: int
+    """After the length."""
+    rest: int
+    """After the timestamp delta."""
+    end: int
+    offset: int
+    timestamp_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+class BatchRecords(NamedTuple):
+    """The uncompressed records of one batch."""
+
+    header: BatchHeader
+    section: bytes
+    spans: list[RecordSpan]
+
+
+def read_spans(buffer: Buffer, header: BatchHeader) -> BatchRecords:
+    """The records of this batch, which `buffer` starts with and whose checksum is right. Raises CorruptRecords."""
+    section: Buffer = memoryview(buffer)[HEADER_SIZE : header.size_bytes]
+    if header.records_count and header.codec:
+        section = decompress(header.codec, section)
+    data = bytes(section)
+    try:
+        return BatchRecords(header, data, _spans(data, header))
+    except MalformedMessage as fault:
+        raise CorruptRecords(f"batch at offset {header.base_offset}: {fault.detail}") from None
+
+
+def _spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
+    spans: list[RecordSpan] = []
+    position, previous = 0, -1
+    for _ in range(header.records_count):
+        start = position
+        length, body = read_varint(data, position)
+        end = body + length
+        if length < 0 or end > len(data):
+            raise MalformedMessage(f"the record at byte {start} has {length} bytes")
+        timestamp_delta, rest = read_varint(data, body + 1)
+        offset_delta, position = read_varint(data, rest)
+        if not previous < offset_delta <= header.last_offset_delta:
+            raise MalformedMessage(f"offset delta {offset_delta} follows {previous}")
+        if not _fits_long(header.base_timestamp + timestamp_delta):
+            raise MalformedMessage(f"timestamp delta {timestamp_delta} leads beyond all times")
+        key_length, position = read_varint(data, position)
+        key = None
+        if key_length >= 0:
+            key = data[position : position + key_length]
+            position += key_length
+        value_length, position = read_varint(data, position)
+        if key_length < -1 or value_length < -1 or position + max(value_length, 0) > end:
+            raise MalformedMessage(f"the record at byte {start} is longer than it says")
+        offset = header.base_offset + offset_delta
+        spans.append(RecordSpan(start, body, rest, end, offset, timestamp_delta, key, value_length >= 0))
+        previous, position = offset_delta, end
+    if position != len(data):
+        raise MalformedMessage(f"{len(data) - position} bytes after the last record")
+    return spans
+
+
+def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None) -> bytearray:
+    """The batch with these of its records, at least one: same offsets, producer, sequence and codec, new checksum.
+
+    A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay what they were. Raises
+    OverflowError if the format cannot say how far they lie from it.
+    """
+    header, section = records.header, records.section
+    base_timestamp, attributes = header.base_timestamp, header.attributes
+    if delete_horizon_ms is not None:
+        base_timestamp, attributes = delete_horizon_ms, attributes | batches.DELETE_HORIZON
+    shift = header.base_timestamp - base_timestamp
+    content = bytearray()
+    for span in kept:
+        if not shift:
+            content += section[span.start : span.end]
+            continue
+        if not _fits_long(span.timestamp_delta + shift):
+            raise OverflowError(f"a timestamp delta of {span.timestamp_delta + shift} ms")
+        body = section[span.body : span.body + 1] + varint(span.timestamp_delta + shift) + section[span.rest : span.end]
+        content += varint(len(body)) + body
+    if header.has_log_append_time:
+        max_timestamp = header.max_timestamp
+    else:
+        max_timestamp = header.base_timestamp + max(span.timestamp_delta for span in kept)
+    stored = compress(header.codec, content) if header.codec else content
+    return _sealed(header, stored, attributes, base_timestamp, max_timestamp, len(kept))
+
+
+def _fits_long(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+def emptied(header: BatchHeader) -> bytearray:
+    """The batch without its records: it says which offsets were there, and how far its producer had come."""
+    return _sealed(
+        header,
+        b"",
+        header.attributes & ~(batches.CODEC_MASK | batches.DELETE_HORIZON),
+        NO_TIMESTAMP,
+        header.max_timestamp,
+        0,
+    )
+
+
+def _sealed(
+    header: BatchHeader, stored: Buffer, attributes: int, base_timestamp: int, max_timestamp: int, count: int
+) -> bytearray:
+    changed = BatchHeader(
+        base_offset=header.base_offset,
+        batch_length=HEADER_SIZE - LENGTH_OFFSET + len(stored),
+        partition_leader_epoch=header.partition_leader_epoch,
+        magic=header.magic,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        records_count=count,
+    )
+    batch = bytearray(changed.to_bytes())
+    batch += stored
+    seal(batch)
+    return batch

@@ -1,0 +1,189 @@
+"""Compacts the logs of a table, one at a time, in slices between everything else (docs/decisions/0011).
+
+Every `log.cleaner.backoff.ms` it looks for the log with the largest dirty share that is due, compacts it, and goes on
+with the next until none is due. A slice takes a few milliseconds and is followed by a rest at least as long: clients
+get half of the event loop or more, and `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
+
+A log whose bytes turn out to be damaged is left alone until the node starts again. One that could not be compacted for
+another reason, a full disk, is tried again later.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.replication.partition import Partition
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.ports import Clock, Timer
+from tailrace.storage import Compaction
+
+_SLICE_MS: Final = 4
+_SLICE_BYTES: Final = 1 << 20
+_STEP_BYTES: Final = 32 << 10
+
+_logger = logging.getLogger("tailrace.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """With Kafka's names and defaults."""
+
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
+    """Memory for the keys of one log; what does not fit is compacted in another pass."""
+    log_cleaner_io_max_bytes_per_second: float = float("inf")
+    """Read and written together."""
+
+
+class Cleaner:
+    """Works from `start` to `stop`."""
+
+    def __init__(self, table: PartitionTable, *, clock: Clock, config: CleanerConfig | None = None) -> None:
+        self._table = table
+        self._clock = clock
+        self._config = config or CleanerConfig()
+        self._timer: Timer | None = None
+        self._running: tuple[Partition, Compaction] | None = None
+        self._uncleanable: set[tuple[TopicId, int]] = set()
+        self._is_stopped = True
+        self._next_ms = 0
+        """Before this time, log.cleaner.io.max.bytes.per.second forbids to move another byte."""
+        self.compactions = 0
+        """Completed since the start."""
+
+    def start(self) -> None:
+        """Begin; the first look is one backoff from now."""
+        if self._config.log_cleaner_enable:
+            self._is_stopped = False
+            self._rest()
+
+    def stop(self) -> None:
+        """Give up what is under way and begin nothing any more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running is not None:
+            self._running[0].log.abort_compaction()
+            self._running = None
+
+    def _rest(self) -> None:
+        self._after(max(1, self._config.log_cleaner_backoff_ms))
+
+    def _after(self, delay_ms: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._timer = self._clock.call_at(now_ms + delay_ms, self._look if self._running is None else self._slice)
+
+    def _look(self) -> None:
+        partition = self._dirtiest()
+        if partition is None:
+            self._rest()
+        else:
+            # What is compacted must be durable first: under page-cache durability nobody else sees to it.
+            partition.sync(lambda: self._begin(partition))
+
+    def _dirtiest(self) -> Partition | None:
+        """The partition that has most to gain of those whose settings ask for it."""
+        now_ms = self._clock.now_ms()
+        found, largest = None, -1.0
+        for partition in self._table:
+            if not partition.config.is_compacted or partition.log.is_offline or _name(partition) in self._uncleanable:
+                continue
+            try:
+                cleanable = partition.log.cleanable(now_ms, end_offset=partition.last_stable_offset)
+            except KafkaError as fault:
+                self._failed(partition, fault)
+                continue
+            if cleanable.is_worth_it(partition.config) and cleanable.dirty_ratio > largest:
+                found, largest = partition, cleanable.dirty_ratio
+        return found
+
+    def _begin(self, partition: Partition) -> None:
+        if self._is_stopped:
+            return
+        compaction = None
+        if not partition.is_closed:
+            try:
+                compaction = partition.log.begin_compaction(
+                    self._clock.now_ms(),
+                    end_offset=partition.last_stable_offset,
+                    memory_bytes=self._config.log_cleaner_dedupe_buffer_size,
+                )
+            except KafkaError as fault:
+                self._failed(partition, fault)
+        if compaction is None:
+            self._rest()
+            return
+        self._running = partition, compaction
+        self._slice()
+
+    def _slice(self) -> None:
+        """Work for a few milliseconds, unless the compaction has been ended by something else."""
+        if self._running is None or self._is_stopped:
+            return
+        partition, compaction = self._running
+        if partition.log.is_offline:
+            partition.log.abort_compaction()
+        started_ms = self._clock.monotonic_ms()
+        if started_ms < self._next_ms:
+            self._after(self._next_ms - started_ms)
+            return
+        before = compaction.bytes_read + compaction.bytes_written
+        try:
+            self._step(compaction, started_ms)
+        except KafkaError as fault:
+            self._finish(partition, compaction)
+            self._failed(partition, fault)
+            self._rest()
+            return
+        moved = compaction.bytes_read + compaction.bytes_written - before
+        self._next_ms = started_ms + round(moved * 1000 / self._config.log_cleaner_io_max_bytes_per_second)
+        if not compaction.is_over:
+            if compaction.needs_sync:
+                partition.sync(self._slice)
+            else:
+                self._after(max(1, self._clock.monotonic_ms() - started_ms))
+        elif self._finish(partition, compaction):
+            self._after(1)
+        else:
+            self._rest()
+
+    def _step(self, compaction: Compaction, started_ms: int) -> None:
+        done = 0
+        while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
+            done += max(1, compaction.step(_STEP_BYTES))
+            if self._clock.monotonic_ms() - started_ms >= _SLICE_MS:
+                return
+
+    def _finish(self, partition: Partition, compaction: Compaction) -> bool:
+        """Whether it has brought anything: if not, another one now would not either."""
+        self._running = None
+        first_dirty_offset = partition.log.first_dirty_offset
+        partition.log.finish_compaction(compaction)
+        if not compaction.is_complete:
+            return False
+        self.compactions += 1
+        _logger.info(
+            "event=log-compacted partition=%s end_offset=%d bytes_read=%d bytes_written=%d segments_made=%d",
+            partition.topic_partition,
+            compaction.end_offset,
+            compaction.bytes_read,
+            compaction.bytes_written,
+            compaction.swaps,
+        )
+        try:
+            self._table.write_cleaner_offsets()
+        except KafkaError as fault:
+            _logger.warning("event=checkpoint-failed name=cleaner-offset-checkpoint fault=%s", fault)
+        return partition.log.first_dirty_offset > first_dirty_offset
+
+    def _failed(self, partition: Partition, fault: KafkaError) -> None:
+        if isinstance(fault, CorruptRecords):
+            self._uncleanable.add(_name(partition))
+        _logger.warning("event=compaction-failed partition=%s fault=%s", partition.topic_partition, fault)
+
+
+def _name(partition: Partition) -> tuple[TopicId, int]:
+    return partition.topic_id, partition.topic_partition.partition

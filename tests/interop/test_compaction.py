@@ -1,0 +1,138 @@
+"""Foreign consumers read a compacted topic, whose offsets have gaps and some of whose batches are empty."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import kafka
+import pytest
+
+from interop.clients import CLIENTS, CODECS, Client, Message, absent, wait_until
+from interop.kafka_tools import absent as tools_absent
+from interop.kafka_tools import dump_log_segments
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, read_records
+from tailrace.storage import OsFiles, checkpoints
+from tailrace.testing import Cluster
+
+pytestmark = pytest.mark.interop
+
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "2000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "600000",
+}
+KEYS = 7
+ROUNDS = 8
+DELETED = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    config = {
+        "log.cleaner.backoff.ms": "100",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "offsets.topic.segment.bytes": "1500",
+    }
+    with Cluster(directory=tmp_path_factory.mktemp("node"), config=config) as cluster:
+        yield cluster
+
+
+def round_of(number: int) -> list[Message]:
+    """Each key once more; one is deleted in the last round."""
+    is_last = number == ROUNDS - 1
+    return [
+        Message(
+            b"key-%d" % key,
+            None if is_last and key == DELETED else b"round %d of key %d" % (number, key) * 5,
+            (("round", b"%d" % number),),
+        )
+        for key in range(KEYS)
+    ]
+
+
+def compacted_topic(cluster: Cluster, writer: Client, codec: str) -> tuple[str, Path]:
+    """A topic of many rounds of which the older ones are compacted away; its directory."""
+    topic = f"compacted-{writer.name}-{codec}"
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=topic, partitions=1, configs=CONFIGS)])
+    for number in range(ROUNDS):
+        writer.produce(cluster.bootstrap_servers, topic, round_of(number), codec)
+    for _ in range(2):  # too large for what is left of a segment: all before them is compacted
+        noise = random.Random(topic).randbytes(750).hex().encode()
+        writer.produce(cluster.bootstrap_servers, topic, [Message(b"end", noise)], codec)
+    (directory,) = cluster.data_dir().glob(f"**/{topic}-0")
+    wait_until(lambda: is_compacted(directory), f"{topic} is compacted")
+    return topic, directory
+
+
+def is_compacted(directory: Path) -> bool:
+    active = max(int(path.stem) for path in directory.glob("*.log"))
+    offsets = checkpoints.read_offsets(OsFiles(), str(directory.parent), checkpoints.CLEANER_OFFSETS)
+    return any(str(partition) == directory.name and offset == active for partition, offset in offsets.items())
+
+
+def stored(directory: Path) -> tuple[list[Record], int]:
+    """What is in the log's files, and how many batches are empty."""
+    records: list[Record] = []
+    empty = 0
+    for path in sorted(directory.glob("*.log")):
+        content = path.read_bytes()
+        for position, header in iter_batches(content):
+            records += read_records(content, position)
+            empty += header.records_count == 0
+    return records, empty
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_client_reads_the_last_record_of_each_key(cluster: Cluster, codec: str) -> None:
+    topic, directory = compacted_topic(cluster, CLIENTS[0], codec)
+    records, empty_batches = stored(directory)
+    assert empty_batches > 0
+    assert records[-1].offset > 2 * len(records)
+    expected = [Message(record.key, record.value, record.headers) for record in records]
+    assert expected[-KEYS - 2 : -2] == round_of(ROUNDS - 1) or expected[-KEYS - 1 : -1] == round_of(ROUNDS - 1)
+    for reader in CLIENTS:
+        if not absent(reader):
+            read = reader.consume(cluster.bootstrap_servers, topic, len(expected))
+            assert read == expected, f"{reader.name} read something else"
+
+
+def test_committed_offsets_are_compacted_and_still_there_after_a_restart(cluster: Cluster) -> None:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers, group_id="keeper", enable_auto_commit=False
+    )
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({"kept": 2})
+    partitions = [kafka.TopicPartition("kept", number) for number in range(2)]
+    consumer.assign(partitions)
+    for offset in range(60):
+        consumer.commit({partition: kafka.OffsetAndMetadata(offset, "", -1) for partition in partitions})
+    consumer.close()
+    (largest,) = sorted(cluster.data_dir().glob("**/__consumer_offsets-*"), key=size_of)[-1:]
+    wait_until(lambda: is_compacted(largest), "the offsets are compacted")
+    assert len(stored(largest)[0]) < 60
+    for end in (cluster.stop, cluster.kill):
+        end()
+        cluster.restart()
+        consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, group_id="keeper")
+        assert [consumer.committed(partition) for partition in partitions] == [59, 59]
+        consumer.close()
+
+
+def size_of(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.log"))
+
+
+def test_kafkas_log_dump_finds_nothing_wrong(cluster: Cluster) -> None:
+    if why := tools_absent():
+        pytest.skip(why)
+    _, directory = compacted_topic(cluster, CLIENTS[1], "lz4")
+    files = sorted(path.name for path in directory.iterdir() if path.suffix in (".log", ".index", ".timeindex"))
+    dump = dump_log_segments(directory, files, "--deep-iteration", "--print-data-log")
+    assert "deleteHorizonMs: OptionalLong[" in dump.out
+    assert f"round {ROUNDS - 1} of key 6" in dump.out
+    for word in ("Mismatch", "mismatch", "not valid", "isvalid: false", "Found timestamp", "corrupt"):
+        assert word not in dump.out + dump.err

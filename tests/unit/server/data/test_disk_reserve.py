@@ -1,0 +1,83 @@
+"""A disk that is nearly full takes no more records, and everything that frees it goes on."""
+
+import logging
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
+from tailrace.testing.data_path import DataPath
+from tailrace.testing.disk import SimulatedDisk
+
+RESERVE = 1 << 20
+
+
+@pytest.fixture
+def files() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def node(files: SimulatedDisk) -> DataPath:
+    node = DataPath("/logs", files=files)
+    Upkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    return node
+
+
+def fill(node: DataPath, files: SimulatedDisk, free_bytes: int) -> None:
+    files.free_space = free_bytes
+    node.clock.advance(500)
+
+
+def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPath, files: SimulatedDisk) -> None:
+    partition = node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200, file_delete_delay_ms=0))
+    offsets = node.create("__consumer_offsets")
+    for _ in range(3):
+        node.produce("orders", b"x" * 100)
+    fill(node, files, RESERVE - 1)
+    refused = node.produce("orders", b"one more").produced
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "log.dir.reserve.bytes" in (refused.error_message or "")
+    assert partition.log.log_start_offset > 0, "retention has been applied at once"
+    assert node.values("orders") == [b"x" * 100] * 2
+    committed: list[object] = []
+    offsets.append_records([(b"group", b"offset")], now_ms=0, on_done=committed.append)
+    node.end_turn()
+    assert offsets.high_watermark == 1
+    node.create("later")
+    assert node.produce("later", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    node.table.delete("orders", 0)
+    assert node.table.find("orders", 0) is None
+
+
+def test_it_ends_by_itself_when_there_is_room_and_a_tenth_more(
+    node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    partition = node.create()
+    fill(node, files, RESERVE - 1)
+    partition.update_config(TopicConfig(retention_ms=5))
+    for free_bytes in (RESERVE, RESERVE - 1, RESERVE + RESERVE // 10 - 1):
+        fill(node, files, free_bytes)
+        assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    fill(node, files, RESERVE + RESERVE // 10)
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+    events = [record.getMessage().split()[0] for record in caplog.records]
+    assert events == ["event=disk-reserve-reached", "event=disk-reserve-left"]
+
+
+def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    node.create()
+    files.free_space = RESERVE - 1
+    Upkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    node.create()
+    Upkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
+    fill(node, files, 1000)
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE

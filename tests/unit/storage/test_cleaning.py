@@ -1,0 +1,242 @@
+"""A log that is compacted: steps, gaps, truncation, retention, settings that change."""
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import iter_batches, read_header
+from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.storage import AppendBatch, Log, checkpoints
+from tailrace.storage.segment import SegmentLimits
+from tailrace.testing.disk import SimulatedDisk
+
+DIRECTORY = "/data/orders-0"
+NOW_MS = 1_700_000_000_000
+CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=500, index_interval_bytes=150, file_delete_delay_ms=0)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+def open_log(disk: SimulatedDisk, config: TopicConfig = CONFIG, *, recovery_point: int = 0, clean: bool = False) -> Log:
+    return Log.open(DIRECTORY, files=disk, config=config, now_ms=NOW_MS, recovery_point=recovery_point, clean=clean)
+
+
+def fill(log: Log, count: int, *, keys: int = 1, value: bytes = b"v" * 30) -> None:
+    for _ in range(count):
+        start = log.log_end_offset
+        records = [Record(0, NOW_MS + start + at, b"%d" % ((start + at) % keys), value) for at in range(3)]
+        buffer = build_batch(records, base_offset=start, leader_epoch=0)
+        log.append([AppendBatch(bytes(buffer), read_header(buffer))])
+    log.flush()
+
+
+def offsets(log: Log) -> list[int]:
+    found: list[int] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(offset, max_bytes=1)
+        if not result.size_bytes:
+            break  # the log ends in a gap
+        for chunk in result.records:
+            for position, _ in iter_batches(chunk):
+                found += [record.offset for record in read_records(chunk, position)]
+        offset = result.next_offset
+    return found
+
+
+def bases(disk: SimulatedDisk) -> list[int]:
+    return [int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".log")]
+
+
+def test_old_segments_become_one_and_only_the_last_of_each_key_stays(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    active = bases(disk)[-1]
+    compaction = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert compaction is not None
+    assert compaction.end_offset == log.first_dirty_offset == active
+    assert offsets(log) == [active - 1, *range(active, 30)]
+    assert log.size_bytes == sum(disk.size_of(f"{DIRECTORY}/{base:020d}.log") for base in bases(disk))
+    assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
+    fill(log, 2)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert bases(disk) == [0, active, active + 6], "the small ones have become one"
+
+
+def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) -> None:
+    config = replace(CONFIG, segment_bytes=400)
+    log = open_log(disk, config)
+    fill(log, 5, keys=1000)
+    before = bases(disk)
+    compaction = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert compaction is not None
+    assert compaction.swaps == 0
+    assert bases(disk) == before
+
+
+def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10, keys=2)
+    last = offsets(log)[-1]
+    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    assert compaction is not None
+    steps = 0
+    while not compaction.is_over:
+        compaction.step(1)
+        if compaction.needs_sync:
+            log.flush()
+        found = offsets(log)
+        assert found == sorted(found)
+        assert found[-1] == last
+        steps += 1
+    log.finish_compaction(compaction)
+    assert steps > 20
+
+
+def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    (chunk,) = log.read(0, max_bytes=10_000).records
+    before = bytes(chunk)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert bytes(chunk) == before
+
+
+@pytest.mark.parametrize("way", ["truncate", "retain", "restart", "switch", "close"])
+def test_whoever_cuts_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    assert compaction is not None
+    while not compaction.needs_sync:
+        compaction.step(1)
+    match way:
+        case "truncate":
+            log.truncate_to(20)
+        case "retain":
+            log.advance_log_start(12)
+            assert log.apply_retention(NOW_MS, log.log_end_offset)
+        case "restart":
+            log.truncate_fully_and_start_at(40)
+        case "switch":
+            log.update_config(replace(CONFIG, cleanup_policy=("delete",)))
+        case "close":
+            log.close()
+    assert compaction.is_over
+    assert not compaction.is_complete
+    assert compaction.step(1000) == 0
+    assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+
+
+def test_a_flush_that_was_under_way_at_the_end_of_a_compaction_does_no_harm(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    assert compaction is not None
+    while not compaction.needs_sync:
+        compaction.step(1)
+    ticket = log.begin_flush()
+    log.truncate_to(20)
+    ticket.sync()
+    log.finish_flush(ticket)
+    fill(log, 3)
+    assert log.is_flushed
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("offset", range(24))
+def test_a_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_clean: bool) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    log.truncate_to(offset)
+    end_offset = log.log_end_offset
+    assert offset - 3 < end_offset <= offset
+    assert log.first_dirty_offset <= end_offset
+    assert all(found < end_offset for found in offsets(log)) if log.size_bytes else True
+    if is_clean:
+        log.close()
+    again = open_log(disk, recovery_point=end_offset, clean=is_clean)
+    assert again.log_end_offset == end_offset
+    fill(again, 3)
+    assert offsets(again)[-1] == end_offset + 8
+
+
+def test_gaps_stay_legal_when_the_topic_is_not_compacted_any_more(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    kept = offsets(log)
+    plain = replace(CONFIG, cleanup_policy=("delete",), retention_ms=-1)
+    again = open_log(disk, plain, recovery_point=30)
+    assert offsets(again) == kept
+    assert again.recovery.damage is None
+
+
+def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    log.compact(NOW_MS, end_offset=14)
+    kept, end_offset = offsets(log), log.log_end_offset
+    fill(log, 1)
+    log.truncate_to(end_offset)
+    log.close()
+    disk.unlink(f"{DIRECTORY}/{checkpoints.GAP_BOUND}")
+    again = open_log(disk, clean=True)
+    again.compact(NOW_MS, end_offset=24)
+    fill(again, 1)
+    assert checkpoints.read_gap_bound(disk, DIRECTORY) == end_offset
+    assert offsets(open_log(disk, recovery_point=end_offset))[-6:] == [*kept[-3:], *range(end_offset, end_offset + 3)]
+
+
+def test_a_segment_that_is_lost_above_the_compacted_part_is_damage(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 4)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    fill(log, 10)
+    lost = bases(disk)[-2]
+    for suffix in (".log", ".index", ".timeindex"):
+        disk.unlink(f"{DIRECTORY}/{lost:020d}{suffix}")
+    again = open_log(disk, recovery_point=42)
+    with pytest.raises(CorruptRecords, match=f"offset {lost} is missing"):
+        again.read(lost, max_bytes=1)
+
+
+def test_compact_and_delete_removes_old_segments_of_a_compacted_log(disk: SimulatedDisk) -> None:
+    log = open_log(disk, replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=1000))
+    fill(log, 10)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    active = bases(disk)[-1]
+    assert log.apply_retention(NOW_MS + 10_000, log.log_end_offset)
+    assert log.log_start_offset == active
+    assert offsets(log) == list(range(active, 30))
+
+
+def test_without_room_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    disk.free_space = 100
+    with pytest.raises(StorageError, match="no room"):
+        log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert not log.is_offline
+    assert offsets(log) == list(range(30))
+
+
+def test_the_active_segment_rolls_in_time_for_the_maximum_compaction_lag() -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",), max_compaction_lag_ms=1000)
+    assert SegmentLimits(compacted).segment_ms == 1000
+    assert SegmentLimits(replace(compacted, cleanup_policy=("delete",))).segment_ms == compacted.segment_ms
+
+
+def test_logs_that_began_together_roll_apart_by_at_most_the_jitter() -> None:
+    config = TopicConfig(segment_ms=10_000, segment_jitter_ms=1000)
+    times = {SegmentLimits(config, name=f"/data/orders-{number}").segment_ms for number in range(50)}
+    assert len(times) > 30
+    assert all(9_000 < time <= 10_000 for time in times)
+    assert SegmentLimits(config, name="a").segment_ms == SegmentLimits(config, name="a").segment_ms
+    assert SegmentLimits(replace(config, segment_jitter_ms=2**62), name="b").segment_ms > 0
