@@ -61,13 +61,15 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class ConfluentMember:
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, *, protocol: str = "classic") -> None:
         settings: dict[str, str | int] = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 10_000,
+            "group.protocol": protocol,
         }
+        if protocol == "classic":
+            settings["session.timeout.ms"] = 10_000  # with KIP-848 it is the broker's
         self._consumer = confluent_kafka.Consumer(settings)
         self._consumer.subscribe([topic])
 
@@ -121,6 +123,15 @@ class Confluent:
 
     def join(self, bootstrap: str, topic: str, group: str) -> Member:
         return ConfluentMember(bootstrap, topic, group)
+
+
+class ConfluentConsumerProtocol(Confluent):
+    """With group.protocol=consumer (KIP-848)."""
+
+    name = "confluent-kafka-kip-848"
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return ConfluentMember(bootstrap, topic, group, protocol="consumer")
 
 
 class KafkaPythonMember:

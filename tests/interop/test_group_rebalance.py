@@ -2,7 +2,7 @@
 
 import pytest
 
-from interop.clients import CLIENTS, Client, Member, Message, absent, wait_until
+from interop.clients import CLIENTS, Client, ConfluentConsumerProtocol, Member, Message, absent, wait_until
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 
@@ -26,7 +26,7 @@ def _poll_until(members: list[Member], seen: list[Message], holds, what: str) ->
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("client", [*CLIENTS, ConfluentConsumerProtocol()], ids=lambda client: client.name)
 def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: Client) -> None:
     if why := absent(client):
         pytest.skip(why)

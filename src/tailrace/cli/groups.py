@@ -1,13 +1,16 @@
-"""`tailrace groups`: list, describe, delete."""
+"""`tailrace groups`: list, describe, history, reset-offsets, delete."""
 
+import time
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
+from tailrace.cli import group_history, reset_offsets
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
 from tailrace.client.blocking import Admin
+from tailrace.client.group_health import PartitionHealth, verdict
 from tailrace.client.group_queries import GroupDescription, GroupMember
-from tailrace.client.offsets import LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -23,9 +26,14 @@ _LAG_COLUMNS = (
     "CONSUMER-ID",
     "HOST",
     "CLIENT-ID",
+    "LAG-MS",
+    "LOST",
+    "VERDICT",
 )
-_MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
+"""Kafka's columns, and behind them ours."""
+_MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
 _STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
+_ENDS_TIMEOUT_MS = 5_000
 
 
 @app.command("list")
@@ -38,90 +46,190 @@ def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: O
         for listing in listings
     ]
     show(rows, ("GROUP", "TYPE", "STATE"), output)
+    if not rows:
+        _say_none()
+
+
+def _say_none() -> None:
+    say("there are no groups yet (`tailrace consume TOPIC --group NAME` makes one)")
 
 
 @app.command()
 def describe(
-    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False)] = None,
+    groups: Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False)] = None,
     members: Annotated[bool, typer.Option("--members", help="The members and what each reads.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The coordinator and the state.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Describe groups, all of them without names: offsets, the ends of the logs, and the lag between them."""
+    """Show offsets, ends of logs, lag and how the members get on.
+
+    Without names, of all groups. LAG counts records from the log's start on; LOST are those that were deleted unread.
+    LAG-MS is how long the first unread record has waited. VERDICT: idle, working, slow, stuck or gone.
+    """
+    if members and state:
+        raise typer.BadParameter("say either --members or --state", param_hint="--members")
     with admin_of(bootstrap_server) as admin:
         names = groups or [listing.group for listing in admin.list_groups()]
-        described = [_existing(group) for group in admin.describe_groups(names)]
+        described = [_existing(group) for group in admin.describe_groups(dict.fromkeys(names))]
+        if not described:
+            _say_none()
         if state:
             show([_state_row(group) for group in described], _STATE_COLUMNS, output)
         elif members:
-            rows = [_member_row(group, member) for group in described for member in group.members]
+            health, fault = _health_of(admin, described)
+            rows = [_member_row(group, member, health[group.group]) for group in described for member in group.members]
             show(rows, _MEMBER_COLUMNS, output)
+            _say_states(described)
+            if fault is not None:
+                raise fault
         else:
-            show([row for group in described for row in _lag_rows(admin, group)], _LAG_COLUMNS, output)
+            _show_lag(admin, described, output)
 
 
 def _existing(group: GroupDescription) -> GroupDescription:
     if group.state == "Dead":
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group.group!r} does not exist")
+        detail = f"there is no group {group.group!r} (`tailrace groups list` shows which there are)"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
     return group
 
 
-def _lag_rows(admin: Admin, group: GroupDescription) -> list[Row]:
-    progress = admin.group_lag(group.group)
+def _say_states(described: Iterable[GroupDescription]) -> None:
+    """Why there may be nobody beside a partition, in the words of Kafka's own tool."""
+    for group in described:
+        if group.state == "Empty":
+            say(f"Consumer group '{group.group}' has no active members.")
+        elif group.state.endswith("Rebalance"):
+            say(f"Warning: Consumer group '{group.group}' is rebalancing.")
+
+
+Health = Mapping[TopicPartition, PartitionHealth]
+
+
+def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -> None:
+    health, fault = _health_of(admin, described)
+    show([row for group in described for row in _lag_rows(group, health[group.group])], _LAG_COLUMNS, output)
+    _say_states(described)
+    if fault is not None:
+        raise fault
+
+
+def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[str, Health], KafkaError | None]:
+    """The partitions of each group. With a fault, of some only the committed offset is known."""
+    health: dict[str, Health] = {}
+    committed = {group.group: _committed(admin, group) for group in described}
+    counts: Mapping[str, int] = {}
+    if any(committed.values()):
+        counts = {topic.name: len(topic.partitions) for topic in admin.list_topics(include_internal=True)}
+    fault: KafkaError | None = None
+    for group in described:
+        offsets = committed[group.group]
+        known: Health = {}
+        alive = {p: offset for p, offset in offsets.items() if p.partition < counts.get(p.topic, 0)}
+        if alive and fault is None:
+            try:
+                known = admin.partition_health(alive, group.details, timeout_ms=_ENDS_TIMEOUT_MS)
+            except KafkaError as error:
+                fault = error
+        health[group.group] = {p: known.get(p, PartitionHealth(committed=offset)) for p, offset in offsets.items()}
+    return health, fault
+
+
+def _committed(admin: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
+    """The offset of each partition that the group has read or is to read: None if none is committed."""
+    offsets: dict[TopicPartition, int | None] = {
+        partition: committed.offset for partition, committed in admin.group_offsets(group.group).items()
+    }
+    for member in group.members:
+        for partition in member.assignment:
+            offsets.setdefault(partition, None)
+    return offsets
+
+
+def _lag_rows(group: GroupDescription, health: Health) -> list[Row]:
     owners = {partition: member for member in group.members for partition in member.assignment}
-    uncommitted = [partition for partition in owners if partition not in progress]
-    ends = admin.list_offsets(dict.fromkeys(uncommitted, LATEST)) if uncommitted else {}
-    rows = []
-    for partition in sorted({*progress, *owners}):
-        committed = progress[partition][0].offset if partition in progress else None
-        end = progress[partition][1] if partition in progress else ends[partition].offset
-        rows.append(_lag_row(group.group, partition, committed, end, owners.get(partition)))
-    return rows
+    rows = [_lag_row(group, partition, health, owners.get(partition)) for partition in sorted(health)]
+    idle = (member for member in group.members if not member.assignment)
+    return [
+        *rows,
+        *(
+            {"GROUP": group.group, **dict.fromkeys(_LAG_COLUMNS[1:6]), **_who(member), "LAG-MS": None, "LOST": None}
+            | {"VERDICT": _verdict(group, member, health)}
+            for member in idle
+        ),
+    ]
 
 
-def _lag_row(group: str, partition: TopicPartition, committed: int | None, end: int, owner: GroupMember | None) -> Row:
+def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health, owner: GroupMember | None) -> Row:
+    found = health[partition]
     return {
-        "GROUP": group,
+        "GROUP": group.group,
         "TOPIC": partition.topic,
         "PARTITION": partition.partition,
-        "CURRENT-OFFSET": committed,
-        "LOG-END-OFFSET": end,
-        "LAG": None if committed is None else max(end - committed, 0),
-        "CONSUMER-ID": owner.member_id if owner else None,
-        "HOST": owner.host if owner else None,
-        "CLIENT-ID": owner.client_id if owner else None,
+        "CURRENT-OFFSET": found.committed,
+        "LOG-END-OFFSET": found.end_offset,
+        "LAG": found.lag,
+        **_who(owner),
+        "LAG-MS": found.lag_ms(_now_ms(group)),
+        "LOST": found.lost,
+        "VERDICT": None if owner is None else _verdict(group, owner, health),
     }
 
 
-def _member_row(group: GroupDescription, member: GroupMember) -> Row:
+def _verdict(group: GroupDescription, member: GroupMember, health: Health) -> str | None:
+    known = {} if group.details is None else {found.member_id: found for found in group.details.members}
+    return verdict(known.get(member.member_id), [health[p] for p in member.assignment], _now_ms(group))
+
+
+def _now_ms(group: GroupDescription) -> int:
+    """The coordinator's clock where it is told, since commits are dated by it."""
+    return int(time.time() * 1000) if group.details is None else group.details.now_ms
+
+
+def _who(member: GroupMember | None) -> dict[str, Cell]:
+    return {
+        "CONSUMER-ID": member.member_id if member else None,
+        "HOST": member.host if member else None,
+        "CLIENT-ID": member.client_id if member else None,
+    }
+
+
+def _member_row(group: GroupDescription, member: GroupMember, health: Health) -> Row:
     return {
         "GROUP": group.group,
-        "CONSUMER-ID": member.member_id,
-        "HOST": member.host,
-        "CLIENT-ID": member.client_id,
+        **_who(member),
         "#PARTITIONS": len(member.assignment),
         "ASSIGNMENT": [str(partition) for partition in sorted(member.assignment)],
+        "VERDICT": _verdict(group, member, health),
     }
 
 
 def _state_row(group: GroupDescription) -> Row:
     return {
         "GROUP": group.group,
-        "COORDINATOR (ID)": group.coordinator_id,
+        "COORDINATOR (ID)": f"{group.coordinator} ({group.coordinator_id})",
         "ASSIGNMENT-STRATEGY": group.assignor,
         "STATE": group.state,
         "#MEMBERS": len(group.members),
     }
 
 
+app.command("history")(group_history.command)
+app.command("reset-offsets")(reset_offsets.command)
+
+
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete groups without members, with their offsets."""
+    deleted: list[Row] = []
     with admin_of(bootstrap_server) as admin:
         for group in groups:
             admin.delete_groups([group])
+            deleted.append({"GROUP": group})
             say(f"deleted group {group}")
+    if output is Format.JSON:
+        show(deleted, ("GROUP",), output)

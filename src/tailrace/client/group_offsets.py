@@ -47,7 +47,12 @@ _LAST_WITH_NAMES = 9
 
 
 async def fetch_group_offsets(
-    router: Router, group: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    router: Router,
+    group: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    require_stable: bool = False,
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The committed offsets, of these partitions or all; a partition without one is left out."""
     wanted = None if partitions is None else _by_topic(partitions)
@@ -63,7 +68,7 @@ async def fetch_group_offsets(
         )
         return _committed(group, response)
 
-    return await router.ask_coordinator(group, ask)
+    return await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]]:

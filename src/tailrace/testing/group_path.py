@@ -31,6 +31,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from tailrace.server.dispatch import Handler
+from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.handlers.coordinators import FindCoordinatorHandler
 from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.handlers.membership import (
@@ -39,6 +40,7 @@ from tailrace.server.handlers.membership import (
     LeaveGroupHandler,
     SyncGroupHandler,
 )
+from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
 from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.ports import Disk
@@ -189,5 +191,8 @@ class GroupPath(AdminPath):
             14: SyncGroupHandler(coordinators=coordinators),
             15: DescribeGroupsHandler(coordinators=coordinators),
             16: ListGroupsHandler(coordinators=coordinators),
+            47: OffsetDeleteHandler(coordinators=coordinators, controller=controller),
             42: DeleteGroupsHandler(coordinators=coordinators),
+            68: ConsumerGroupHeartbeatHandler(coordinators=coordinators),
+            69: ConsumerGroupDescribeHandler(coordinators=coordinators, controller=controller),
         }

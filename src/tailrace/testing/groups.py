@@ -35,6 +35,7 @@ from tailrace.protocol.messages.membership import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from tailrace.protocol.schema import replace
 
 NEWEST_JOIN = 9
 _FIRST_JOIN_WITH_GIVEN_ID = 4
@@ -265,7 +266,8 @@ class GroupScene:
                     self.answers[effect.request_id] = effect.response
                 case Persist():
                     self.writes.append(effect)
-                    self._write((GroupRecord(group_id=effect.group_id, value=effect.metadata),))
+                    metadata = replace(effect.metadata, current_state_timestamp=self.wall_ms)
+                    self._write((GroupRecord(group_id=effect.group_id, value=metadata),))
 
     def _write(self, records: tuple[GroupLogRecord, ...]) -> None:
         self.coordinator.stage(records)

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailrace.coordinators.groups.consumer.group import ConsumerGroupState
 from tailrace.coordinators.groups.group import GroupState
+from tailrace.coordinators.groups.history import GroupEvent
+from tailrace.coordinators.groups.progress import OffsetProgress
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
+from tailrace.model.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class CommitOffsets:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+    knows_epochs: bool = True
+    """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
     retention_time_ms: int = -1
     """How long the offsets shall stay; -1: as long as the broker's settings say."""
     offsets: tuple[OffsetToCommit, ...]
@@ -40,13 +46,35 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets:
+    """Forget a group's offsets in topics that no member reads (KIP-496); the answer is an error code per partition."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+MOST_RECORDS_OF_A_SWEEP = 5_000
+"""What one decision of a sweep writes at most: a few milliseconds. It is asked again until it writes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLostTopics:
-    """Delete the offsets of all topics but these; a topic that was created anew has another id and is lost too."""
+    """A sweep: delete the offsets in these topics that belong to another id than the given one; None: all of them.
 
-    topics: Mapping[str, TopicId]
+    A topic that was created anew has another id. Offsets without an id are taken for the present topic's.
+    """
+
+    topics: Mapping[str, TopicId | None]
 
 
-Command = CommitOffsets | DeleteGroup | ForgetLostTopics
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOffsets:
+    """A sweep: delete what these groups keep longer than they should, and the groups that are empty then (KIP-211)."""
+
+    group_ids: tuple[str, ...]
+
+
+Command = CommitOffsets | DeleteGroup | DeleteOffsets | ForgetLostTopics | ExpireOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +84,9 @@ class GroupOverview:
     group_id: str
     protocol_type: str
     """Empty for a group of consumers that assign themselves."""
-    state: GroupState
+    state: GroupState | ConsumerGroupState
+    is_consumer_group: bool = False
+    """Of KIP-848; else it is a classic one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +108,26 @@ class GroupDescription:
     protocol_type: str
     protocol_name: str
     members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLiveness:
+    """How long a member has been silent, and how long it may be."""
+
+    member_id: str
+    silent_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInsight:
+    """What the coordinator knows of a group beyond what Kafka tells, at one moment.
+
+    That is `now_ms` on the host's monotonic clock, which events are dated by, and `wall_ms` on the clock of commits.
+    """
+
+    now_ms: int
+    wall_ms: int
+    events: tuple[GroupEvent, ...]
+    liveness: tuple[MemberLiveness, ...]
+    progress: Mapping[TopicPartition, OffsetProgress]

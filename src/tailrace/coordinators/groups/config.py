@@ -21,10 +21,19 @@ class GroupConfig:
     """What one member may bring as protocol metadata, or be given as assignment. Ours."""
     group_max_groups: int = 10_000
     """Groups per node. Ours."""
+    group_consumer_session_timeout_ms: int = 45_000
+    """How long a member of a consumer group (KIP-848) may be silent; its coordinator decides, not the member."""
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    """How often such a member is told to send heartbeats."""
+    group_consumer_max_size: int = 1000
+    """Members per consumer group; Kafka sets no limit."""
     offset_metadata_max_bytes: int = 4096
     """The longest text beside a committed offset, in characters as Kafka counts it."""
     offsets_commit_timeout_ms: int = 5000
     """How long an answer waits for its records to be committed."""
+    offsets_retention_minutes: int = 10_080
+    """How long offsets stay that no member of the group needs (KIP-211)."""
+    offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
     """The most; a cluster with fewer brokers takes as many as it has."""
@@ -33,8 +42,8 @@ class GroupConfig:
     @classmethod
     def read(cls, integer: Callable[[str], int]) -> "GroupConfig":
         """The settings of a node; `integer` gives one by its Kafka name."""
-        names = (field.name for field in fields(cls) if field.name not in _NOT_SETTABLE)
-        return cls(**{name: integer(name.replace("_", ".")) for name in names})
+        return cls(**{field.name: integer(field.name.replace("_", ".")) for field in fields(cls)})
 
-
-_NOT_SETTABLE = frozenset(("group_max_metadata_bytes", "group_max_groups"))
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000

@@ -8,21 +8,41 @@ Two ways in:
 Decisions read what is appended, clients see what is committed.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import assert_never
 
 from tailrace.coordinators.groups import answers, offsets
 from tailrace.coordinators.groups.commands import (
+    MOST_RECORDS_OF_A_SWEEP,
     Command,
     CommitOffsets,
     DeleteGroup,
+    DeleteOffsets,
+    ExpireOffsets,
     ForgetLostTopics,
     GroupDescription,
+    GroupInsight,
     GroupOverview,
     MemberDescription,
+    MemberLiveness,
 )
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.coordinator import (
+    ConsumerGroupDescription,
+    ConsumerGroups,
+    described,
+    fault_of_commit,
+)
+from tailrace.coordinators.groups.consumer.heartbeat import (
+    JOINING,
+    ConsumerHeartbeat,
+    HeartbeatDecision,
+    retirement,
+)
+from tailrace.coordinators.groups.consumer.records import ConsumerRecord, ConsumerRecordKind
+from tailrace.coordinators.groups.consumer.sessions import MemberKey
 from tailrace.coordinators.groups.events import (
     Abandoned,
     Answer,
@@ -32,14 +52,19 @@ from tailrace.coordinators.groups.events import (
     HeartbeatAsked,
     JoinAsked,
     LeaveAsked,
+    MemberExpired,
     MembershipResponse,
     Persist,
+    Retire,
     SyncAsked,
     Tick,
 )
+from tailrace.coordinators.groups.expiry import expired, expiry_of
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
+from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.coordinators.groups.membership import Membership
+from tailrace.coordinators.groups.progress import ProgressBook
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue
 from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
@@ -47,6 +72,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.membership import HeartbeatResponse, LeaveGroupResponse, MemberResponse
+from tailrace.protocol.schema import replace
 
 GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
@@ -62,43 +88,63 @@ class GroupCoordinator:
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, Membership] = {}
+        self._histories: dict[str, GroupHistory] = {}
+        self._consumers = ConsumerGroups(config, self._histories)
+        self._progress = ProgressBook()
         self._schedule = Schedule()
         self._write_ids = count(1)
 
     def apply(self, record: GroupLogRecord) -> None:
         """Take one record of the log that is being replayed."""
         self.committed.apply(record)
+        self._progress.apply(record)
 
     def begin(self, now_ms: int) -> None:
         """The log is replayed: every session starts now."""
         for group_id, stored in self.committed.groups.items():
+            if stored.consumer is not None:
+                self._consumers.begin(group_id, stored.consumer, now_ms)
             if stored.metadata is not None:
                 self._open(group_id, now_ms)
+                reason = f"this broker took over the group in generation {stored.metadata.generation}"
+                self._histories[group_id].note(GroupEventKind.LOADED, now_ms, reason)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called at the latest."""
-        return self._schedule.next_deadline_ms
+        deadlines = (self._schedule.next_deadline_ms, self._consumers.next_deadline_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
         for group_id in self._schedule.take_due(now_ms):
             effects += self.step(group_id, Tick(), now_ms)
+        for (group_id, member_id), reason in self._consumers.take_due(now_ms):
+            effects.append(MemberExpired(group_id=group_id, member_id=member_id, reason=reason))
         return effects
 
     def step(self, group_id: str, event: Event, now_ms: int) -> Sequence[Effect]:
         """Something happened to the members of a group."""
         membership = self._memberships.get(group_id)
+        consumer = None
         if membership is None:
             if not isinstance(event, JoinAsked | SyncAsked | HeartbeatAsked | LeaveAsked):
                 return ()
             if not isinstance(event, JoinAsked) or (event.request.member_id and self._latest.get(group_id) is None):
                 return (Answer(request_id=event.request_id, response=_unknown_member(event)),)
+            consumer = self._latest.consumer(group_id)
+            if consumer is not None and consumer.members:
+                refused = answers.join_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.request.member_id)
+                return (Answer(request_id=event.request_id, response=refused),)
             membership = self._open(group_id, now_ms)
         effects = membership.step(event, now_ms)
+        if consumer is not None and not membership.is_idle:
+            effects = (Retire(records=retirement(group_id, consumer)), *effects)
+            consumer = None
         is_leaving_a_trace = any(isinstance(effect, Persist) for effect in effects)
-        if membership.is_idle and not is_leaving_a_trace and self._latest.get(group_id) is None:
+        is_nothing = consumer is not None or self._latest.get(group_id) is None
+        if membership.is_idle and not is_leaving_a_trace and is_nothing:
             self._close(group_id)
         else:
             self._schedule.set(group_id, membership.next_deadline_ms)
@@ -117,7 +163,11 @@ class GroupCoordinator:
         else:
             group = ClassicGroup.restored(group_id, stored.metadata, now_ms)
         membership = Membership(
-            group, config=self._config, new_member_id=self._new_member_id, write_ids=self._write_ids
+            group,
+            config=self._config,
+            history=self._histories.setdefault(group_id, GroupHistory()),
+            new_member_id=self._new_member_id,
+            write_ids=self._write_ids,
         )
         self._memberships[group_id] = membership
         self._schedule.set(group_id, membership.next_deadline_ms)
@@ -125,7 +175,43 @@ class GroupCoordinator:
 
     def _close(self, group_id: str) -> None:
         self._memberships.pop(group_id).group.transition_to(GroupState.DEAD)
+        if self._latest.get(group_id) is None:
+            self._histories.pop(group_id, None)
         self._schedule.set(group_id, None)
+
+    def heartbeat(self, command: ConsumerHeartbeat, topics_version: int, now_ms: int) -> HeartbeatDecision:
+        """What becomes of a consumer group's heartbeat; `now_ms` monotonic. Raises KafkaError with what Kafka answers.
+
+        An empty classic group makes room for it; one with members does not (no online migration, as Kafka's
+        group.consumer.migration.policy=disabled).
+        """
+        request = command.request
+        if not request.member_id:
+            request = replace(request, member_id=self._new_member_id(command.client_id))
+            command = dataclasses.replace(command, request=request)
+        group_id = request.group_id
+        membership = self._memberships.get(group_id)
+        if membership is not None and (request.member_epoch != JOINING or not membership.is_idle):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
+        decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, topics_version, now_ms)
+        if membership is not None:
+            decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
+        return decision
+
+    def heartbeat_failed(self, group_id: str, now_ms: int) -> None:
+        """The records of a heartbeat, or of a removal, are not in the log."""
+        self._consumers.write_failed(group_id, self._latest.consumer(group_id), now_ms)
+
+    def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
+        """The records that throw the member out; None if it is gone already."""
+        key = MemberKey(effect.group_id, effect.member_id)
+        return self._consumers.remove(key, self._latest.consumer(effect.group_id), effect.reason, now_ms)
+
+    def note_refused_commit(self, group_id: str, member_id: str, code: ErrorCode, now_ms: int) -> None:
+        """A commit was refused with this code; `now_ms` monotonic."""
+        history = self._histories.get(group_id)
+        if history is not None:
+            history.note_refusal("OffsetCommit", code, now_ms, member_id)
 
     def decide(self, command: Command, now_ms: int) -> GroupDecision:
         """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""
@@ -137,12 +223,21 @@ class GroupCoordinator:
                 return offsets.commit(command, now_ms, max_metadata=self._config.offset_metadata_max_bytes)
             case DeleteGroup():
                 return self._delete(command.group_id)
+            case DeleteOffsets():
+                return self._delete_offsets(command)
             case ForgetLostTopics():
-                return Decision(records=tuple(self._lost(command)), response=())
+                return _sweep(self._lost(command))
+            case ExpireOffsets():
+                return _sweep(self._expired(command, now_ms))
             case _:
                 assert_never(command)
 
     def _fault_of_commit(self, command: CommitOffsets) -> ErrorCode:
+        consumer = self._latest.consumer(command.group_id)
+        if consumer is not None:
+            return fault_of_commit(
+                consumer, command.member_id, command.generation_id, knows_epochs=command.knows_epochs
+            )
         membership = self._memberships.get(command.group_id)
         if membership is not None:
             return membership.fault_of_commit(
@@ -159,24 +254,51 @@ class GroupCoordinator:
         membership, stored = self._memberships.get(group_id), self._latest.get(group_id)
         if membership is None and stored is None:
             raise _no_such_group(group_id)
-        if membership is not None and membership.group.state is not GroupState.EMPTY:
+        has_members = stored is not None and stored.consumer is not None and bool(stored.consumer.members)
+        if has_members or (membership is not None and membership.group.state is not GroupState.EMPTY):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members; stop them first")
         return Decision(records=tuple(offsets.deletion(group_id, stored)), response=(ErrorCode.NONE,))
 
+    def _delete_offsets(self, command: DeleteOffsets) -> GroupDecision:
+        membership, stored = self._memberships.get(command.group_id), self._latest.get(command.group_id)
+        if membership is None and stored is None:
+            raise _no_such_group(command.group_id)
+        return offsets.delete(command, stored, None if membership is None else membership.group)
+
     def _lost(self, command: ForgetLostTopics) -> Iterator[GroupLogRecord]:
-        for group_id, stored in self._latest.items():
+        for group_id, stored in self._latest.groups_in(command.topics):
             yield from offsets.lost(group_id, stored, command.topics)
+
+    def _expired(self, command: ExpireOffsets, now_ms: int) -> Iterator[GroupLogRecord]:
+        retention_ms = self._config.offsets_retention_ms
+        for group_id in command.group_ids:
+            stored = self._latest.get(group_id)
+            if stored is None:
+                continue
+            membership = self._memberships.get(group_id)
+            group, is_idle = (None, True) if membership is None else (membership.group, membership.is_idle)
+            expiry = expiry_of(group, stored, is_idle=is_idle)
+            if expiry is not None:
+                yield from expired(group_id, stored, expiry, now_ms=now_ms, retention_ms=retention_ms)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
         """These are on their way into the log."""
+        records = tuple(records)
+        self._latest.stage(records)
         for record in records:
-            self._latest.stage((record,))
-            if isinstance(record, GroupRecord) and record.value is None and record.group_id in self._memberships:
+            if record.value is not None:
+                continue
+            is_joined = record.group_id in self._memberships
+            if isinstance(record, GroupRecord) and is_joined:
                 self._close(record.group_id)
+            elif isinstance(record, ConsumerRecord) and record.kind is ConsumerRecordKind.GROUP and not is_joined:
+                self._consumers.close(record.group_id)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are committed."""
         self._latest.commit(records)
+        for record in records:
+            self._progress.apply(record)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are not in the log."""
@@ -205,7 +327,11 @@ class GroupCoordinator:
         return [self._overview(group_id) for group_id in self.group_ids]
 
     def _overview(self, group_id: str) -> GroupOverview:
-        membership = self._memberships.get(group_id)
+        membership, stored = self._memberships.get(group_id), self.committed.get(group_id)
+        if stored is not None and stored.consumer is not None:
+            return GroupOverview(
+                group_id=group_id, protocol_type=_CONSUMER, state=stored.consumer.state, is_consumer_group=True
+            )
         if membership is None:
             return GroupOverview(group_id=group_id, protocol_type="", state=GroupState.EMPTY)
         group = membership.group
@@ -216,6 +342,8 @@ class GroupCoordinator:
         if not self.has_group(group_id):
             raise _no_such_group(group_id)
         overview = self._overview(group_id)
+        if not isinstance(overview.state, GroupState):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
         membership = self._memberships.get(group_id)
         is_stable = overview.state is GroupState.STABLE
         members = () if membership is None else membership.group.members.values()
@@ -227,6 +355,65 @@ class GroupCoordinator:
             protocol_name=protocol_name or "",
             members=tuple(_described(member, protocol_name, is_stable=is_stable) for member in members),
         )
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        """The consumer group in full. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
+        stored = self.committed.get(group_id)
+        if stored is None or stored.consumer is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
+        return described(group_id, stored.consumer)
+
+    def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is no member of a consumer group now.
+
+        Who does not say who it is may read any group's offsets.
+        """
+        stored = self.committed.get(group_id)
+        if stored is None or stored.consumer is None or (member_id is None and epoch < 0):
+            return
+        fault = fault_of_commit(stored.consumer, member_id or "", epoch, knows_epochs=True)
+        if fault:
+            raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
+
+    def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
+        """What `describe` does not tell; the two times are now. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        if not self.has_group(group_id):
+            raise _no_such_group(group_id)
+        history, membership = self._histories.get(group_id), self._memberships.get(group_id)
+        members = () if membership is None else membership.group.members.values()
+        return GroupInsight(
+            now_ms=now_ms,
+            wall_ms=wall_ms,
+            events=() if history is None else tuple(history.events),
+            liveness=(
+                *self._consumer_liveness(group_id, now_ms),
+                *(
+                    MemberLiveness(
+                        member_id=member.member_id,
+                        silent_ms=member.silent_ms(now_ms),
+                        session_timeout_ms=member.session_timeout_ms,
+                    )
+                    for member in members
+                ),
+            ),
+            progress=self._progress.of(group_id),
+        )
+
+    def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberLiveness]:
+        stored = self.committed.get(group_id)
+        for member_id in stored.consumer.members if stored is not None and stored.consumer is not None else ():
+            yield MemberLiveness(
+                member_id=member_id,
+                silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
+                session_timeout_ms=self._config.group_consumer_session_timeout_ms,
+            )
+
+
+_CONSUMER = "consumer"
+
+
+def _sweep(records: Iterator[GroupLogRecord]) -> GroupDecision:
+    return Decision(records=tuple(islice(records, MOST_RECORDS_OF_A_SWEEP)), response=())
 
 
 def _described(member: Member, protocol_name: str | None, *, is_stable: bool) -> MemberDescription:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NewType
 
+from tailrace.coordinators.groups.consumer.records import ConsumerRecord
 from tailrace.coordinators.groups.group import RequestId
 from tailrace.coordinators.groups.records import GroupMetadataValue
 from tailrace.model.errors import ErrorCode
@@ -109,7 +110,23 @@ class Persist:
     metadata: GroupMetadataValue
 
 
-Effect = Answer | Persist
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Write these tombstones: an empty consumer group of that name makes room for a classic one."""
+
+    records: tuple[ConsumerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberExpired:
+    """The time of a consumer group's member is over: have it removed."""
+
+    group_id: str
+    member_id: str
+    reason: str
+
+
+Effect = Answer | Persist | Retire | MemberExpired
 
 
 class Outbox:

@@ -73,8 +73,15 @@ class Member:
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether its session is over. A member that waits for us is alive, unless it waits in its very first join."""
-        waits = self.joining is not None or self.syncing is not None
-        return self.session_deadline_ms <= now_ms and (self.is_new or not waits)
+        return self.session_deadline_ms <= now_ms and (self.is_new or not self.is_waiting)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.joining is not None or self.syncing is not None
+
+    def silent_ms(self, now_ms: int) -> int:
+        """How long nothing was heard of it; 0 while it waits for us."""
+        return 0 if self.is_waiting else max(now_ms - (self.session_deadline_ms - self.session_timeout_ms), 0)
 
 
 class ClassicGroup:

@@ -6,6 +6,7 @@ from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups.events import JoinAsked, Outbox, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId
+from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words
 from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
@@ -24,12 +25,14 @@ class Joining:
         outbox: Outbox,
         *,
         config: GroupConfig,
+        history: GroupHistory,
         new_member_id: NewMemberId,
     ) -> None:
         self._group = group
         self._rebalance = rebalance
         self._outbox = outbox
         self._config = config
+        self._history = history
         self._new_member_id = new_member_id
         self._returning: dict[WriteId, tuple[str, RequestId, JoinGroupResponse]] = {}
         """Static members that came back to a stable group, with their answers, until their new ids are committed."""
@@ -39,6 +42,7 @@ class Joining:
         member_id = event.request.member_id
         fault = self._fault_of_join(event)
         if fault:
+            self._history.note_refusal("JoinGroup", fault, now_ms, member_id)
             self._outbox.answer(event.request_id, answers.join_refused(fault, member_id))
         elif not member_id:
             self._join_without_id(event, now_ms)
@@ -89,6 +93,9 @@ class Joining:
 
     def _admit(self, event: JoinAsked, member_id: str, now_ms: int) -> None:
         request = event.request
+        who = f"a static member {request.group_instance_id!r}" if request.group_instance_id else "a new member"
+        reason = f"{who} of client {event.client_id!r} at {event.client_host}{in_clients_words(request.reason)}"
+        self._history.note(GroupEventKind.JOIN, now_ms, reason, member_id)
         member = Member(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
@@ -116,8 +123,11 @@ class Joining:
         if is_repetition:
             self._outbox.answer(event.request_id, answers.joined(group, member))
         else:
+            cause = "joined again" if is_unchanged else "changed its subscription or protocols"
             self._renew(event, member)
-            self._rebalance.membership_changed(now_ms)
+            self._rebalance.membership_changed(
+                now_ms, f"{member.member_id} {cause}{in_clients_words(event.request.reason)}"
+            )
 
     def _renew(self, event: JoinAsked, member: Member) -> None:
         self._group.change_protocols(member, event.request.protocols)
@@ -128,6 +138,8 @@ class Joining:
     def _static_member_returns(self, event: JoinAsked, member: Member, member_id: str, now_ms: int) -> None:
         """It takes the place of the process that had its instance id, and of its assignment if nothing else changes."""
         group = self._group
+        fenced = f"another process came as {member.group_instance_id!r}, and is {member_id} now"
+        self._history.note(GroupEventKind.FENCED, now_ms, fenced, member.member_id)
         old_leader = group.leader or ""
         self._rebalance.release_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._rebalance.release_sync(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -144,7 +156,7 @@ class Joining:
             )
             self._returning[write_id] = (member_id, event.request_id, response)
         else:
-            self._rebalance.membership_changed(now_ms)
+            self._rebalance.membership_changed(now_ms, f"static member {member.group_instance_id!r} came back")
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
         """The static member that waits for this write, if one does, is back."""
@@ -160,7 +172,7 @@ class Joining:
         if member is not None:
             self._rebalance.release_join(member, code)
             self._group.keep_alive(member, now_ms)
-            self._rebalance.prepare(now_ms)
+            self._rebalance.prepare(now_ms, f"a returning static member could not be committed: {code.name}")
 
     def _returned_by(self, write_id: WriteId) -> tuple[Member, JoinGroupResponse] | tuple[None, None]:
         """Who waits for this write, unless a rebalance or a yet newer process has taken over its JoinGroup."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from tailrace.coordinators.groups import answers
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups.events import (
     Abandoned,
     Effect,
@@ -26,7 +26,8 @@ from tailrace.coordinators.groups.events import (
     SyncAsked,
     Tick,
 )
-from tailrace.coordinators.groups.group import ClassicGroup, GroupState
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
+from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words
 from tailrace.coordinators.groups.joining import Joining, NewMemberId
 from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
@@ -43,13 +44,22 @@ class Membership:
     """The machine of one group. Times in ms of the host's monotonic clock."""
 
     def __init__(
-        self, group: ClassicGroup, *, config: GroupConfig, new_member_id: NewMemberId, write_ids: Iterator[int]
+        self,
+        group: ClassicGroup,
+        *,
+        config: GroupConfig,
+        history: GroupHistory,
+        new_member_id: NewMemberId,
+        write_ids: Iterator[int],
     ) -> None:
         self.group = group
         self._config = config
+        self._history = history
         self._outbox = Outbox(group.group_id, write_ids)
-        self._rebalance = Rebalance(group, self._outbox, config)
-        self._joining = Joining(group, self._rebalance, self._outbox, config=config, new_member_id=new_member_id)
+        self._rebalance = Rebalance(group, self._outbox, config, history)
+        self._joining = Joining(
+            group, self._rebalance, self._outbox, config=config, history=history, new_member_id=new_member_id
+        )
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -115,6 +125,7 @@ class Membership:
         request, group = event.request, self.group
         fault = self._fault_of_sync(request)
         if fault:
+            self._note_if_fenced("SyncGroup", fault, now_ms, request.member_id)
             self._outbox.answer(event.request_id, answers.sync_refused(fault))
             return
         member = group.members[request.member_id]
@@ -149,6 +160,7 @@ class Membership:
         request, group = event.request, self.group
         fault = group.fault_of_member(request.member_id, request.group_instance_id)
         if fault:
+            self._note_if_fenced("Heartbeat", fault, now_ms, request.member_id)
             return fault
         if request.generation_id != group.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
@@ -157,50 +169,77 @@ class Membership:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def _note_if_fenced(self, request: str, fault: ErrorCode, now_ms: int, member_id: str) -> None:
+        # The other faults only tell a member that the group went on, and that is in the history already.
+        if fault is ErrorCode.FENCED_INSTANCE_ID:
+            self._history.note_refusal(request, fault, now_ms, member_id)
+
     def _leave(self, event: LeaveAsked, now_ms: int) -> None:
         size_before = len(self.group.members)
         results = tuple(
             MemberResponse(
                 member_id=identity.member_id,
                 group_instance_id=identity.group_instance_id,
-                error_code=self._remove(identity),
+                error_code=self._remove(identity, now_ms),
             )
             for identity in event.request.members
         )
         self._outbox.answer(event.request_id, LeaveGroupResponse(members=results))
-        self._members_went(size_before, now_ms)
+        left = [result.member_id or result.group_instance_id for result in results if not result.error_code]
+        self._members_went(size_before, now_ms, f"{', '.join(map(str, left[:_MOST_NAMED]))} left")
 
-    def _remove(self, identity: MemberIdentity) -> ErrorCode:
+    def _remove(self, identity: MemberIdentity, now_ms: int) -> ErrorCode:
         group, instance_id = self.group, identity.group_instance_id
         if not identity.member_id and instance_id in group.static_members:
             # An administrator removes a static member and knows only the name it was given.
-            self._rebalance.remove(group.static_members[instance_id])
+            member_id = group.static_members[instance_id]
+            reason = f"static member {instance_id!r} was removed by an administrator{in_clients_words(identity.reason)}"
+            self._history.note(GroupEventKind.LEAVE, now_ms, reason, member_id)
+            self._rebalance.remove(member_id)
             return ErrorCode.NONE
         if group.pending_members.pop(identity.member_id, None) is not None:
             return ErrorCode.NONE
         fault = group.fault_of_member(identity.member_id, instance_id)
         if not fault:
+            reason = f"it left{in_clients_words(identity.reason)}"
+            self._history.note(GroupEventKind.LEAVE, now_ms, reason, identity.member_id)
             self._rebalance.remove(identity.member_id)
         return fault
 
-    def _members_went(self, size_before: int, now_ms: int) -> None:
+    def _members_went(self, size_before: int, now_ms: int, cause: str) -> None:
         """Members or pending ids may be gone: a rebalance begins if members are, and one under way may be complete."""
         if len(self.group.members) != size_before or self.group.state is GroupState.PREPARING_REBALANCE:
-            self._rebalance.membership_changed(now_ms)
+            self._rebalance.membership_changed(now_ms, cause)
 
     def _tick(self, now_ms: int) -> None:
         group = self.group
         if group.session_alarm_ms is not None and group.session_alarm_ms <= now_ms:
             size_before = len(group.members)
-            for member in [member for member in group.members.values() if member.is_expired(now_ms)]:
+            expired = [member for member in group.members.values() if member.is_expired(now_ms)]
+            for member in expired:
+                self._history.note(GroupEventKind.EXPIRED, now_ms, _why_expired(member), member.member_id)
                 self._rebalance.remove(member.member_id)
             for member_id in [name for name, lapses_ms in group.pending_members.items() if lapses_ms <= now_ms]:
+                reason = "it was given this id and did not join with it within its session.timeout.ms"
+                self._history.note(GroupEventKind.EXPIRED, now_ms, reason, member_id)
                 del group.pending_members[member_id]
             group.reset_alarm(now_ms)
-            self._members_went(size_before, now_ms)
+            named = ", ".join(member.member_id for member in expired[:_MOST_NAMED])
+            self._members_went(size_before, now_ms, f"{named} expired")
         self._rebalance.tick(now_ms)
 
     def _abandon(self, code: ErrorCode) -> None:
         for member in self.group.members.values():
             self._rebalance.release_join(member, code)
             self._rebalance.release_sync(member, code)
+
+
+_MOST_NAMED = 5
+
+
+def _why_expired(member: Member) -> str:
+    if member.is_new:
+        return (
+            f"its first JoinGroup waited for {NEW_MEMBER_JOIN_TIMEOUT_MS} ms, and such a member cannot send heartbeats"
+        )
+    return f"no heartbeat within session.timeout.ms={member.session_timeout_ms}"

@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 
-from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
+from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
+from tailrace.coordinators.groups.consumer.heartbeat import retirement
+from tailrace.coordinators.groups.group import ClassicGroup
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
 from tailrace.coordinators.groups.store import StoredGroup
-from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
+from tailrace.coordinators.groups.subscriptions import subscribed_topics
+from tailrace.coordinators.groups.topic_index import belongs_to
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
 from tailrace.model.machines import Decision
+
+_CONSUMER = "consumer"
 
 CommitDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
@@ -42,16 +48,43 @@ def _value(offset: OffsetToCommit, retention_time_ms: int, now_ms: int) -> Offse
     )
 
 
+def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGroup | None) -> CommitDecision:
+    """A tombstone for each offset that no member needs, and an error code for each that was asked for.
+
+    Raises KafkaError(NON_EMPTY_GROUP) for members of whom nobody knows what they read.
+    """
+    read: frozenset[str] | None = frozenset()
+    if group is not None and group.members:
+        if group.protocol_type != _CONSUMER:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {command.group_id} has members; stop them first")
+        read = None if group.protocol_name is None else subscribed_topics(group)
+    if stored is not None and stored.consumer is not None:
+        read = stored.consumer.topics
+    codes = tuple(
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or partition.topic in read else ErrorCode.NONE
+        for partition in command.partitions
+    )
+    known = stored.offsets if stored is not None else {}
+    records = tuple(
+        OffsetRecord(group_id=command.group_id, topic=partition.topic, partition=partition.partition, value=None)
+        for partition, code in dict(zip(command.partitions, codes, strict=True)).items()
+        if code is ErrorCode.NONE and partition in known
+    )
+    return Decision(records=records, response=codes)
+
+
 def deletion(group_id: str, group: StoredGroup | None) -> Iterator[GroupLogRecord]:
     """Tombstones for all that the log has of this group."""
     for topic, partition in group.offsets if group is not None else ():
         yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)
-    yield GroupRecord(group_id=group_id, value=None)
+    if group is not None and group.consumer is not None:
+        yield from retirement(group_id, group.consumer)
+    else:
+        yield GroupRecord(group_id=group_id, value=None)
 
 
-def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId]) -> Iterator[GroupLogRecord]:
-    """Tombstones for the group's offsets in topics that are not these."""
+def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
+    """Tombstones for the group's offsets in these topics that belong to another id than the given one."""
     for (topic, partition), value in group.offsets.items():
-        topic_id = topics.get(topic)
-        if topic_id is None or value.topic_id not in (topic_id, ZERO_TOPIC_ID):
+        if topic in topics and not belongs_to(value.topic_id, topics[topic]):
             yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)

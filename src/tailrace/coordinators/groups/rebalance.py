@@ -18,16 +18,18 @@ from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.events import Outbox, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
+from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.model.errors import ErrorCode
 
 
 class Rebalance:
     """The rebalances of one group. Deadlines in ms of the host's monotonic clock."""
 
-    def __init__(self, group: ClassicGroup, outbox: Outbox, config: GroupConfig) -> None:
+    def __init__(self, group: ClassicGroup, outbox: Outbox, config: GroupConfig, history: GroupHistory) -> None:
         self._group = group
         self._outbox = outbox
         self._config = config
+        self._history = history
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self._delay_left_ms: int | None = None
@@ -44,7 +46,7 @@ class Rebalance:
         """A new member, which waits in its JoinGroup."""
         self._somebody_came = True
         self._group.add(member, protocol_type)
-        self.membership_changed(now_ms)
+        self.membership_changed(now_ms, f"{member.member_id} joined")
 
     def remove(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """It is out, and what it waits for is answered with `code`. Call `membership_changed` after the last one."""
@@ -66,15 +68,16 @@ class Rebalance:
             self._outbox.answer(member.syncing, answers.sync_refused(code))
             member.syncing = None
 
-    def membership_changed(self, now_ms: int) -> None:
-        """Somebody joined, left, or supports other protocols now."""
+    def membership_changed(self, now_ms: int, cause: str) -> None:
+        """Somebody joined, left, or supports other protocols now; `cause` says which, for people."""
         if self._group.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_are_here(now_ms)
         elif self._group.members or self._group.state is not GroupState.EMPTY:
-            self.prepare(now_ms)
+            self.prepare(now_ms, cause)
 
-    def prepare(self, now_ms: int) -> None:
+    def prepare(self, now_ms: int, cause: str) -> None:
         """All must join again."""
+        self._history.note(GroupEventKind.REBALANCE, now_ms, cause)
         self._call_off_assignment(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self.sync_deadline_ms = None
         self._unsynced.clear()
@@ -111,17 +114,30 @@ class Rebalance:
         absent = [member for member in group.members.values() if member.joining is None]
         for member in absent:
             if member.group_instance_id is None:
-                self.remove(member.member_id)
+                self._expire(member, now_ms, "it did not join again within", group.rebalance_timeout_ms)
         group.elect_leader()
         if group.members and not group.is_leader_joined:
             # Only static members are left and none is here: they return, or their sessions end.
             self.join_deadline_ms = now_ms + group.rebalance_timeout_ms
             return
         group.next_generation()
+        self._note_generation(now_ms)
         if group.state is GroupState.EMPTY:
             self._outbox.persist(group.metadata({}))
         else:
             self._announce_generation(now_ms)
+
+    def _expire(self, member: Member, now_ms: int, fault: str, timeout_ms: int) -> None:
+        reason = f"{fault} rebalance.timeout.ms={timeout_ms} (a consumer's max.poll.interval.ms)"
+        self._history.note(GroupEventKind.EXPIRED, now_ms, reason, member.member_id)
+        self.remove(member.member_id)
+
+    def _note_generation(self, now_ms: int) -> None:
+        group = self._group
+        reason = f"generation {group.generation_id}: members: {len(group.members)}"
+        if group.members:
+            reason += f", protocol: {group.protocol_name}, leader: {group.leader}"
+        self._history.note(GroupEventKind.GENERATION, now_ms, reason)
 
     def _announce_generation(self, now_ms: int) -> None:
         for member in self._group.members.values():
@@ -151,6 +167,7 @@ class Rebalance:
             return
         group = self._group
         group.transition_to(GroupState.STABLE)
+        self._history.note(GroupEventKind.ASSIGNED, now_ms, f"generation {group.generation_id}")
         for member in group.members.values():
             member.assignment = self._assignments.get(member.member_id, b"")
             if member.syncing is not None:
@@ -163,7 +180,7 @@ class Rebalance:
         """Nobody gets an assignment that is not committed: all join again."""
         if write_id == self._write_id:
             self._call_off_assignment(code, now_ms)
-            self.prepare(now_ms)
+            self.prepare(now_ms, f"the assignment could not be committed: {code.name}")
 
     def _call_off_assignment(self, code: ErrorCode, now_ms: int) -> None:
         self._write_id, self._assignments = None, {}
@@ -177,6 +194,8 @@ class Rebalance:
         if self.join_deadline_ms is not None and self.join_deadline_ms <= now_ms:
             self._join_time_is_up(now_ms)
         if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:
+            timeout_ms = self._group.rebalance_timeout_ms
             for member_id in tuple(self._unsynced):
-                self.remove(member_id)
-            self.prepare(now_ms)
+                member = self._group.members[member_id]
+                self._expire(member, now_ms, "it did not ask for its assignment within", timeout_ms)
+            self.prepare(now_ms, "members did not ask for their assignments")

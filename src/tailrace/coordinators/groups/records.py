@@ -1,19 +1,27 @@
 """What `__consumer_offsets` holds, in Kafka's formats: committed offsets, and each group's generation.
 
-A key starts with an int16 that says what it is: 0 and 1 an offset (0 is the oldest form, only read), 2 a group. A value
-starts with an int16, its version. An empty value is a tombstone. Kinds that belong to newer group protocols (3 and up)
-are passed over.
+A key starts with an int16 that says what it is: 0 and 1 an offset (0 is the oldest form, only read), 2 a group, 3 and 5
+to 8 a part of a consumer group (`consumer.records`). A value starts with an int16, its version. An empty value is a
+tombstone. Other kinds are passed over.
 """
 
 import struct as binary
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tailrace.coordinators.groups.consumer.records import (
+    ConsumerRecord,
+    ConsumerRecordKind,
+    decode_consumer_record,
+    encode_key,
+)
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.protocol.schema import ZERO_UUID, Buffer, Int32, Int64, Uuid, decode, encode_bytes, field, message, struct
 
 _KIND = binary.Struct(">h")
 _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
+
+_CONSUMER_KINDS = frozenset(ConsumerRecordKind)
 
 _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
@@ -89,7 +97,7 @@ class GroupRecord:
     value: GroupMetadataValue | None
 
 
-GroupLogRecord = OffsetRecord | GroupRecord
+GroupLogRecord = OffsetRecord | GroupRecord | ConsumerRecord
 
 
 T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
@@ -97,6 +105,9 @@ T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
 
 def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
     """The record as key and value of a log record."""
+    if isinstance(record, ConsumerRecord):
+        key = _KIND.pack(record.kind) + encode_key(record)
+        return key, None if record.value is None else _KIND.pack(0) + encode_bytes(record.value, 0)
     if isinstance(record, GroupRecord):
         key = _KIND.pack(_GROUP) + encode_bytes(GroupMetadataKey(group=record.group_id), _GROUP)
         return key, None if record.value is None else _versioned(record.value, _GROUP_VERSION)
@@ -120,6 +131,8 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> GroupLogRecord | 
         if kind == _GROUP:
             group = decode(GroupMetadataKey, kind, key, _KIND.size).group
             return GroupRecord(group_id=group, value=_decode_value(GroupMetadataValue, value))
+        if kind in _CONSUMER_KINDS:
+            return decode_consumer_record(ConsumerRecordKind(kind), key, _KIND.size, value, _KIND.size)
     except KafkaError as fault:
         raise CorruptRecords(f"a record of the group offsets topic cannot be read: {fault.detail}") from None
     return None

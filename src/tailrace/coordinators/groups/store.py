@@ -3,33 +3,49 @@
 Invariants:
 1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
 2. A group is in the store iff it has metadata or at least one offset.
-3. What was staged leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
+3. `GroupStore.topics` is what a look at all offsets would find.
+4. What was staged leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
    failed, so nothing of it ever was).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tailrace.coordinators.groups.records import GroupLogRecord, GroupMetadataValue, GroupRecord, OffsetCommitValue
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
+from tailrace.coordinators.groups.consumer.records import ConsumerRecord
+from tailrace.coordinators.groups.records import (
+    GroupLogRecord,
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetCommitValue,
+    OffsetRecord,
+)
+from tailrace.coordinators.groups.topic_index import TopicIndex
+from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 
 
 class StoredGroup:
     """One group as its records tell it."""
 
-    __slots__ = ("metadata", "offsets")
+    __slots__ = ("consumer", "metadata", "offsets")
 
     def __init__(self) -> None:
         self.metadata: GroupMetadataValue | None = None
+        """Its last generation, if it is a classic group."""
+        self.consumer: ConsumerGroup | None = None
+        """What it is if it is a consumer group (KIP-848)."""
         self.offsets: dict[TopicPartition, OffsetCommitValue] = {}
 
     @property
     def is_empty(self) -> bool:
-        return self.metadata is None and not self.offsets
+        return self.metadata is None and self.consumer is None and not self.offsets
 
     def apply(self, record: GroupLogRecord) -> None:
         if isinstance(record, GroupRecord):
             self.metadata = record.value
+        elif isinstance(record, ConsumerRecord):
+            self.consumer = with_record(self.consumer, record)
         elif record.value is None:
             self.offsets.pop(TopicPartition(record.topic, record.partition), None)
         else:
@@ -38,11 +54,14 @@ class StoredGroup:
     def copy(self) -> "StoredGroup":
         twin = StoredGroup()
         twin.metadata = self.metadata
+        twin.consumer = None if self.consumer is None else self.consumer.copy()
         twin.offsets = dict(self.offsets)
         return twin
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoredGroup) and (self.metadata, self.offsets) == (other.metadata, other.offsets)
+        return isinstance(other, StoredGroup) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -52,12 +71,16 @@ class GroupStore:
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
+        self.topics = TopicIndex()
 
     def apply(self, record: GroupLogRecord) -> None:
         """Take one committed record. The only place where the store changes."""
         group = self.groups.get(record.group_id)
         if group is None:
             group = self.groups[record.group_id] = StoredGroup()
+        if isinstance(record, OffsetRecord):
+            before = group.offsets.get(TopicPartition(record.topic, record.partition))
+            self.topics.replace(record.group_id, record.topic, before, record.value)
         group.apply(record)
         if group.is_empty:
             del self.groups[record.group_id]
@@ -104,9 +127,22 @@ class LatestGroups:
             group.apply(record)
         return None if group.is_empty else group
 
-    def items(self) -> Iterator[tuple[str, StoredGroup]]:
-        """Every group, as `get` gives it."""
-        for group_id in {*self._committed.groups, *self._staged}:
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        """The consumer group as it will be, or None if there will be none; must not be changed."""
+        stored = self._committed.get(group_id)
+        group = None if stored is None else stored.consumer
+        records = [record for record in self._staged.get(group_id, ()) if isinstance(record, ConsumerRecord)]
+        if records and group is not None:
+            group = group.copy()
+        for record in records:
+            group = with_record(group, record)
+        return group
+
+    def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
+        """The groups, as `get` gives them, that have an offset in one of these topics under another id."""
+        candidates = self._committed.topics.groups_beside(topics)
+        # What is on its way is not in the index, and little.
+        for group_id in dict.fromkeys((*candidates, *self._staged)):
             group = self.get(group_id)
             if group is not None:
                 yield group_id, group

@@ -1,5 +1,6 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them."""
 
+from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.schema import Int16, Int32, field, message, struct
 
 
@@ -36,6 +37,7 @@ class DescribeGroupsRequest:
 
     groups: tuple[str, ...]
     include_authorized_operations: bool = field(versions="3+", default=False)
+    include_details: bool = field(versions="5+", tag=10000, default=False)
 
 
 @struct
@@ -62,6 +64,7 @@ class DescribedGroup:
     protocol_data: str
     members: tuple[DescribedGroupMember, ...]
     authorized_operations: Int32 = field(versions="3+", default=-2147483648)
+    details: tuple[GroupDetails, ...] = field(versions="5+", tag=10000, default=())
 
 
 @message(api_key=15, versions="0-6", flexible="5+")

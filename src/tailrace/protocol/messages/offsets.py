@@ -152,3 +152,51 @@ class OffsetFetchResponse:
     topics: tuple[OffsetFetchResponseTopic, ...] = field(versions="1-7", default=())
     error_code: Int16 = field(versions="2-7", default=0)
     groups: tuple[OffsetFetchResponseGroup, ...] = field(versions="8+", default=())
+
+
+@struct
+class OffsetDeleteRequestPartition:
+    """A partition whose committed offset is to go."""
+
+    partition_index: Int32
+
+
+@struct
+class OffsetDeleteRequestTopic:
+    """A topic with its partitions."""
+
+    name: str
+    partitions: tuple[OffsetDeleteRequestPartition, ...]
+
+
+@message(api_key=47, versions="0")
+class OffsetDeleteRequest:
+    """Deletes committed offsets of a group, of topics that no member subscribes to (KIP-496)."""
+
+    group_id: str
+    topics: tuple[OffsetDeleteRequestTopic, ...]
+
+
+@struct
+class OffsetDeleteResponsePartition:
+    """Whether one offset is gone."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+@struct
+class OffsetDeleteResponseTopic:
+    """A topic with its partitions."""
+
+    name: str
+    partitions: tuple[OffsetDeleteResponsePartition, ...]
+
+
+@message(api_key=47, versions="0")
+class OffsetDeleteResponse:
+    """Partition by partition, whether its offset is gone."""
+
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: tuple[OffsetDeleteResponseTopic, ...]

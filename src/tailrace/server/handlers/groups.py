@@ -1,6 +1,7 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them.
 
 DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
+With the extension of `protocol.messages.group_details` it tells what happened and how members get on.
 ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
 DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
 """
@@ -8,9 +9,10 @@ DeleteGroups: 68 for a group with members, 69 for a missing one; the answer wait
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription
+from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupOverview
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -24,14 +26,15 @@ from tailrace.protocol.messages.groups import (
     ListGroupsResponse,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.handlers.group_details import details_of
 from tailrace.server.hosts.coordinator import GroupCoordinators
 
-_NOT_ASKED: Final = -(2**31)
-_ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8))
+NOT_ASKED: Final = -(2**31)
+ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8))
 """READ, DELETE, DESCRIBE, as bits (KIP-430). Without an authorizer everybody may do everything."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
-_CLASSIC = "classic"
+_CLASSIC, _CONSUMER = "classic", "consumer"
 
 
 class DescribeGroupsHandler:
@@ -41,17 +44,21 @@ class DescribeGroupsHandler:
         self._coordinators = coordinators
 
     def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-        operations = _ALL_GROUP_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         return DescribeGroupsResponse(
-            groups=tuple(self._describe(group_id, context.api_version, operations) for group_id in request.groups)
+            groups=tuple(
+                self._describe(group_id, context.api_version, operations, with_details=request.include_details)
+                for group_id in dict.fromkeys(request.groups)  # once: a name is short, its description may be long
+            )
         )
 
-    def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
+    def _describe(self, group_id: str, version: int, operations: int, *, with_details: bool) -> DescribedGroup:
         try:
-            description = self._coordinators.host_of(group_id).machine.describe(group_id)
+            host = self._coordinators.host_of(group_id)
+            description = host.machine.describe(group_id)
         except KafkaError as refusal:
             return _undescribed(group_id, refusal, version)
-        return _described(description, operations)
+        return _described(description, operations, (details_of(host.insight(group_id)),) if with_details else ())
 
 
 def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedGroup:
@@ -68,7 +75,7 @@ def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedG
     )
 
 
-def _described(description: GroupDescription, operations: int) -> DescribedGroup:
+def _described(description: GroupDescription, operations: int, details: tuple[GroupDetails, ...]) -> DescribedGroup:
     return DescribedGroup(
         group_id=description.group_id,
         group_state=description.state,
@@ -86,6 +93,7 @@ def _described(description: GroupDescription, operations: int) -> DescribedGroup
             for member in description.members
         ),
         authorized_operations=operations,
+        details=details,
     )
 
 
@@ -105,12 +113,16 @@ class ListGroupsHandler:
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
                     group_state=group.state,
-                    group_type=_CLASSIC,
+                    group_type=_type_of(group),
                 )
                 for group in sorted(overviews, key=lambda group: group.group_id)
-                if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
+                if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
             )
         )
+
+
+def _type_of(group: GroupOverview) -> str:
+    return _CONSUMER if group.is_consumer_group else _CLASSIC
 
 
 Take = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]

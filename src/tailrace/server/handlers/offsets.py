@@ -1,12 +1,14 @@
 """OffsetCommit (8) and OffsetFetch (9): a group's progress.
 
 OffsetCommit: v2-4 may say how long the offsets shall stay; v6 leader epochs; v7 static members; v9 error 69 for a group
-that does not exist, 22 before; v10 topics by id. A topic or partition that does not exist has its error (3, by id 100).
+that does not exist, 22 before, and members of consumer groups; v10 topics by id. A topic or partition that does not
+exist has its error (3, by id 100).
 OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable, which asks
 for nothing as long as there are no transactions; v8 many groups; v10 topics by id. "No offset" is -1 and no error.
+Whatever is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
 from tailrace.coordinators.groups.records import OffsetCommitValue
@@ -37,6 +39,7 @@ from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.ports import Controller
 
 _FIRST_COMMIT_WITH_MISSING_GROUP = 9
+_FIRST_COMMIT_WITH_EPOCHS = 9
 _FIRST_WITH_IDS = 10
 _FIRST_FETCH_OF_MANY_GROUPS = 8
 
@@ -53,7 +56,7 @@ class OffsetCommitHandler:
     def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
         host = self._coordinators.host_of(request.group_id)
         self._coordinators.check_room_for(request.group_id)
-        commit = _Commit(request, self._controller.image, by_id=context.api_version >= _FIRST_WITH_IDS)
+        commit = _Commit(request, self._controller.image, context.api_version)
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
@@ -74,10 +77,11 @@ def _as_version_says(error: KafkaError, version: int) -> KafkaError:
 class _Commit:
     """One request: the offsets that can be committed, and where the codes of the others stand."""
 
-    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, *, by_id: bool) -> None:
+    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, version: int) -> None:
         self._request = request
         self._image = image
-        self._by_id = by_id
+        self._by_id = version >= _FIRST_WITH_IDS
+        self._knows_epochs = version >= _FIRST_COMMIT_WITH_EPOCHS
         self._offsets: list[OffsetToCommit] = []
         self._codes = [[self._take(topic, partition) for partition in topic.partitions] for topic in request.topics]
         """Per topic and partition: an error, or None for one that is in `_offsets`, in order."""
@@ -106,6 +110,7 @@ class _Commit:
             generation_id=self._request.generation_id_or_member_epoch,
             member_id=self._request.member_id,
             group_instance_id=self._request.group_instance_id,
+            knows_epochs=self._knows_epochs,
             retention_time_ms=self._request.retention_time_ms,
             offsets=tuple(self._offsets),
         )
@@ -141,7 +146,8 @@ class OffsetFetchHandler:
     def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
             by_id = context.api_version >= _FIRST_WITH_IDS
-            return OffsetFetchResponse(groups=tuple(self._group_or_error(group, by_id) for group in request.groups))
+            groups = dict.fromkeys(request.groups)
+            return OffsetFetchResponse(groups=tuple(self._group_or_error(group, by_id) for group in groups))
         topics = None
         if request.topics is not None:
             topics = tuple(
@@ -158,11 +164,13 @@ class OffsetFetchHandler:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refusal.code)
 
     def _group(self, asked: OffsetFetchRequestGroup, *, by_id: bool) -> OffsetFetchResponseGroup:
-        offsets = self._coordinators.host_of(asked.group_id).machine.committed_offsets(asked.group_id)
+        machine = self._coordinators.host_of(asked.group_id).machine
+        machine.check_reader(asked.group_id, asked.member_id, asked.member_epoch)
+        offsets = machine.committed_offsets(asked.group_id)
         if asked.topics is None:
             topics = _all_topics(offsets, self._controller.image)
         else:
-            topics = tuple(self._topic(topic, offsets, by_id=by_id) for topic in asked.topics)
+            topics = tuple(self._topic(topic, offsets, by_id=by_id) for topic in _once(asked.topics))
         return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
     def _topic(
@@ -179,6 +187,15 @@ class OffsetFetchHandler:
                 _partition(index, offsets.get(TopicPartition(name, index)), code) for index in asked.partition_indexes
             ),
         )
+
+
+def _once(topics: Sequence[OffsetFetchRequestTopics]) -> Iterator[OffsetFetchRequestTopics]:
+    """The topics with their partitions, whatever is named more than once only once."""
+    wanted: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    for (name, topic_id), indexes in wanted.items():
+        yield OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=tuple(indexes))
 
 
 def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool) -> TopicImage | None:

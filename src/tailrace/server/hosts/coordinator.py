@@ -16,18 +16,22 @@ from functools import partial
 from typing import TypeVar
 
 from tailrace.coordinators.addressing import partition_of_group
-from tailrace.coordinators.groups.commands import Command, CommitOffsets, ForgetLostTopics
+from tailrace.coordinators.groups.commands import Command, CommitOffsets, ExpireOffsets, ForgetLostTopics, GroupInsight
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignors import TopicInfo
+from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
     Asked,
     Effect,
+    MemberExpired,
     MembershipResponse,
     MetadataCommitted,
     MetadataFailed,
     OffsetsCommitted,
     Persist,
+    Retire,
 )
 from tailrace.coordinators.groups.group import RequestId
 from tailrace.coordinators.groups.joining import NewMemberId
@@ -36,10 +40,12 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
 from tailrace.server.hosts.coordinator_log import CoordinatorLog
+from tailrace.server.hosts.sweep import Sweep
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.waiters import Deadlines
 
@@ -47,6 +53,7 @@ T = TypeVar("T")
 
 EventOf = Callable[[RequestId], Asked]
 Respond = Callable[[MembershipResponse], None]
+OnBeat = Callable[[ConsumerGroupHeartbeatResponse | KafkaError], None]
 OnDone = Callable[[tuple[ErrorCode, ...] | KafkaError], None]
 
 _logger = logging.getLogger("tailrace.server")
@@ -84,6 +91,7 @@ class GroupCoordinatorHost:
         self.leader_epoch = partition.leader_epoch
         self.machine = GroupCoordinator(config=config, new_member_id=new_member_id)
         self.state = HostState.LOADING
+        self._config = config
         self._clock = clock
         self._log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
             partition,
@@ -98,6 +106,7 @@ class GroupCoordinatorHost:
         self._requests = 0
         self._timer: Timer | None = None
         self._timer_at_ms = 0
+        self._expiry_timer: Timer | None = None
 
     def start(self, on_active: Callable[[], None]) -> None:
         """Read the log; `on_active` is called when requests are served, or never."""
@@ -112,12 +121,24 @@ class GroupCoordinatorHost:
         self.machine.begin(self._clock.monotonic_ms())
         self.state = HostState.ACTIVE
         self._set_timer()
-        _logger.info(
-            "event=coordinator-loaded partition=%s groups=%d",
-            self.partition.topic_partition,
-            len(self.machine.committed.groups),
-        )
+        groups = len(self.machine.committed.groups)
+        level = logging.INFO if groups else logging.DEBUG  # a new cluster has 50 of them, and nothing in any
+        _logger.log(level, "event=coordinator-loaded partition=%s groups=%d", self.partition.topic_partition, groups)
+        self._set_expiry_timer()
         on_active()
+
+    def _set_expiry_timer(self) -> None:
+        at_ms = self._clock.monotonic_ms() + self._config.offsets_retention_check_interval_ms
+        self._expiry_timer = self._clock.call_at(at_ms, self._expire_offsets)
+
+    def _expire_offsets(self) -> None:
+        if self.state is HostState.ACTIVE:
+            group_ids = list(self.machine.committed.groups)
+            self.sweep(
+                ExpireOffsets(group_ids=tuple(group_ids[start : start + _GROUPS_PER_STEP]))
+                for start in range(0, len(group_ids), _GROUPS_PER_STEP)
+            )
+            self._set_expiry_timer()
 
     def _load_failed(self, fault: KafkaError) -> None:
         self.state = HostState.FAILED
@@ -137,6 +158,44 @@ class GroupCoordinatorHost:
         self._waiting[request_id] = respond
         self._carry_out(self.machine.step(group_id, event_of(request_id), self._clock.monotonic_ms()))
 
+    def heartbeat(self, command: ConsumerHeartbeat, topics_version: int, on_done: OnBeat) -> None:
+        """Have a consumer group's heartbeat decided and committed; `on_done` is called once, now or later."""
+        self.check_active()
+        try:
+            decision = self.machine.heartbeat(command, topics_version, self._clock.monotonic_ms())
+            if decision.records:
+                self._append(decision.records, self._watched(command.request.group_id, decision.response, on_done))
+        except KafkaError as refusal:
+            error = refusal
+            self._log.when_committed(lambda failure: _tell(on_done, failure or error))
+            return
+        if not decision.records:
+            self._log.when_committed(lambda failure: _tell(on_done, failure or decision.response))
+        self._set_timer()
+
+    def _watched(
+        self, group_id: str, response: ConsumerGroupHeartbeatResponse, on_done: OnBeat
+    ) -> Callable[[KafkaError | None], None]:
+        """The outcome of a consumer group's write, of which the machine has to know if it failed."""
+
+        def outcome(failure: KafkaError | None) -> None:
+            if failure is not None and self.state is HostState.ACTIVE:
+                self.machine.heartbeat_failed(group_id, self._clock.monotonic_ms())
+                self._set_timer()
+            _tell(on_done, failure or response)
+
+        return outcome
+
+    def _remove_expired(self, effect: MemberExpired) -> None:
+        decision = self.machine.remove_expired(effect, self._clock.monotonic_ms())
+        if decision is not None:
+            outcome = self._watched(effect.group_id, decision.response, lambda _: None)
+            self._append(decision.records, outcome)
+
+    def insight(self, group_id: str) -> GroupInsight:
+        """As the machine's, now."""
+        return self.machine.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
+
     def submit(self, command: Command, on_done: OnDone) -> None:
         """Have a command decided and committed; `on_done` is called once, now or later."""
         self.check_active()
@@ -146,6 +205,9 @@ class GroupCoordinatorHost:
                 self._append(decision.records, lambda failure: _tell(on_done, failure or decision.response))
         except KafkaError as refusal:
             error = refusal
+            if isinstance(command, CommitOffsets):
+                now_ms = self._clock.monotonic_ms()
+                self.machine.note_refused_commit(command.group_id, command.member_id, error.code, now_ms)
             self._log.when_committed(lambda failure: _tell(on_done, failure or error))
             return
         if not decision.records:
@@ -154,13 +216,27 @@ class GroupCoordinatorHost:
             sign_of_life = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, sign_of_life, self._clock.monotonic_ms()))
 
+    def sweep(self, commands: Iterable[Command]) -> None:
+        """Have each of these decided until it has nothing more to write."""
+        Sweep(str(self.partition.topic_partition), commands, decide=self._decide_sweep, clock=self._clock).go_on()
+
+    def _decide_sweep(self, command: Command, on_done: Callable[[int | KafkaError], None]) -> None:
+        if self.state is not HostState.ACTIVE:
+            return
+        records = self.machine.decide(command, self._clock.now_ms()).records
+        if records:
+            self._append(records, lambda failure: on_done(failure or len(records)))
+        else:
+            on_done(0)
+
     def close(self) -> None:
         """The leadership is gone: tell everybody who waits."""
         if self.state is HostState.CLOSED:
             return
         self.state = HostState.CLOSED
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiry_timer):
+            if timer is not None:
+                timer.cancel()
         self._log.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
         self._carry_out(self.machine.abandon())
 
@@ -175,6 +251,10 @@ class GroupCoordinatorHost:
                     self._answer(effect)
                 case Persist():
                     self._persist(effect)
+                case Retire():
+                    self._append(effect.records, lambda _: None)
+                case MemberExpired():
+                    self._remove_expired(effect)
         self._set_timer()
 
     def _answer(self, answer: Answer) -> None:
@@ -239,10 +319,22 @@ class GroupCoordinators:
         self._deadlines = Deadlines(clock)
         self._hosts: dict[int, GroupCoordinatorHost] = {}
         self._is_closed = False
+        self.topics_version = 0
+        """Another number after each change of the cluster's metadata."""
+
+    @property
+    def config(self) -> GroupConfig:
+        return self._config
+
+    def find_topic(self, name: str) -> TopicInfo | None:
+        """The topic that has this name now."""
+        topic = self._image.topics.get(name)
+        return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
         self._image = image
+        self.topics_version += 1
         if self._is_closed:
             return
         led = {partition.topic_partition.partition: partition for partition in self._led_partitions()}
@@ -253,8 +345,9 @@ class GroupCoordinators:
         for number in led.keys() - self._hosts.keys():
             self._take_over(number, led[number])
         if delta.deleted_topics:
+            names = {topic.name for topic in delta.deleted_topics}
             for host in self._hosts.values():
-                self._forget_lost_topics(host)
+                self._forget_lost_topics(host, names)
 
     def _led_partitions(self) -> Iterator[Partition]:
         topic = self._image.topics.get(GROUP_OFFSETS_TOPIC)
@@ -274,12 +367,13 @@ class GroupCoordinators:
         )
         self._hosts[number] = host
         # Topics may have gone while nobody coordinated.
-        host.start(lambda: self._forget_lost_topics(host))
+        host.start(lambda: self._forget_lost_topics(host, host.machine.committed.topics.names))
 
-    def _forget_lost_topics(self, host: GroupCoordinatorHost) -> None:
+    def _forget_lost_topics(self, host: GroupCoordinatorHost, names: Iterable[str]) -> None:
         if host.state is HostState.ACTIVE:
-            topics = {name: topic.topic_id for name, topic in self._image.topics.items()}
-            host.submit(ForgetLostTopics(topics=topics), _report_failure)
+            found = {name: self._image.topics.get(name) for name in names}
+            ids = {name: None if topic is None else topic.topic_id for name, topic in found.items()}
+            host.sweep((ForgetLostTopics(topics=ids),))
 
     def host_of(self, group_id: str) -> GroupCoordinatorHost:
         """The group's coordinator, ready to serve.
@@ -343,8 +437,5 @@ def _tell(callback: Callable[[T], None], answer: T) -> None:
 _LONGEST_GROUP_ID = 8191
 """Characters: at most 32,764 bytes, which an int16 can count."""
 
-
-def _report_failure(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
-    if isinstance(outcome, KafkaError):
-        # They stay until the next deletion or load; nobody can read them, since their topics are gone.
-        _logger.warning("event=forget-offsets-failed fault=%s", outcome)
+_GROUPS_PER_STEP = 64
+"""Looked at in one turn when offsets expire."""

@@ -5,7 +5,7 @@ partition whose log cannot be opened is left out and reported; the others go on.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from tailrace.metadata.image import ClusterImage, ImageDelta, ResourceType, TopicImage
@@ -14,6 +14,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.partitions import KnownLeader
+from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Controller
 
 _logger = logging.getLogger("tailrace.server")
@@ -28,7 +29,7 @@ class Partitions(Protocol):
 
     def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None: ...
 
-    def update_config(self, topic: str, config: TopicConfig, /) -> None: ...
+    def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
 
     def delete(self, topic: str, index: int, /) -> None:
         """Does nothing for a partition that is not here."""
@@ -38,10 +39,10 @@ class Partitions(Protocol):
 class MetadataApplier:
     """Carries images out on one broker. `load` comes first, then `on_image` for each change."""
 
-    def __init__(self, *, partitions: Partitions, broker_id: BrokerId, topic_defaults: TopicConfig) -> None:
+    def __init__(self, *, partitions: Partitions, broker_id: BrokerId, settings: LiveSettings) -> None:
         self._partitions = partitions
         self._broker_id = broker_id
-        self._topic_defaults = topic_defaults
+        self._settings = settings
         self.failed: set[TopicPartition] = set()
         """Partitions that should be here and could not be opened or changed."""
 
@@ -59,9 +60,16 @@ class MetadataApplier:
         for topic_partition, state in delta.changed_partitions:
             self._change(image, topic_partition, state)
         created = {topic.name for topic in delta.created_topics}
-        for resource in delta.changed_configs:
-            if resource.type == ResourceType.TOPIC and resource.name in image.topics and resource.name not in created:
-                self._partitions.update_config(resource.name, self._config(image, resource.name))
+        changed = [name for name in self._reconfigured(image, delta) if name not in created]
+        if changed:
+            self._partitions.update_configs({name: self._config(image, name) for name in changed})
+
+    def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
+        """The topics whose settings may be others now: all of them, if the broker's own have changed."""
+        if any(self._settings.concerns(resource) for resource in delta.changed_configs):
+            return image.topics
+        changed = (resource.name for resource in delta.changed_configs if resource.type == ResourceType.TOPIC)
+        return [name for name in changed if name in image.topics]
 
     def _create(self, image: ClusterImage, topic: TopicImage) -> None:
         config = self._config(image, topic.name)
@@ -103,12 +111,13 @@ class MetadataApplier:
                 yield TopicPartition(topic.name, number), state
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
+        defaults = self._settings.at(image).topic_defaults
         try:
-            return self._topic_defaults.with_overrides(image.topic_overrides(topic))
+            return defaults.with_overrides(image.topic_overrides(topic))
         except KafkaError as fault:
             # Only a log of another release can say this: nothing illegal gets past the controller.
             _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)
-            return self._topic_defaults
+            return defaults
 
 
 class ImageLeaders:

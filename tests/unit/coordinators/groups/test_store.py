@@ -11,6 +11,8 @@ from tailrace.coordinators.groups.records import (
     OffsetRecord,
 )
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
+from tailrace.coordinators.groups.topic_index import belongs_to
+from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 
 GROUPS = ("g", "h")
 
@@ -59,7 +61,10 @@ def test_both_states_are_replays_of_what_they_stand_for(writes: list[tuple[list[
         else:
             kept.append((records, False))
     assert committed.groups == _replayed([r for records, done in kept if done for r in records]).groups
-    assert dict(latest.items()) == _replayed([r for records, _ in kept for r in records]).groups
+    appended = _replayed([r for records, _ in kept for r in records]).groups
+    assert {name: group for name in GROUPS if (group := latest.get(name)) is not None} == appended
+    in_topic = {name: group for name, group in latest.groups_in({"t": None}) if group.offsets}
+    assert in_topic == {name: group for name, group in appended.items() if group.offsets}
 
 
 def test_a_group_is_there_as_long_as_it_has_metadata_or_an_offset() -> None:
@@ -82,3 +87,35 @@ def test_equal_records_settle_one_by_one() -> None:
     assert latest.get("g") is not None
     latest.discard((first,))
     assert latest.get("g") is None
+
+
+ID, OTHER_ID = TopicId(b"a" * 16), TopicId(b"b" * 16)
+
+
+def _value(topic_id: bytes) -> OffsetCommitValue:
+    return OffsetCommitValue(offset=1, metadata="", commit_timestamp=0, topic_id=topic_id)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(GROUPS),
+            st.sampled_from(["t", "u"]),
+            st.integers(0, 2),
+            st.none() | st.sampled_from([ID, OTHER_ID, ZERO_TOPIC_ID]),
+        ),
+        max_size=20,
+    )
+)
+def test_the_topic_index_finds_what_a_look_at_all_offsets_would(
+    writes: list[tuple[str, str, int, TopicId | None]],
+) -> None:
+    store = GroupStore()
+    for group_id, topic, partition, topic_id in writes:
+        value = None if topic_id is None else _value(topic_id)
+        store.apply(OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=value))
+    offsets = [(name, tp, value) for name, group in store.groups.items() for tp, value in group.offsets.items()]
+    assert store.topics.names == {tp.topic for _, tp, _ in offsets}
+    for wanted in (None, ID):
+        beside = {name for name, tp, value in offsets if tp.topic == "t" and not belongs_to(value.topic_id, wanted)}
+        assert set(store.topics.groups_beside({"t": wanted})) == beside

@@ -301,3 +301,61 @@ class TestAdministration:
 
     def test_deleting_nothing_is_answered(self, node: GroupPath) -> None:
         assert node.send(DeleteGroupsRequest(groups_names=()), 2).response.results == ()
+
+
+class TestAmplification:
+    """A request must not make the node write the same long thing once for each few bytes of it."""
+
+    def test_a_group_is_described_once(self, node: GroupPath) -> None:
+        node.form_group("g")
+        groups = node.send(DescribeGroupsRequest(groups=("g", "h", "g")), 5).response.groups
+        assert [group.group_id for group in groups] == ["g", "h"]
+
+    @pytest.mark.parametrize("version", [8, 9, 10])
+    def test_an_offset_is_fetched_once(self, node: GroupPath, version: int) -> None:
+        node.commit("g", "orders", 7, metadata="m" * 4_000)
+        asked = OffsetFetchRequestTopics(
+            name="orders", topic_id=node.topic_id("orders"), partition_indexes=(0,) * 5 + (1,)
+        )
+        group = OffsetFetchRequestGroup(group_id="g", topics=(asked, asked))
+        response = node.send(OffsetFetchRequest(groups=(group, group)), version).response
+        found = [
+            (partition.partition_index, partition.committed_offset)
+            for group in response.groups
+            for topic in group.topics
+            for partition in topic.partitions
+        ]
+        assert found == [(0, 7), (1, -1)]
+
+
+class TestGroupDetails:
+    """The extension of `protocol.messages.group_details`."""
+
+    def test_who_does_not_ask_gets_kafkas_answer(self, node: GroupPath) -> None:
+        node.form_group("g")
+        for version in range(7):
+            (group,) = node.send(DescribeGroupsRequest(groups=("g",)), version).response.groups
+            assert group.details == ()
+
+    def test_who_asks_gets_history_liveness_and_progress(self, node: GroupPath) -> None:
+        member_id, generation_id = node.form_group("g")
+        node.commit("g", "orders", 7, generation_id=generation_id, member_id=member_id)
+        committed_at_ms = node.clock.now_ms()
+        node.commit("g", "orders", 8, generation_id=generation_id + 1, member_id=member_id)
+        node.clock.advance(1_500)
+        (group,) = node.send(DescribeGroupsRequest(groups=("g",), include_details=True), 6).response.groups
+        (details,) = group.details
+        assert details.now_ms == node.clock.now_ms()
+        last = details.events[-1]
+        assert (last.kind, last.member_id, last.reason) == ("refused", member_id, "OffsetCommit: ILLEGAL_GENERATION")
+        assert (last.last_ms_ago, last.count) == (1_500, 1)
+        (member,) = details.members
+        assert (member.member_id, member.silent_ms, member.session_timeout_ms) == (member_id, 1_500, 10_000)
+        ((topic,),) = ([topic.name for topic in details.topics],)
+        (progress,) = details.topics[0].partitions
+        assert (topic, progress.offset, progress.moved_at_ms) == ("orders", 7, committed_at_ms)
+
+    def test_a_version_without_tagged_fields_asks_and_gets_nothing(self, node: GroupPath) -> None:
+        node.form_group("g")
+        (group,) = node.send(DescribeGroupsRequest(groups=("g",), include_details=True), 4).response.groups
+        assert group.details == ()

@@ -289,3 +289,35 @@ def test_a_rebalance_ends_by_itself_when_the_session_of_who_is_missing_ends() ->
     assert not joining.is_answered
     node.clock.advance(1)
     assert joining.response.error_code == E.NONE
+
+
+def _committed_group_ids(node: GroupPath) -> set[str]:
+    return {name for host in node.coordinators.active_hosts() for name in host.machine.committed.groups}
+
+
+def test_old_offsets_and_their_groups_are_deleted_in_the_background() -> None:
+    files = SimulatedDisk(seed=5)
+    settings = {"offsets.retention.minutes": "2", "offsets.retention.check.interval.ms": "60000"}
+    node = _node(files, settings=settings)
+    names = [f"group-{number}" for number in range(200)]
+    for name in names:
+        node.commit(name, "orders", 7)
+    node.clock.advance(60_000)
+    node.commit("g", "orders", 7)
+    assert _committed_group_ids(node) == {*names, "g"}
+    node.clock.advance(60_000)
+    assert _committed_group_ids(node) == {"g"}
+    node.stop()
+    assert _committed_group_ids(_node(files, start=2, settings=settings)) == {"g"}
+
+
+def test_offsets_of_a_deleted_topic_go_and_no_others() -> None:
+    node = _node()
+    node.create_topics("returns", partitions=1)
+    for name in ("g", "h"):
+        node.commit(name, "returns", 7)
+    node.commit("g", "orders", 7)
+    node.submit(DeleteTopics(topics=(TopicReference(name="returns"),)))
+    node.end_turn()
+    assert _committed_group_ids(node) == {"g"}
+    assert node.committed("g", "orders") == 7

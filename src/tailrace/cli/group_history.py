@@ -1,0 +1,44 @@
+"""`tailrace groups history`: what happened to a group lately, and why."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, show
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.group_details import GroupDetails, GroupEventDetails
+
+_COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
+
+
+def command(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the last 100 events of a group with their reasons.
+
+    COUNT is how often an event was repeated up to TIME. The coordinator keeps them in memory: they begin anew when
+    another broker takes over.
+    """
+    with admin_of(bootstrap_server) as admin:
+        (described,) = admin.describe_groups([group])
+    if described.state == "Dead":
+        detail = f"there is no group {group!r} (`tailrace groups list` shows which there are)"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+    if described.details is None:
+        detail = f"the coordinator of group {group!r} keeps no history; only Tailrace's do"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+    show([_row(described.details, event) for event in described.details.events], _COLUMNS, output)
+
+
+def _row(details: GroupDetails, event: GroupEventDetails) -> Row:
+    at = datetime.fromtimestamp((details.now_ms - event.last_ms_ago) / 1000, UTC)
+    return {
+        "TIME": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "EVENT": event.kind,
+        "CONSUMER-ID": event.member_id,
+        "REASON": event.reason,
+        "COUNT": event.count,
+    }

@@ -1,0 +1,180 @@
+"""How a group gets on: lag in records and in time, records it lost, and a verdict on each member.
+
+Where it reads from and where the log ends anybody can ask; how a member's commits moved and when it was last heard of
+only a Tailrace coordinator tells (`protocol.messages.group_details`). Without that there is no verdict.
+
+| Verdict | The member |
+|---|---|
+| gone | was not heard of for more than half its session timeout |
+| stuck | has unread records for 60 s, and for as long none of its commits went forward in some partition |
+| slow | commits go forward, but over the last 30 s or more fewer records were read than arrived in some partition |
+| working | has unread records, and none of the above |
+| idle | has read all there is, or has no partitions |
+
+The first that applies, from the top. Partitions without a committed offset do not count; with no others, there is no
+verdict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
+from tailrace.client.ranged_fetch import RangedFetch
+from tailrace.client.router import Router
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.group_details import GroupDetails, MemberDetails, PartitionProgress
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+
+STUCK_AFTER_MS = 60_000
+SLOW_BELOW = 0.95
+"""Of the records that arrived; the rest is the unevenness of commits."""
+
+
+_ONE_BATCH_BYTES = 1
+"""A fetch brings at least one whole batch, however large."""
+
+
+class Verdict(StrEnum):
+    """How a member gets on."""
+
+    GONE = "gone"
+    STUCK = "stuck"
+    SLOW = "slow"
+    WORKING = "working"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHealth:
+    """One partition as a group reads it. None: not known, which is not 0."""
+
+    committed: int | None
+    log_start_offset: int | None = None
+    end_offset: int | None = None
+    unread_since_ms: int | None = None
+    """The timestamp of the first record that is still to be read, ms since 1970."""
+    progress: PartitionProgress | None = None
+    arrived: int | None = None
+    """Records that came to the log while the commits went from `progress.earlier_offset` to `progress.offset`."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset, or the log's start if that is higher, and the end."""
+        if self.committed is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - max(self.committed, self.log_start_offset or 0), 0)
+
+    @property
+    def lost(self) -> int | None:
+        """Records that were deleted before the group read them."""
+        if self.committed is None or self.log_start_offset is None:
+            return None
+        return max(self.log_start_offset - self.committed, 0)
+
+    def lag_ms(self, now_ms: int) -> int | None:
+        """For how long the first unread record has waited; 0 if all are read."""
+        if self.lag == 0:
+            return 0
+        return None if self.unread_since_ms is None else max(now_ms - self.unread_since_ms, 0)
+
+
+def verdict(member: MemberDetails | None, partitions: Sequence[PartitionHealth], now_ms: int) -> Verdict | None:
+    """The verdict on a member that reads these partitions; None if too little is known."""
+    if member is None:
+        return None
+    if member.silent_ms * 2 > member.session_timeout_ms:
+        return Verdict.GONE
+    measured = [partition for partition in partitions if partition.lag is not None]
+    behind = [partition for partition in measured if partition.lag]
+    if any(_is_stuck(partition, now_ms) for partition in behind):
+        return Verdict.STUCK
+    if any(_is_slow(partition) for partition in behind):
+        return Verdict.SLOW
+    if behind:
+        return Verdict.WORKING
+    return Verdict.IDLE if measured or not partitions else None
+
+
+def _is_stuck(partition: PartitionHealth, now_ms: int) -> bool:
+    waiting_ms, progress = partition.lag_ms(now_ms), partition.progress
+    if waiting_ms is None or progress is None:
+        return False
+    return min(waiting_ms, now_ms - progress.moved_at_ms) >= STUCK_AFTER_MS
+
+
+def _is_slow(partition: PartitionHealth) -> bool:
+    progress, arrived = partition.progress, partition.arrived
+    if progress is None or arrived is None or arrived <= 0:
+        return False
+    return progress.offset - progress.earlier_offset < arrived * SLOW_BELOW
+
+
+def progress_of(details: GroupDetails | None) -> dict[TopicPartition, PartitionProgress]:
+    """How the group's commits moved, by partition."""
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition
+        for topic in (details.topics if details is not None else ())
+        for partition in topic.partitions
+    }
+
+
+async def partition_health(
+    router: Router,
+    committed: Mapping[TopicPartition, int | None],
+    details: GroupDetails | None,
+    *,
+    timeout_ms: int,
+) -> dict[TopicPartition, PartitionHealth]:
+    """The health of these partitions, all of which exist. Raises KafkaError if a leader does not answer in time."""
+    ends = await list_offsets(router, dict.fromkeys(committed, LATEST), timeout_ms=timeout_ms)
+    starts = await list_offsets(router, dict.fromkeys(committed, EARLIEST), timeout_ms=timeout_ms)
+    progress = progress_of(details)
+    arrived = await _arrived(router, {p: found for p, found in progress.items() if p in committed}, timeout_ms)
+    health: dict[TopicPartition, PartitionHealth] = {}
+    for partition, offset in committed.items():
+        start, end = starts[partition].offset, ends[partition].offset
+        position = max(offset, start) if offset is not None else end
+        health[partition] = PartitionHealth(
+            committed=offset,
+            log_start_offset=start,
+            end_offset=end,
+            unread_since_ms=await _timestamp(router, partition, position, timeout_ms) if position < end else None,
+            progress=progress.get(partition),
+            arrived=arrived.get(partition),
+        )
+    return health
+
+
+async def _arrived(
+    router: Router, progress: Mapping[TopicPartition, PartitionProgress], timeout_ms: int
+) -> dict[TopicPartition, int]:
+    paced = {p: found for p, found in progress.items() if found.moved_at_ms > found.earlier_at_ms}
+    if not paced:
+        return {}
+    before = await list_offsets(router, {p: found.earlier_at_ms for p, found in paced.items()}, timeout_ms=timeout_ms)
+    after = await list_offsets(router, {p: found.moved_at_ms for p, found in paced.items()}, timeout_ms=timeout_ms)
+    ends = await list_offsets(router, dict.fromkeys(paced, LATEST), timeout_ms=timeout_ms)
+
+    def offset_at(found: int, end: int) -> int:
+        return end if found < 0 else found
+
+    return {p: offset_at(after[p].offset, ends[p].offset) - offset_at(before[p].offset, ends[p].offset) for p in paced}
+
+
+async def _timestamp(router: Router, partition: TopicPartition, offset: int, timeout_ms: int) -> int | None:
+    """The timestamp of the first record from this offset on, or None if it cannot be had."""
+    reader = RangedFetch("", router=router, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
+    try:
+        async for chunk in reader.fetch_range(partition, offset, offset + 1):
+            for buffer in chunk.buffers:
+                for position, _ in iter_batches(buffer):
+                    for record in read_records(buffer, position):
+                        if record.offset >= offset:
+                            return record.timestamp
+    except KafkaError:
+        # Deleted meanwhile, or written in a codec that is not here: the rest can be shown without it.
+        return None
+    return None

@@ -1,0 +1,171 @@
+"""The consumer groups of one partition of `__consumer_offsets`: decisions on what is appended, and the sessions."""
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, replace
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
+from tailrace.coordinators.groups.consumer.group import (
+    NOT_THERE,
+    NOTHING,
+    Assignment,
+    ConsumerGroup,
+    ConsumerGroupState,
+    MemberState,
+)
+from tailrace.coordinators.groups.consumer.heartbeat import (
+    JOINING,
+    ConsumerHeartbeat,
+    HeartbeatDecision,
+    heartbeat,
+    removal,
+)
+from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue
+from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
+from tailrace.coordinators.groups.history import GroupHistory
+from tailrace.model.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberDescription:
+    """A member of a consumer group as clients see it."""
+
+    member_id: str
+    epoch: int
+    subscription: ConsumerGroupMemberMetadataValue
+    assignment: Assignment
+    target: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A consumer group in full."""
+
+    group_id: str
+    state: ConsumerGroupState
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[ConsumerMemberDescription, ...]
+
+
+class ConsumerGroups:
+    """What only the coordinator of the hour knows of its consumer groups. Deadlines on the host's monotonic clock."""
+
+    def __init__(self, config: GroupConfig, histories: MutableMapping[str, GroupHistory]) -> None:
+        self._config = config
+        self._histories = histories
+        self._sessions = Sessions(config.group_consumer_session_timeout_ms)
+        self._topics_seen: dict[str, int] = {}
+        """Group -> the version of the cluster's topics that its epoch was last held against."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._sessions.next_deadline_ms
+
+    def begin(self, group_id: str, group: ConsumerGroup, now_ms: int) -> None:
+        """The log is replayed: every session of the group starts now, and every time to give up partitions."""
+        for member_id in group.members:
+            self._watch(group_id, group, member_id, now_ms)
+
+    def heartbeat(
+        self, group: ConsumerGroup | None, command: ConsumerHeartbeat, topics_version: int, now_ms: int
+    ) -> HeartbeatDecision:
+        """The decision; the member lives from now. `topics_version` is another after each change of the topics.
+
+        Raises KafkaError.
+        """
+        group_id, member_id = command.request.group_id, command.request.member_id
+        command = replace(command, must_check_topics=self._topics_seen.get(group_id) != topics_version)
+        try:
+            decision = heartbeat(group, command, self._config)
+        except KafkaError as refusal:
+            history = self._histories.get(group_id)
+            if history is not None:
+                history.note_refusal("ConsumerGroupHeartbeat", refusal.code, now_ms, member_id)
+            raise
+        self._take_down(group_id, decision, now_ms)
+        if command.request.member_epoch >= JOINING:
+            self._topics_seen[group_id] = topics_version
+        if group is not None and command.request.member_epoch == JOINING:
+            for former in group.members.keys() - decision.group.members.keys():
+                self._sessions.forget(MemberKey(group_id, former))
+        self._watch(group_id, decision.group, member_id, now_ms)
+        return decision
+
+    def _take_down(self, group_id: str, decision: HeartbeatDecision, now_ms: int) -> None:
+        if decision.events:
+            history = self._histories.setdefault(group_id, GroupHistory())
+            for kind, member_id, reason in decision.events:
+                history.note(kind, now_ms, reason, member_id)
+
+    def _watch(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        key, member = MemberKey(group_id, member_id), group.members.get(member_id)
+        if member is None:
+            self._sessions.forget(key)
+            return
+        self._sessions.heard(key, now_ms)
+        must_revoke = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != NOT_THERE
+        timeout_ms = max(member.subscription.rebalance_timeout_ms, 0) if must_revoke else None
+        self._sessions.revoking(key, timeout_ms, now_ms)
+
+    def write_failed(self, group_id: str, group: ConsumerGroup | None, now_ms: int) -> None:
+        """Something of the group is not in the log after all: whoever is in it is watched again."""
+        self._topics_seen.pop(group_id, None)
+        for member_id in group.members if group is not None else ():
+            if self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) is None:
+                self._sessions.heard(MemberKey(group_id, member_id), now_ms)
+
+    def take_due(self, now_ms: int) -> Iterator[tuple[MemberKey, str]]:
+        """The members whose time is over, with the reason: to be removed."""
+        yield from self._sessions.take_due(now_ms)
+
+    def remove(self, key: MemberKey, group: ConsumerGroup | None, reason: str, now_ms: int) -> HeartbeatDecision | None:
+        """Throw a member out; None if it is not there any more."""
+        if group is None or key.member_id not in group.members:
+            return None
+        decision = removal(key.group_id, group, key.member_id, reason)
+        self._take_down(key.group_id, decision, now_ms)
+        return decision
+
+    def close(self, group_id: str) -> None:
+        """The group is no more."""
+        self._topics_seen.pop(group_id, None)
+        self._histories.pop(group_id, None)
+
+    def silent_ms(self, group_id: str, member_id: str, now_ms: int) -> int:
+        """How long nothing was heard of the member."""
+        return self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) or 0
+
+
+def fault_of_commit(group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
+    """Why a member's commit, or fetch, of offsets is refused, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
+    if epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not knows_epochs:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def described(group_id: str, group: ConsumerGroup) -> ConsumerGroupDescription:
+    """The group in full."""
+    return ConsumerGroupDescription(
+        group_id=group_id,
+        state=group.state,
+        epoch=group.epoch or 0,
+        target_epoch=group.target_epoch,
+        assignor=group.assignor(DEFAULT_ASSIGNOR),
+        members=tuple(
+            ConsumerMemberDescription(
+                member_id=member.member_id,
+                epoch=member.epoch,
+                subscription=member.subscription,
+                assignment=member.assigned,
+                target=group.targets.get(member.member_id, NOTHING),
+            )
+            for member in group.members.values()
+        ),
+    )

@@ -1,0 +1,223 @@
+"""A consumer group as its records tell it.
+
+Invariants:
+1. It changes by `apply` only, so it equals the replay of its records.
+2. No partition is held by two members: `assigned` and `pending_revocation` of all members are disjoint.
+3. A member is in the group iff it has a subscription. It is in state STABLE iff it holds its target.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+
+from tailrace.coordinators.groups.consumer.records import (
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerRecord,
+    CurrentMemberAssignmentValue,
+    StoredTopicPartitions,
+    TargetAssignmentMemberValue,
+    TargetAssignmentMetadataValue,
+)
+
+Assignment = Mapping[bytes, frozenset[int]]
+"""Topic id -> partitions; no topic without partitions."""
+
+NOTHING: Assignment = {}
+NOT_THERE = -2
+"""The epoch of a static member that left to come back."""
+
+
+def stored(assignment: Assignment) -> tuple[StoredTopicPartitions, ...]:
+    """The assignment as records keep it."""
+    return tuple(
+        StoredTopicPartitions(topic_id=topic_id, partitions=tuple(sorted(assignment[topic_id])))
+        for topic_id in sorted(assignment)
+    )
+
+
+def read_assignment(topics: Iterable[StoredTopicPartitions]) -> Assignment:
+    """The inverse of `stored`."""
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
+
+
+class MemberState(IntEnum):
+    """Where a member stands, as records say it."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    """It has to give up `pending_revocation` and say so."""
+    UNRELEASED_PARTITIONS = 2
+    """Some of its target is still held by others."""
+    UNKNOWN = 127
+
+
+_STATES = frozenset(MemberState)
+
+
+class ConsumerGroupState(StrEnum):
+    """The state under the name that clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """One member: what it wants and what it holds."""
+
+    member_id: str
+    subscription: ConsumerGroupMemberMetadataValue
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = field(default_factory=dict)
+    pending_revocation: Assignment = field(default_factory=dict)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self.subscription.subscribed_topic_names)
+
+    def current(self) -> CurrentMemberAssignmentValue:
+        """Where it stands, for the log."""
+        return CurrentMemberAssignmentValue(
+            member_epoch=self.epoch,
+            previous_member_epoch=self.previous_epoch,
+            state=self.state,
+            assigned_partitions=stored(self.assigned),
+            partitions_pending_revocation=stored(self.pending_revocation),
+        )
+
+    def is_at(self, epoch: int) -> bool:
+        """Whether it holds its target of this epoch."""
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+
+class ConsumerGroup:
+    """One group."""
+
+    __slots__ = ("epoch", "members", "metadata_hash", "target_epoch", "targets")
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        """None: the group is no more."""
+        self.metadata_hash = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.target_epoch = 0
+        self.targets: dict[str, Assignment] = {}
+
+    def copy(self) -> "ConsumerGroup":
+        twin = ConsumerGroup()
+        twin.epoch, twin.metadata_hash, twin.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
+        twin.members, twin.targets = dict(self.members), dict(self.targets)
+        return twin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConsumerGroup) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    @property
+    def is_gone(self) -> bool:
+        return self.epoch is None and not self.members and not self.targets
+
+    def apply(self, record: ConsumerRecord) -> None:
+        """Take one record. The only place where the group changes."""
+        value, member_id = record.value, record.member_id
+        match value:
+            case ConsumerGroupMetadataValue():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ConsumerGroupMemberMetadataValue():
+                known = self.members.get(member_id)
+                self.members[member_id] = (
+                    ConsumerMember(member_id=member_id, subscription=value)
+                    if known is None
+                    else replace(known, subscription=value)
+                )
+            case TargetAssignmentMetadataValue():
+                self.target_epoch = value.assignment_epoch
+            case TargetAssignmentMemberValue():
+                self.targets[member_id] = read_assignment(value.topic_partitions)
+            case CurrentMemberAssignmentValue():
+                self._place(member_id, value)
+            case None:
+                self._remove(record)
+
+    def _place(self, member_id: str, value: CurrentMemberAssignmentValue) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            self.members[member_id] = replace(
+                member,
+                epoch=value.member_epoch,
+                previous_epoch=value.previous_member_epoch,
+                state=MemberState(value.state) if value.state in _STATES else MemberState.UNKNOWN,
+                assigned=read_assignment(value.assigned_partitions),
+                pending_revocation=read_assignment(value.partitions_pending_revocation),
+            )
+
+    def _remove(self, record: ConsumerRecord) -> None:
+        match record.kind.name:
+            case "GROUP":
+                self.epoch, self.metadata_hash = None, 0
+            case "MEMBER":
+                self.members.pop(record.member_id, None)
+            case "TARGET":
+                self.target_epoch = 0
+            case "TARGET_MEMBER":
+                self.targets.pop(record.member_id, None)
+            case "CURRENT":
+                member = self.members.get(record.member_id)
+                if member is not None:
+                    self.members[record.member_id] = ConsumerMember(
+                        member_id=record.member_id, subscription=member.subscription
+                    )
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if (self.epoch or 0) > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_at(self.target_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What anybody subscribes to."""
+        return frozenset().union(*(member.topics for member in self.members.values()))
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        """The member with this instance id, if there is one."""
+        return next((m for m in self.members.values() if m.subscription.instance_id == instance_id), None)
+
+    def held_by_others(self, member_id: str) -> dict[bytes, set[int]]:
+        """What the other members hold or have yet to give up."""
+        held: dict[bytes, set[int]] = {}
+        for other in self.members.values():
+            if other.member_id != member_id:
+                for assignment in (other.assigned, other.pending_revocation):
+                    for topic_id, partitions in assignment.items():
+                        held.setdefault(topic_id, set()).update(partitions)
+        return held
+
+    def assignor(self, default: str) -> str:
+        """The assignor that most members ask for."""
+        votes = Counter(
+            member.subscription.server_assignor
+            for member in self.members.values()
+            if member.subscription.server_assignor is not None
+        )
+        return max(votes, key=lambda name: (votes[name], name)) if votes else default
+
+
+def with_record(group: ConsumerGroup | None, record: ConsumerRecord) -> ConsumerGroup | None:
+    """The group after this record, in place; None: there is no group."""
+    group = group or ConsumerGroup()
+    group.apply(record)
+    return None if group.is_gone else group

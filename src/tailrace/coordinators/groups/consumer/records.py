@@ -1,0 +1,165 @@
+"""What `__consumer_offsets` holds of a consumer group (KIP-848), in Kafka's formats.
+
+The kind of a record is the version that leads its key. Values have version 0.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tailrace.protocol.schema import (
+    Buffer,
+    Int8,
+    Int32,
+    Int64,
+    Uuid,
+    decode,
+    encode_bytes,
+    field,
+    message,
+    replace,
+    struct,
+)
+
+
+@struct
+class StoredTopicPartitions:
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    partitions: tuple[Int32, ...]
+
+
+@message(versions="3-6")
+class GroupKey:
+    """The key of the kinds that are the whole group's: 3 and 6."""
+
+    group_id: str
+
+
+@message(versions="5-8")
+class GroupMemberKey:
+    """The key of the kinds that are a member's: 5, 7 and 8."""
+
+    group_id: str
+    member_id: str
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupMetadataValue:
+    """The group's epoch. `metadata_hash` tells whether the subscribed topics are still the same."""
+
+    epoch: Int32
+    metadata_hash: Int64 = field(versions="0+", tag=0, default=0)
+
+
+@message(versions="0", flexible="0+")
+class ConsumerGroupMemberMetadataValue:
+    """What a member wants."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...] = ()
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: Int32 = -1
+    server_assignor: str | None = None
+
+
+_NO_CLASSIC_MEMBER = ((0, b"\0"),)
+"""The tagged field `classic_member_metadata` as null: left out, it means a member with the classic protocol."""
+
+
+def of_modern_member(value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMemberMetadataValue:
+    """The value as Kafka reads it: of a member that speaks KIP-848's protocol. Every value that is written is one."""
+    return replace(value, unknown_tags=_NO_CLASSIC_MEMBER)
+
+
+@message(versions="0", flexible="0+")
+class TargetAssignmentMetadataValue:
+    """The group epoch that the target assignment was made for."""
+
+    assignment_epoch: Int32
+
+
+@message(versions="0", flexible="0+")
+class TargetAssignmentMemberValue:
+    """What a member shall have in the end."""
+
+    topic_partitions: tuple[StoredTopicPartitions, ...]
+
+
+@message(versions="0", flexible="0+")
+class CurrentMemberAssignmentValue:
+    """Where a member stands on the way there."""
+
+    member_epoch: Int32
+    previous_member_epoch: Int32
+    state: Int8
+    assigned_partitions: tuple[StoredTopicPartitions, ...]
+    partitions_pending_revocation: tuple[StoredTopicPartitions, ...]
+
+
+class ConsumerRecordKind(IntEnum):
+    """The number that leads the key."""
+
+    GROUP = 3
+    MEMBER = 5
+    TARGET = 6
+    TARGET_MEMBER = 7
+    CURRENT = 8
+
+
+VALUE_OF: dict[ConsumerRecordKind, type[Any]] = {
+    ConsumerRecordKind.GROUP: ConsumerGroupMetadataValue,
+    ConsumerRecordKind.MEMBER: ConsumerGroupMemberMetadataValue,
+    ConsumerRecordKind.TARGET: TargetAssignmentMetadataValue,
+    ConsumerRecordKind.TARGET_MEMBER: TargetAssignmentMemberValue,
+    ConsumerRecordKind.CURRENT: CurrentMemberAssignmentValue,
+}
+
+ConsumerValue = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | TargetAssignmentMetadataValue
+    | TargetAssignmentMemberValue
+    | CurrentMemberAssignmentValue
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRecord:
+    """One part of a consumer group is now this; None: it is no more."""
+
+    kind: ConsumerRecordKind
+    group_id: str
+    member_id: str = ""
+    """Empty for the kinds that are the whole group's."""
+    value: ConsumerValue | None
+
+
+_OF_GROUP = frozenset((ConsumerRecordKind.GROUP, ConsumerRecordKind.TARGET))
+
+
+def consumer_key(record: ConsumerRecord) -> GroupKey | GroupMemberKey:
+    """What the record is about."""
+    if record.kind in _OF_GROUP:
+        return GroupKey(group_id=record.group_id)
+    return GroupMemberKey(group_id=record.group_id, member_id=record.member_id)
+
+
+def encode_key(record: ConsumerRecord) -> bytes:
+    """The key, without the kind that leads it."""
+    return encode_bytes(consumer_key(record), record.kind)
+
+
+def decode_consumer_record(
+    kind: ConsumerRecordKind, key: Buffer, key_position: int, value: Buffer | None, value_position: int
+) -> ConsumerRecord:
+    """The record, of a key and a value behind the numbers that lead them. Raises MalformedMessage."""
+    decoded = None if value is None else decode(VALUE_OF[kind], 0, value, value_position)
+    if kind in _OF_GROUP:
+        return ConsumerRecord(kind=kind, group_id=decode(GroupKey, kind, key, key_position).group_id, value=decoded)
+    found = decode(GroupMemberKey, kind, key, key_position)
+    return ConsumerRecord(kind=kind, group_id=found.group_id, member_id=found.member_id, value=decoded)

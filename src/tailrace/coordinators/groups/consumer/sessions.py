@@ -1,0 +1,92 @@
+"""By when each member of a consumer group must be heard of, and by when it must have given up partitions."""
+
+import heapq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class MemberKey(NamedTuple):
+    """A member of a group."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(slots=True)
+class _Session:
+    heard_at_ms: int
+    ends_at_ms: int
+    revoke_by_ms: int | None = None
+    revoke_timeout_ms: int = 0
+    alarm_at_ms: int | None = None
+    """The earliest entry of the heap that is this member's: not later than either deadline."""
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.ends_at_ms if self.revoke_by_ms is None else min(self.ends_at_ms, self.revoke_by_ms)
+
+
+class Sessions:
+    """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm is put off late."""
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self._sessions: dict[MemberKey, _Session] = {}
+        self._heap: list[tuple[int, MemberKey]] = []
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Not later than the next deadline."""
+        return self._heap[0][0] if self._heap else None
+
+    def heard(self, key: MemberKey, now_ms: int) -> None:
+        """The member lives."""
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = _Session(now_ms, now_ms + self.session_timeout_ms)
+        session.heard_at_ms, session.ends_at_ms = now_ms, now_ms + self.session_timeout_ms
+        self._set_alarm(key, session)
+
+    def revoking(self, key: MemberKey, timeout_ms: int | None, now_ms: int) -> None:
+        """It has to give up partitions within this time, which goes on from when that began; None: nothing to do."""
+        session = self._sessions[key]
+        if timeout_ms is None:
+            session.revoke_by_ms = None
+        elif session.revoke_by_ms is None:
+            session.revoke_by_ms, session.revoke_timeout_ms = now_ms + timeout_ms, timeout_ms
+            self._set_alarm(key, session)
+
+    def forget(self, key: MemberKey) -> None:
+        self._sessions.pop(key, None)
+
+    def silent_ms(self, key: MemberKey, now_ms: int) -> int | None:
+        """How long nothing was heard of it."""
+        session = self._sessions.get(key)
+        return None if session is None else now_ms - session.heard_at_ms
+
+    def take_due(self, now_ms: int) -> list[tuple[MemberKey, str]]:
+        """The members whose time is over, with the reason; they are forgotten."""
+        due = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, key = heapq.heappop(self._heap)
+            session = self._sessions.get(key)
+            if session is None or session.alarm_at_ms != at_ms:
+                continue
+            session.alarm_at_ms = None
+            if session.deadline_ms > now_ms:
+                self._set_alarm(key, session)
+                continue
+            del self._sessions[key]
+            due.append((key, self._reason(session, now_ms)))
+        return due
+
+    def _set_alarm(self, key: MemberKey, session: _Session) -> None:
+        if session.alarm_at_ms is None or session.deadline_ms < session.alarm_at_ms:
+            session.alarm_at_ms = session.deadline_ms
+            heapq.heappush(self._heap, (session.deadline_ms, key))
+
+    def _reason(self, session: _Session, now_ms: int) -> str:
+        if session.ends_at_ms <= now_ms:
+            return f"no heartbeat within group.consumer.session.timeout.ms={self.session_timeout_ms}"
+        timeout_ms = session.revoke_timeout_ms
+        return f"it did not give up partitions within its rebalance timeout of {timeout_ms} ms (max.poll.interval.ms)"

@@ -1,0 +1,196 @@
+"""Consumer groups (KIP-848) under random histories, and the assignors under random members."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_uniform
+from tailrace.coordinators.groups.consumer.group import Assignment
+from tailrace.model.errors import ErrorCode
+from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.group_path import GroupPath
+
+TOPICS = ("orders", "returns")
+PARTITIONS = {"orders": 5, "returns": 2}
+NAMES = ("a", "b", "c")
+SILENCE_MS = 20_000
+
+ACTIONS = st.tuples(
+    st.sampled_from(NAMES),
+    st.sampled_from(
+        ["join", "beat", "beat", "beat", "mute", "leave", "away", "subscribe", "silence", "old", "restart"]
+    ),
+    st.sampled_from([("orders",), ("returns",), TOPICS]),
+)
+
+
+class _History:
+    """A node, three clients that obey it, and what must hold after each step."""
+
+    def __init__(self) -> None:
+        self.files = SimulatedDisk(seed=1)
+        self.starts = 1
+        self.node = GroupPath("/data", files=self.files)
+        for topic, count in PARTITIONS.items():
+            self.node.create_topics(topic, partitions=count)
+        self.node.find_coordinator("g")
+        self.members = {
+            name: TableMember(self.node, name, instance_id="i" if name == "a" else None, topics=TOPICS)
+            for name in NAMES
+        }
+        self.joined: set[str] = set()
+
+    def act(self, name: str, action: str, topics: tuple[str, ...]) -> None:
+        member = self.members[name]
+        match action:
+            case "silence":
+                self.node.clock.advance(SILENCE_MS)
+            case "restart":
+                self._restart()
+            case "join":
+                if name not in self.joined:
+                    self._settle(name, member.join())
+            case _ if name not in self.joined:
+                pass
+            case "beat":
+                self._settle(name, member.beat())
+            case "mute":
+                self._settle(name, member.beat(says_owned=False))
+            case "old":
+                member.beat(epoch=max(member.epoch - 1, 1))
+            case "subscribe":
+                self._settle(name, member.subscribe(*topics))
+            case "leave" | "away":
+                member.leave(LEAVE_FOR_A_WHILE if action == "away" and member.instance_id else -1)
+                self.joined.discard(name)
+
+    def _settle(self, name: str, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self.joined.add(name)
+        else:
+            self.joined.discard(name)
+            self.members[name].owned = {}
+
+    def _restart(self) -> None:
+        before = self._committed()
+        self.files.power_cut()
+        self.files.reboot()
+        self.starts += 1
+        self.node = GroupPath("/data", files=self.files, start=self.starts)
+        assert self._committed() == before, "a restart is a replay"
+        for member in self.members.values():
+            member.node = self.node
+
+    def _committed(self) -> dict[str, Any]:
+        hosts = self.node.coordinators.active_hosts()
+        return {name: group for host in hosts for name, group in host.machine.committed.groups.items()}
+
+    def check(self) -> None:
+        stored = self._committed().get("g")
+        group = None if stored is None else stored.consumer
+        held: set[tuple[bytes, int]] = set()
+        for member in group.members.values() if group is not None else ():
+            for assignment in (member.assigned, member.pending_revocation):
+                for topic_id, partitions in assignment.items():
+                    for partition in partitions:
+                        assert (topic_id, partition) not in held, "a partition is held once"
+                        held.add((topic_id, partition))
+            owner = self.members[member.member_id]
+            if member.member_id in self.joined:
+                allowed = {(t, p) for a in (member.assigned, member.pending_revocation) for t in a for p in a[t]}
+                assert {(t, p) for t in owner.owned for p in owner.owned[t]} <= allowed, "nobody reads what it lost"
+
+    def converge(self) -> None:
+        """Everybody stays: the group comes to rest with every partition read once."""
+        for _ in range(12):
+            for name in NAMES:
+                if name not in self.joined:
+                    self._settle(name, self.members[name].join())
+                else:
+                    self._settle(name, self.members[name].beat())
+            self.node.clock.advance(5_000)
+        assert self.joined == set(NAMES)
+        assert describe(self.node).group_state == "Stable"
+        wanted = {topic for member in self.members.values() for topic in member.topics}
+        for topic in TOPICS:
+            read = [partition for member in self.members.values() for partition in member.partitions(topic)]
+            assert sorted(read) == (list(range(PARTITIONS[topic])) if topic in wanted else [])
+        if len({member.topics for member in self.members.values()}) == 1:
+            loads = [sum(map(len, member.owned.values())) for member in self.members.values()]
+            assert max(loads) - min(loads) <= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ACTIONS, max_size=25))
+def test_no_history_gives_a_partition_to_two_and_every_group_comes_to_rest(
+    actions: list[tuple[str, str, tuple[str, ...]]],
+) -> None:
+    history = _History()
+    for action in actions:
+        history.act(*action)
+        history.check()
+    # A static member that went for a while and a session that is nearly over must not spoil the end.
+    history.converge()
+    history.check()
+
+
+TOPIC_IDS = [bytes([number]) * 16 for number in range(1, 5)]
+COUNTS = st.dictionaries(st.sampled_from(TOPIC_IDS), st.integers(0, 7))
+
+
+def _subscribers(draw: Any, *, alike: bool) -> list[Subscriber]:
+    topic_sets = st.frozensets(st.sampled_from(TOPIC_IDS))
+    common = draw(topic_sets)
+    targets = st.dictionaries(st.sampled_from(TOPIC_IDS), st.frozensets(st.integers(0, 9), min_size=1))
+    return [
+        Subscriber(name, name, common if alike else draw(topic_sets), draw(targets))
+        for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
+    ]
+
+
+def _loads(result: dict[str, Assignment]) -> list[int]:
+    return [sum(map(len, topics.values())) for topics in result.values()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), COUNTS, st.booleans(), st.sampled_from(sorted(ASSIGNORS)))
+def test_an_assignor_gives_every_partition_to_one_who_wants_it(
+    data: Any, counts: dict[bytes, int], alike: bool, name: str
+) -> None:
+    members = _subscribers(data.draw, alike=alike)
+    result = ASSIGNORS[name](members, counts)
+    given_out = [(t, p) for topics in result.values() for t, partitions in topics.items() for p in partitions]
+    wanted = {(t, p) for member in members for t in member.topic_ids if t in counts for p in range(counts[t])}
+    assert len(given_out) == len(set(given_out))
+    assert set(given_out) == wanted
+    assert all(result[member.member_id].keys() <= member.topic_ids for member in members)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), COUNTS, st.booleans())
+def test_uniform_is_even_and_moves_nothing_that_is_even_already(
+    data: Any, counts: dict[bytes, int], alike: bool
+) -> None:
+    members = _subscribers(data.draw, alike=alike)
+    result = assign_uniform(members, counts)
+    if alike:
+        assert max(_loads(result)) - min(_loads(result)) <= 1
+    settled = [Subscriber(m.member_id, m.order, m.topic_ids, result[m.member_id]) for m in members]
+    assert assign_uniform(settled, counts) == result
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), COUNTS)
+def test_uniform_moves_as_little_as_it_can_when_a_member_comes(data: Any, counts: dict[bytes, int]) -> None:
+    members = _subscribers(data.draw, alike=True)
+    before = assign_uniform(members, counts)
+    settled = [Subscriber(m.member_id, m.order, m.topic_ids, before[m.member_id]) for m in members]
+    newcomer = Subscriber("z", "z", members[0].topic_ids, {})
+    after = assign_uniform([*settled, newcomer], counts)
+    for member_id, topics in before.items():
+        gained = {(t, p) for t, ps in after[member_id].items() for p in ps} - {
+            (t, p) for t, ps in topics.items() for p in ps
+        }
+        assert not gained, "only the newcomer gets anything"

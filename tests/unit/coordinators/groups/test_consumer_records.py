@@ -1,0 +1,87 @@
+"""Records of consumer groups in Kafka's formats, byte by byte."""
+
+import pytest
+
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup
+from tailrace.coordinators.groups.consumer.records import (
+    VALUE_OF,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerRecord,
+    ConsumerRecordKind,
+    ConsumerValue,
+    CurrentMemberAssignmentValue,
+    StoredTopicPartitions,
+    TargetAssignmentMemberValue,
+    TargetAssignmentMetadataValue,
+    of_modern_member,
+)
+from tailrace.coordinators.groups.records import decode_record, encode_record
+
+K = ConsumerRecordKind
+TOPIC = bytes(range(16))
+PARTITIONS = (StoredTopicPartitions(topic_id=TOPIC, partitions=(1, 2)),)
+ON_DISK = b"\x02" + TOPIC + b"\x03\0\0\0\x01\0\0\0\x02\0"
+"""One topic: count + 1, id, partitions + 1, numbers, no tags."""
+
+RECORDS: list[tuple[ConsumerRecordKind, str, ConsumerValue, bytes]] = [
+    (K.GROUP, "", ConsumerGroupMetadataValue(epoch=7), b"\0\0\0\x07\0"),
+    (
+        K.GROUP,
+        "",
+        ConsumerGroupMetadataValue(epoch=7, metadata_hash=1),
+        b"\0\0\0\x07\x01\0\x08\0\0\0\0\0\0\0\x01",
+    ),
+    (
+        K.MEMBER,
+        "m",
+        of_modern_member(
+            ConsumerGroupMemberMetadataValue(
+                client_id="c", client_host="/h", subscribed_topic_names=("t",), rebalance_timeout_ms=5
+            )
+        ),
+        bytes.fromhex("0000 0263 032f68 02 0274 00 00000005 00 01000100"),  # as Kafka 4.1 writes it
+    ),
+    (K.TARGET, "", TargetAssignmentMetadataValue(assignment_epoch=7), b"\0\0\0\x07\0"),
+    (K.TARGET_MEMBER, "m", TargetAssignmentMemberValue(topic_partitions=PARTITIONS), ON_DISK + b"\0"),
+    (
+        K.CURRENT,
+        "m",
+        CurrentMemberAssignmentValue(
+            member_epoch=7,
+            previous_member_epoch=6,
+            state=1,
+            assigned_partitions=PARTITIONS,
+            partitions_pending_revocation=(),
+        ),
+        b"\0\0\0\x07\0\0\0\x06\x01" + ON_DISK + b"\x01\0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "member_id", "value", "encoded"), RECORDS)
+def test_a_record_is_kafkas(kind: ConsumerRecordKind, member_id: str, value: ConsumerValue, encoded: bytes) -> None:
+    record = ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=value)
+    key = kind.to_bytes(2, "big") + b"\0\x01g" + (b"\0\x01m" if member_id else b"")
+    assert encode_record(record) == (key, b"\0\0" + encoded)
+    assert decode_record(key, b"\0\0" + encoded) == record
+    tombstone = ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=None)
+    assert encode_record(tombstone) == (key, None)
+    assert decode_record(key, None) == tombstone
+
+
+def test_kinds_that_newer_servers_write_are_passed_over() -> None:
+    for kind in (4, 9, 16):
+        assert decode_record(kind.to_bytes(2, "big") + b"\0\x01g", b"\0\0") is None
+    assert set(VALUE_OF) == set(ConsumerRecordKind)
+
+
+def test_tombstones_of_all_that_there_is_leave_nothing() -> None:
+    group = ConsumerGroup()
+    for kind, member_id, value, _ in RECORDS:
+        group.apply(ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=value))
+    assert not group.is_gone
+    for kind, member_id, _, _ in RECORDS:
+        group.apply(ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=None))
+    assert group.is_gone
+    assert group == ConsumerGroup()

@@ -1,0 +1,103 @@
+"""The history of a group names each cause."""
+
+from tailrace.coordinators.groups.group import GroupState
+from tailrace.coordinators.groups.history import HISTORY_LENGTH, GroupEvent, GroupEventKind, GroupHistory
+from tailrace.model.errors import ErrorCode
+from tailrace.testing.groups import GroupScene
+
+K = GroupEventKind
+
+
+def _events(scene: GroupScene) -> tuple[GroupEvent, ...]:
+    return scene.coordinator.insight("g", now_ms=scene.now_ms, wall_ms=scene.wall_ms).events
+
+
+def _told(scene: GroupScene, *kinds: GroupEventKind) -> list[tuple[GroupEventKind, str, str]]:
+    return [(event.kind, event.member_id, event.reason) for event in _events(scene) if event.kind in kinds]
+
+
+def test_the_life_of_a_group_is_told_in_order() -> None:
+    scene = GroupScene()
+    (a, b), _ = scene.form_group("a", "b")
+    scene.leave(b)
+    kinds = [event.kind for event in _events(scene)]
+    assert kinds[:2] == [K.JOIN, K.REBALANCE]
+    assert kinds[-2:] == [K.LEAVE, K.REBALANCE]
+    assert K.ASSIGNED in kinds
+    assert _told(scene, K.REBALANCE)[-1][2] == f"{b} left"
+    assert "of client 'c' at /127.0.0.1" in _told(scene, K.JOIN)[0][2]
+    assert _told(scene, K.GENERATION)[-1][2].startswith("generation 1: members: 2, protocol: range, leader: " + a)
+
+
+def test_an_end_of_session_names_its_timeout() -> None:
+    scene = GroupScene()
+    (a,), _ = scene.form_group("a", session_timeout_ms=10_000)
+    scene.pass_time(10_000)
+    assert scene.state is GroupState.EMPTY
+    assert _told(scene, K.EXPIRED) == [(K.EXPIRED, a, "no heartbeat within session.timeout.ms=10000")]
+    assert _told(scene, K.REBALANCE)[-1][2] == f"{a} expired"
+
+
+def test_a_late_rejoin_names_the_rebalance_timeout() -> None:
+    scene = GroupScene()
+    (a, b), generation_id = scene.form_group("a", "b", rebalance_timeout_ms=5_000, session_timeout_ms=60_000)
+    scene.join(a, protocols={"range": b"other"}, rebalance_timeout_ms=5_000, session_timeout_ms=60_000)
+    scene.pass_time(5_000)
+    ((_, member, reason),) = _told(scene, K.EXPIRED)
+    assert (member, "it did not join again within rebalance.timeout.ms=5000" in reason) == (b, True)
+    assert _told(scene, K.REBALANCE)[-1][2] == f"{a} changed its subscription or protocols"
+    assert scene.heartbeat(b, generation_id) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_fenced_static_member_is_told_with_its_successor() -> None:
+    scene = GroupScene()
+    (a,), generation_id = scene.form_group("a")
+    first = scene.join(instance_id="i")
+    scene.join(a)
+    member = scene.join_answer(first).member_id
+    scene.sync(a, generation_id + 1, {})
+    scene.join(instance_id="i")
+    assert scene.heartbeat(member, generation_id + 1, instance_id="i") is ErrorCode.FENCED_INSTANCE_ID
+    fenced = _told(scene, K.FENCED)
+    assert fenced[0][:2] == (K.FENCED, member)
+    assert "another process came as 'i'" in fenced[0][2]
+    assert fenced[1] == (K.FENCED, member, "Heartbeat: its group.instance.id is another's now")
+
+
+def test_refused_requests_are_told_and_repetitions_counted() -> None:
+    scene = GroupScene()
+    (a,), _ = scene.form_group("a")
+    for _ in range(3):
+        scene.coordinator.note_refused_commit("g", a, ErrorCode.ILLEGAL_GENERATION, scene.now_ms)
+        scene.pass_time(10)
+    last = _events(scene)[-1]
+    assert (last.kind, last.reason, last.count) == (K.REFUSED, "OffsetCommit: ILLEGAL_GENERATION", 3)
+    assert last.last_at_ms - last.first_at_ms == 20
+    scene.join(scene.new_id(), protocols={"other": b""})
+    assert _events(scene)[-1].reason == "JoinGroup: INCONSISTENT_GROUP_PROTOCOL"
+
+
+def test_a_taken_over_group_says_where_its_history_begins() -> None:
+    scene = GroupScene()
+    scene.form_group("a")
+    again = GroupScene(log=scene.log)
+    assert [(event.kind, event.reason) for event in _events(again)] == [
+        (K.LOADED, "this broker took over the group in generation 1")
+    ]
+
+
+def test_the_history_is_bounded() -> None:
+    history = GroupHistory()
+    for number in range(HISTORY_LENGTH + 7):
+        history.note(K.LEAVE, number, f"reason {number}")
+    assert len(history.events) == HISTORY_LENGTH
+    assert history.events[0].reason == "reason 7"
+
+
+def test_a_deleted_groups_history_is_gone() -> None:
+    scene = GroupScene()
+    (a,), _ = scene.form_group("a")
+    scene.leave(a)
+    assert scene.delete_group() is ErrorCode.NONE
+    scene.form_group("b")
+    assert all("'a'" not in event.reason for event in _events(scene))
