@@ -23,8 +23,9 @@ _API_KEY = struct.Struct(">h")
 
 _JOIN_BELOW = 16 * 1024
 """Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
-_QUEUE_WHILE_BLOCKED = 1 << 20
-"""Unsent bytes above which a client that does not read is not read from either."""
+_ENOUGH_QUEUED = 1 << 20
+"""Bytes of answers that are written before more requests are carried out. A client that does not take them is not read
+from until it does: what it asks for costs the node this much, and not what all its requests together ask for."""
 _COPYING_WRITE = 256 * 1024
 """The most to hand to a transport that copies what it cannot send (asyncio before Python 3.12)."""
 
@@ -41,6 +42,8 @@ class Pause:
     """It does not take its answers."""
     MEMORY: Final = 16
     """Its frame does not fit into the memory that all receive buffers may use."""
+    TOO_EARLY: Final = 32
+    """It came while too many came; it is listened to later."""
 
 
 class Host(Protocol):
@@ -226,7 +229,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._is_write_blocked = False
         self.flush()
         if not self._is_write_blocked and self._pauses & Pause.SLOW_READER:
-            self._resume(Pause.SLOW_READER)
+            self._resume(Pause.SLOW_READER)  # there was nothing left to write
 
     # Frames
 
@@ -334,6 +337,14 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     # Pausing
 
+    def hold(self) -> None:
+        """Do not listen to the client until `let_go`."""
+        self._pause(Pause.TOO_EARLY)
+
+    def let_go(self) -> None:
+        """Listen to the client that was held."""
+        self._resume(Pause.TOO_EARLY)
+
     def _pause(self, reason: int) -> None:
         self._pauses |= reason
         if not self._is_reading_paused and self._transport is not None:
@@ -367,10 +378,10 @@ class InboundConnection(asyncio.BufferedProtocol):
         if not self._is_flush_planned:
             self._is_flush_planned = True
             self._listener.turns.flush_at_end(self)
-        if self._is_write_blocked and self._answers_bytes > _QUEUE_WHILE_BLOCKED:
+        if self._answers_bytes > _ENOUGH_QUEUED and not self._pauses & Pause.SLOW_READER:
             self._pause(Pause.SLOW_READER)
-            if self.unsent_bytes - size > self._listener.limits.unsent_bytes:
-                self.abort(f"{self.unsent_bytes} bytes of answers are not taken")
+        if self._is_write_blocked and self.unsent_bytes - size > self._listener.limits.unsent_bytes:
+            self.abort(f"{self.unsent_bytes} bytes of answers are not taken")
 
     def flush(self) -> None:
         """Write the queued answers, unless the client does not take what it was sent before."""
@@ -378,6 +389,11 @@ class InboundConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if not self._answers or self._is_write_blocked or transport is None or transport.is_closing():
             return
+        self._write(transport)
+        if self._pauses & Pause.SLOW_READER and not self._is_write_blocked:
+            self._resume(Pause.SLOW_READER)
+
+    def _write(self, transport: asyncio.Transport) -> None:
         answers, size = self._answers, self._answers_bytes
         self._answers, self._answers_bytes = [], 0
         self._watch.written_bytes += size

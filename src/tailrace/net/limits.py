@@ -22,6 +22,9 @@ class ListenerLimits:
     max_connections: int = 2_000
     max_connections_per_ip: int = 200
     """Does not count for clients on this machine."""
+    new_connections_per_second: int = 200
+    new_connections_per_ip_per_second: int = 20
+    """Neither counts for clients on this machine. Twice as many may come at once; whoever is early has to wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
     """From a frame's first byte to its last."""

@@ -5,6 +5,7 @@ Frames go to `on_frame(connection, slot, frame)` inside turns; a frame is a view
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import sys
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tailrace.net.arrivals import TOO_LONG_MS, Arrivals
 from tailrace.net.audit import RateLimitedLog
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
@@ -36,6 +38,8 @@ class ListenerCounts:
     open: int
     accepted: int
     refused: int
+    delayed: int
+    """Had to wait before they were listened to, since too many came in too short a time."""
     closed_by_us: int
 
 
@@ -50,7 +54,9 @@ class Listener:
         on_frame: OnFrame,
         pool: BufferPool | None = None,
         limits: ListenerLimits | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
+        """`arrivals` may be shared: the rate of new connections is that of the node, whatever the listener."""
         self.name = name
         self.turns = turns
         self.on_frame = on_frame
@@ -63,11 +69,13 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._connections: set[InboundConnection] = set()
         self._per_ip: Counter[str] = Counter()
+        self._arrivals = arrivals if arrivals is not None else arrivals_within(self.limits)
         self._audit = RateLimitedLog(_logger, monotonic_ms=self._now_ms)
         self._next_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._accepted = 0
         self._refused = 0
+        self._delayed = 0
         self._closed_by_us = 0
 
     def bind(self, hosts: Sequence[str], port: int) -> int:
@@ -113,6 +121,7 @@ class Listener:
             open=len(self._connections),
             accepted=self._accepted,
             refused=self._refused,
+            delayed=self._delayed,
             closed_by_us=self._closed_by_us,
         )
 
@@ -129,9 +138,24 @@ class Listener:
         elif self._per_ip[address] > self.limits.max_connections_per_ip and not connection.is_trusted:
             limit = self.limits.max_connections_per_ip
             self._refuse(connection, f"more than {limit} connections from one address (max.connections.per.ip)")
+        elif not connection.is_trusted and (wait_ms := self._arrivals.wait_ms(address, self._now_ms())):
+            self._let_wait(connection, wait_ms)
         else:
-            self._accepted += 1
-            connection.set_write_high_water(_WRITE_HIGH_WATER)
+            self._accept(connection)
+
+    def _accept(self, connection: InboundConnection) -> None:
+        self._accepted += 1
+        connection.set_write_high_water(_WRITE_HIGH_WATER)
+
+    def _let_wait(self, connection: InboundConnection, wait_ms: int) -> None:
+        """Listen to a connection that came too early when its time has come; or not at all, if that is too far off."""
+        if wait_ms >= TOO_LONG_MS:
+            self._refuse(connection, "new connections come too fast (max.connection.creation.rate)")
+            return
+        self._delayed += 1
+        self._accept(connection)
+        connection.hold()
+        self.loop.call_later(wait_ms / 1000, connection.let_go)
 
     def _refuse(self, connection: InboundConnection, reason: str) -> None:
         self._refused += 1
@@ -162,7 +186,15 @@ class Listener:
         now_ms = self._now_ms()
         for connection in tuple(self._connections):
             connection.check_time(now_ms)
+        self._arrivals.forget_idle(now_ms)
         self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
+
+
+def arrivals_within(limits: ListenerLimits) -> Arrivals:
+    """The rates of new connections that these limits allow."""
+    return Arrivals(
+        per_second=limits.new_connections_per_second, per_ip_per_second=limits.new_connections_per_ip_per_second
+    )
 
 
 def is_loopback(address: str) -> bool:
@@ -193,9 +225,12 @@ def _is_port_taken(fault: OSError) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as fault:
+        raise OSError(fault.errno, f"cannot listen on {host}:{port}: {fault.strerror}") from None
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -205,5 +240,6 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as fault:
         bound.close()
-        raise OSError(fault.errno, f"cannot listen on {host or '*'}:{port}: {fault.strerror}") from None
+        way_out = "; choose another port, or 0 for a free one" if fault.errno == errno.EADDRINUSE else ""
+        raise OSError(fault.errno, f"cannot listen on {host or '*'}:{port}: {fault.strerror}{way_out}") from None
     return bound

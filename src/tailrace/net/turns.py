@@ -7,6 +7,7 @@ they speak of, and many small answers leave in one system call.
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 _logger = logging.getLogger("tailrace.net")
@@ -20,8 +21,15 @@ class Flushable(Protocol):
         ...
 
 
+STALL_SECONDS = 0.05
+"""A turn that takes longer keeps everybody else waiting noticeably, and is told of."""
+
+
 class Turns:
-    """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside one."""
+    """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside one.
+
+    `on_stall` is told of every turn that took too long: what work it was, and for how many seconds.
+    """
 
     def __init__(
         self,
@@ -29,9 +37,13 @@ class Turns:
         call_soon: Callable[[Callable[[], None]], object],
         on_turn_end: Callable[[], None] = lambda: None,
         on_broken_invariant: Callable[[BaseException], None],
+        on_stall: Callable[[Callable[[], None], float], None] = lambda work, seconds: None,
+        now: Callable[[], float] = perf_counter,
     ) -> None:
         self._call_soon = call_soon
         self._on_broken_invariant = on_broken_invariant
+        self._on_stall = on_stall
+        self._now = now
         self.on_turn_end = on_turn_end
         self._unwritten: list[Flushable] = []
         self._is_running = False
@@ -43,6 +55,7 @@ class Turns:
             work()
             return
         self._is_running = True
+        began = self._now()
         try:
             work()
         except AssertionError as broken:
@@ -52,6 +65,8 @@ class Turns:
         finally:
             self._end()
             self._is_running = False
+            if (seconds := self._now() - began) > STALL_SECONDS:
+                self._on_stall(work, seconds)
 
     def flush_at_end(self, connection: Flushable) -> None:
         """Have the connection's queue written when this turn ends; outside a turn, soon."""

@@ -11,6 +11,7 @@ and a second fsync would succeed without them. The node stops instead.
 import queue
 import threading
 from collections.abc import Callable
+from time import perf_counter
 
 from tailrace.model.errors import KafkaError
 from tailrace.storage import FlushTicket, Log
@@ -43,6 +44,9 @@ class FlushThread:
         self._thread.start()
         self.rounds_done = 0
         self.flushes_done = 0
+        self.busy_seconds = 0.0
+        """How long all rounds together took the disk."""
+        self._round_began: float | None = None
 
     def flush(self, log: Log, on_done: OnDone) -> None:
         self._waiting.setdefault(log, []).append(on_done)
@@ -56,6 +60,12 @@ class FlushThread:
             self._on_idle = callback
         else:
             callback()
+
+    @property
+    def round_seconds(self) -> float:
+        """How long the disk has been at the round that runs; 0 if none does."""
+        began = self._round_began
+        return 0.0 if began is None else perf_counter() - began
 
     def stop(self) -> None:
         """End the thread, after the round that runs."""
@@ -77,12 +87,15 @@ class FlushThread:
 
     def _work(self) -> None:
         while (flushes := self._rounds.get()) is not None:
+            began = self._round_began = perf_counter()
             try:
                 for _, ticket, _ in flushes:
                     ticket.sync()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
                 self._post(lambda fault=fault: self._on_failure(fault))  # type: ignore[misc]
                 return
+            self._round_began = None
+            self.busy_seconds += perf_counter() - began
             self._post(lambda done=flushes: self._finish_round(done))  # type: ignore[misc]
 
     def _finish_round(self, flushes: _Round) -> None:

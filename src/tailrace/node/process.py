@@ -4,29 +4,32 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
-import sys
 from collections.abc import Callable
 
 from tailrace.node.config import NodeConfig
+from tailrace.node.descriptors import DescriptorPlan, plan_descriptors, raise_limit
+from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
 
 _logger = logging.getLogger("tailrace.node")
 
 _FAILED = 1
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-_MOST_OPEN_FILES = 65_536
+_STDIN = 0
 _GC_THRESHOLDS = (50_000, 50, 100)
 """Requests make no reference cycles: collecting every 700 allocations would find nothing, all day."""
 
 
-def run(config: NodeConfig) -> int:
-    """Run a node until SIGTERM or SIGINT; the exit code. Raises KafkaError or OSError if it cannot start."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=_LOG_FORMAT)
-    max_open_files = _raise_file_limit()
+def run(config: NodeConfig, *, until_stdin_closes: bool = False) -> int:
+    """Run a node until SIGTERM or SIGINT; the exit code. Raises KafkaError or OSError if it cannot start.
+
+    `until_stdin_closes` ends it as well when standard input ends: whoever started the node holds the other end of that
+    pipe, and even kill -9 closes it.
+    """
+    set_up_logging(config.text("log.format") or TEXT)
+    descriptors = plan_descriptors(raise_limit(), max_connections=config.integer("max.connections"))
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(_serve(config, max_open_files))
+        return runner.run(_serve(config, descriptors, until_stdin_closes))
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -39,25 +42,47 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def _serve(config: NodeConfig, max_open_files: int) -> int:
+async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = Node(config, on_fatal=stop_at_once, max_open_files=max_open_files)
+    if until_stdin_closes:
+        loop.add_reader(_STDIN, _read_stdin, loop, stopped)
+    node = Node(config, on_fatal=stop_at_once, descriptors=descriptors)
     await node.start()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    _logger.info(
+        "event=node-started node=%d data=%s durability=%s",
+        config.node_id,
+        config.data_directory,
+        config.text("log.durability"),
+    )
     _say_ready(node, config)
     await stopped.wait()
     await node.stop()
     return 0
 
 
+def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """What is said there does not matter; that it ends does."""
+    if not os.read(_STDIN, 4096):
+        loop.remove_reader(_STDIN)
+        stopped.set()
+
+
 def _say_ready(node: Node, config: NodeConfig) -> None:
-    addresses = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in node.advertised)
-    print(f"tailrace ready: {addresses}{' dev' if config.is_dev else ''}", flush=True)  # noqa: T201 - scripts wait for it
+    addresses = ",".join(_address(endpoint.host, endpoint.port) for endpoint in node.advertised)
+    words = ["dev"] if config.is_dev else []
+    if node.metrics_address is not None:
+        words.append(f"metrics={_address(*node.metrics_address)}")
+    print(" ".join((f"tailrace ready: {addresses}", *words)), flush=True)  # noqa: T201 - scripts wait for it
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def stop_at_once(fault: BaseException) -> None:
@@ -65,15 +90,3 @@ def stop_at_once(fault: BaseException) -> None:
     _logger.critical("event=node-failed action=stop", exc_info=fault)
     logging.shutdown()
     os._exit(_FAILED)
-
-
-def _raise_file_limit() -> int:
-    """Ask for as many descriptors as the system allows; returns how many of them files may have, sockets the rest."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-        except (ValueError, OSError):
-            _logger.info("event=file-limit-kept limit=%d", soft)
-    return min(max(64, soft // 2), _MOST_OPEN_FILES)

@@ -378,6 +378,58 @@ def test_a_client_that_does_not_read_is_cut_off(run: Run) -> None:
     run(scenario)
 
 
+def test_requests_whose_answers_nobody_takes_are_not_carried_out(run: Run) -> None:
+    async def scenario() -> None:
+        carried_out = 0
+
+        def answer_much(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            nonlocal carried_out
+            carried_out += 1
+            connection.answer(slot, [bytes(1 << 20)])
+
+        async with serving(answer_much) as server:
+            slow, honest = await server.connect(), await server.connect()
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            slow.send(b"".join(frame(n) for n in range(100)))
+            await until(lambda: any(each.unsent_bytes for each in server.connections))
+            for n in range(20):
+                await honest.ask(frame(n))
+            (stuck,) = (each for each in server.connections if each.unsent_bytes)
+            assert stuck.unsent_bytes <= 5 << 20
+            assert carried_out - 20 <= 32, "what the sockets of both sides hold, and little more"
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(100):
+                assert len(await slow.receive()) == 1 << 20
+            assert carried_out == 120
+            slow.close()
+            honest.close()
+
+    run(scenario)
+
+
+def test_whoever_comes_too_fast_is_listened_to_later_or_not_at_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if from another machine: clients on this one come as fast as they like."""
+    monkeypatch.setattr("tailrace.net.listener.is_loopback", lambda address: False)
+
+    async def scenario() -> None:
+        async with serving(new_connections_per_ip_per_second=20, max_connections_per_ip=1_000) as server:
+            clients = [await server.connect() for _ in range(45)]
+            await until(lambda: len(server.connections) == 45)
+            clients[0].send(frame(1))
+            clients[44].send(frame(1))
+            assert server.listener.counts.delayed == 5
+            assert number_of(await clients[0].receive()) == 1
+            assert number_of(await clients[44].receive()) == 1, "it was late, and that is all"
+            clients += [await server.connect() for _ in range(250)]
+            assert await clients[-1].is_closed_by_server()
+            assert server.listener.counts.refused > 0
+            assert number_of(await clients[1].ask(frame(2))) == 2
+            for client in clients:
+                client.close()
+
+    run(scenario)
+
+
 def test_an_idle_connection_is_closed_after_its_time_and_an_active_one_is_not(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as server:

@@ -95,6 +95,27 @@ def test_a_write_that_fails_is_a_broken_invariant() -> None:
     assert [str(fault) for fault in recorder.broken] == ["no such disk"]
 
 
+def test_a_turn_that_keeps_the_others_waiting_is_told_of_with_its_write() -> None:
+    now = 0.0
+    stalls: list[tuple[object, float]] = []
+
+    def work() -> None:
+        nonlocal now
+        now += 0.04
+
+    turns = Turns(
+        call_soon=lambda callback: None,
+        on_broken_invariant=pytest.fail,
+        on_stall=lambda what, seconds: stalls.append((what, seconds)),
+        now=lambda: now,
+    )
+    turns.run(work)
+    assert stalls == []
+    turns.on_turn_end = work
+    turns.run(work)
+    assert stalls == [(work, pytest.approx(0.08))]
+
+
 def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     import logging
 

@@ -49,17 +49,39 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
 
 def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path) -> None:
     assert "did you mean log.retention.ms?" in refusal(overrides=["log.retension.ms=5"])
-    assert "did you mean node.id?" in refusal(environment={"TAILRACE_NODE_IDD": "5"})
+    said = refusal(environment={"TAILRACE_NODE_IDD": "5"})
+    assert said == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
+
+
+def test_a_file_is_refused_with_its_name_and_all_its_faults_at_once(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("num.partition=3\n")
-    assert "did you mean num.partitions?" in refusal(file=file)
+    file.write_text("num.partition=3\nnode.id=one\nlog.dirs=/data\nbroker.id=7\n")
+    assert refusal(file=file) == (
+        f"{file}: unknown setting 'num.partition'; did you mean num.partitions?;"
+        " node.id='one': must be a whole number;"
+        " unknown setting 'broker.id'; it is called node.id now"
+    )
+    assert refusal(environment={"TAILRACE_NODE_ID": "one"}) == "environment: node.id='one': must be a whole number"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(file=tmp_path / "none") == f"cannot read {tmp_path / 'none'}: No such file or directory"
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    assert refusal(file=binary) == f"cannot read {binary}: it is not UTF-8 text"
+
+
+@pytest.mark.parametrize("name", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(name: str) -> None:
+    assert f"the security protocol {name} is not supported" in refusal(overrides=[f"listeners={name}://127.0.0.1:0"])
+    load_config(overrides=[f"listeners={name}://127.0.0.1:0", f"listener.security.protocol.map={name}:PLAINTEXT"])
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("num.partitions=0", "num.partitions='0': must be between 1 and"),
-        ("num.partitions=many", "must be a int"),
+        ("num.partitions=many", "num.partitions='many': must be a whole number"),
         ("log.durability=maybe", "must be one of flushed, page-cache"),
         ("auto.create.topics.enable=1", "say true or false"),
         ("process.roles=broker", "every node is broker and controller in this version"),
@@ -202,3 +224,36 @@ def test_described_settings_say_where_they_come_from() -> None:
 )
 def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
     assert str(parse_endpoint(text)) == expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "node.example"])
+def test_metrics_are_for_this_machine_unless_somebody_says_otherwise(host: str) -> None:
+    assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
+    insecure = {"listener.insecure.allow": "true"}
+    told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).metrics_listener
+    assert told is not None
+    assert (told.host, told.port) == (host, 9644)
+    assert load_config().metrics_listener is None
+
+
+def test_a_metrics_listener_without_a_port_is_refused() -> None:
+    assert "metrics.listener='9644': say HOST:PORT" in refusal(flags={"metrics.listener": "9644"})
+
+
+def test_what_is_said_while_a_node_runs_wins_over_its_configuration() -> None:
+    config = load_config(overrides=["log.segment.bytes=5000"])
+    changed = config.with_dynamic(
+        of_all={"log.segment.bytes": "6000", "log.roll.ms": "7"}, of_this={"log.roll.ms": "8"}
+    )
+    assert (changed.topic_defaults.segment_bytes, changed.topic_defaults.segment_ms) == (6000, 8)
+    again = changed.with_dynamic(of_all={}, of_this={})
+    assert again.topic_defaults == config.topic_defaults
+    assert config.topic_defaults.segment_bytes == 5000
+
+
+@pytest.mark.parametrize(("name", "value"), [("log.roll.ms", "soon"), ("num.partitions", "5"), ("of.the.future", "5")])
+def test_what_only_another_release_can_have_let_pass_is_ignored(name: str, value: str) -> None:
+    config = load_config()
+    changed = config.with_dynamic(of_all={name: value}, of_this={})
+    assert changed.topic_defaults == config.topic_defaults
+    assert [entry.value for entry in changed.entries()] == [entry.value for entry in config.entries()]

@@ -26,12 +26,39 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         DirectoryLock(tmp_path / "file")
 
 
+def test_directories_above_are_made_too(tmp_path: Path) -> None:
+    DirectoryLock(tmp_path / "one" / "two" / "data").release()
+    assert (tmp_path / "one" / "two" / "data").is_dir()
+
+
 def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
     first = claim_identity(OsFiles(), str(tmp_path), node_id=4)
     assert len(parse_topic_id(first.cluster_id)) == 16
     assert first.directory_id is not None
     assert claim_identity(OsFiles(), str(tmp_path), node_id=4) == first
     assert "version=1" in (tmp_path / "meta.properties").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "it has no cluster.id; restore it from a copy"),
+        ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "it has no node.id; restore it from a copy"),
+        ("version=2\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=4\n", "version 2 is not known here"),
+        ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=x\n", "cannot be used"),
+    ],
+)
+def test_an_identity_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "meta.properties").write_text(content)
+    with pytest.raises(KafkaError, match=said):
+        claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    assert (tmp_path / "meta.properties").read_text() == content
+
+
+def test_data_without_an_identity_are_not_given_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    with pytest.raises(KafkaError, match=r"has a node's data but no meta\.properties"):
+        claim_identity(OsFiles(), str(tmp_path), node_id=4)
 
 
 def test_another_nodes_directory_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A node as a process: what it prints, what it imports, how it ends."""
 
+import json
 import os
 import signal
 import socket
@@ -67,6 +68,7 @@ def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path)
     imported = {line.rpartition("|")[2].strip() for line in errors.splitlines() if line.startswith("import time:")}
     assert "tailrace.node.node" in imported
     heavy = {"numpy", "pyarrow", "rich", "starlette", "pyspark", "pandas", "tailrace.client", "tailrace.spark"}
+    heavy.add("prometheus_client")
     assert not heavy & imported
     assert not {name for name in imported if name.partition(".")[0] in heavy}
 
@@ -82,7 +84,8 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = fail_to_serve(tmp_path / "data", "--listen", f"127.0.0.1:{port}")
-    assert line == f"tailrace: cannot listen on 127.0.0.1:{port}: Address already in use"
+    cause = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert line == f"tailrace: {cause}; choose another port, or 0 for a free one"
 
 
 def test_a_listener_for_others_is_one_clear_line(tmp_path: Path) -> None:
@@ -93,6 +96,29 @@ def test_a_listener_for_others_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_an_unknown_setting_is_one_clear_line(tmp_path: Path) -> None:
     assert "did you mean num.partitions?" in fail_to_serve(tmp_path / "data", "--set", "num.partition=3")
+
+
+def test_the_log_is_json_if_that_is_wanted_and_the_ready_line_says_where_the_metrics_are(tmp_path: Path) -> None:
+    settings = ("--set", "log.format=json", "--set", "metrics.listener=127.0.0.1:0")
+    with serving(tmp_path / "data", "--listen", "127.0.0.1:0", *settings) as node:
+        _, words = ready_address(node)
+        (metrics,) = (word.removeprefix("metrics=") for word in words)
+        host, port = metrics.split(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
+        node.send_signal(signal.SIGTERM)
+        _, errors = node.communicate(timeout=30)
+    events = [json.loads(line) for line in errors.splitlines()]
+    assert {"controller-ready", "metrics-served", "node-stopped"} <= {event["event"] for event in events}
+    assert {event["level"] for event in events} == {"info"}
+
+
+def test_a_metrics_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = fail_to_serve(
+            tmp_path / "data", "--listen", "127.0.0.1:0", "--set", f"metrics.listener=127.0.0.1:{port}"
+        )
+    assert f"cannot listen on 127.0.0.1:{port} (metrics.listener)" in line
 
 
 def test_a_node_that_was_killed_starts_again(tmp_path: Path) -> None:

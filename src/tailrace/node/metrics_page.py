@@ -1,0 +1,230 @@
+"""Measurements as Prometheus reads them, under the names that exporters give to Kafka's own metrics.
+
+A metric that Kafka has keeps its name, even if that does not say its unit: dashboards know it. Ours start with
+`tailrace_` and do say it.
+"""
+
+import platform
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from tailrace import __version__
+from tailrace.node.measurements import Measurements
+from tailrace.protocol.records.kernels import KERNEL
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+_GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+
+Labelled = Iterable[tuple[tuple[str, ...], float]]
+
+
+def render(measurements: Measurements) -> bytes:
+    """The page of /metrics. Needs no event loop: it may run on a thread of its own."""
+    return generate_latest(_Page(measurements))
+
+
+class _Page(Collector):
+    """One page: collected once."""
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measured = measurements
+
+    def collect(self) -> Iterator[Metric]:
+        measured = self._measured
+        yield from _traffic(measured)
+        yield from _requests(measured)
+        yield from _logs(measured)
+        yield from _replicas(measured)
+        yield from _controller(measured)
+        yield from _connections(measured)
+        yield from _groups(measured)
+        yield from _work(measured)
+        yield _gauge(
+            "tailrace_build_info",
+            "Always 1; what runs here is in the labels.",
+            ("version", "python", "kernel", "node"),
+            [((__version__, platform.python_version(), KERNEL, str(measured.node_id)), 1)],
+        )
+        yield from ProcessCollector(registry=None).collect()
+
+
+def _traffic(measured: Measurements) -> Iterator[Metric]:
+    # The sum stands beside the topics with an empty label, which to Prometheus is none: as Kafka's exporters do.
+    everything = [("", measured.traffic), *sorted(measured.traffic_by_topic.items())]
+    name = "kafka_server_brokertopicmetrics"
+    yield _counter(
+        f"{name}_messagesin", "Records appended.", ("topic",), (((t,), traffic.records_in) for t, traffic in everything)
+    )
+    yield _counter(
+        f"{name}_bytesin", "Bytes appended.", ("topic",), (((t,), traffic.bytes_in) for t, traffic in everything)
+    )
+    yield _counter(
+        f"{name}_bytesout",
+        "Bytes of records sent to readers.",
+        ("topic",),
+        (((t,), traffic.bytes_out) for t, traffic in everything),
+    )
+
+
+def _requests(measured: Measurements) -> Iterator[Metric]:
+    name = "kafka_network_requestmetrics"
+    yield _counter(
+        f"{name}_requests",
+        "Requests received.",
+        ("request", "version"),
+        (((api, str(version)), count) for api, version, count in measured.requests),
+    )
+    yield _counter(
+        f"{name}_errors",
+        "Errors in answers; an answer may hold one per partition.",
+        ("request", "error"),
+        (((api, error), count) for api, error, count in measured.errors),
+    )
+    yield _counter(
+        "tailrace_requests_refused",
+        "Requests that were not carried out: of no API or version that is served, or no request at all.",
+        ("reason",),
+        [(("unsupported",), measured.unsupported_requests), (("malformed",), measured.malformed_requests)],
+    )
+
+
+def _logs(measured: Measurements) -> Iterator[Metric]:
+    name, labels = "kafka_log_log", ("topic", "partition")
+    logs = [((each.topic, str(each.partition)), each) for each in measured.partitions]
+    yield _gauge(f"{name}_size", "Bytes of all batches.", labels, ((key, log.size_bytes) for key, log in logs))
+    yield _gauge(
+        f"{name}_logstartoffset", "The first offset.", labels, ((key, log.log_start_offset) for key, log in logs)
+    )
+    yield _gauge(
+        f"{name}_logendoffset",
+        "The offset that is written next.",
+        labels,
+        ((key, log.log_end_offset) for key, log in logs),
+    )
+    yield _gauge(f"{name}_numlogsegments", "Segments.", labels, ((key, log.segments) for key, log in logs))
+    yield _gauge(
+        "tailrace_partitions_left_out_of_metrics",
+        "Partitions without numbers of their own here (metrics.max.partitions).",
+        (),
+        [((), measured.replicas.partitions - len(logs))],
+    )
+
+
+def _replicas(measured: Measurements) -> Iterator[Metric]:
+    name, replicas = "kafka_server_replicamanager", measured.replicas
+    yield _single(f"{name}_partitioncount", "Partitions on this node.", replicas.partitions)
+    yield _single(f"{name}_leadercount", "Partitions that this node leads.", replicas.leaders)
+    yield _single(
+        f"{name}_underreplicatedpartitions", "Led here, and not all replicas in sync.", replicas.under_replicated
+    )
+    yield _single(
+        f"{name}_underminisrpartitioncount",
+        "Led here, and fewer in sync than min.insync.replicas.",
+        replicas.under_min_in_sync,
+    )
+    yield _single(f"{name}_offlinereplicacount", "Partitions whose log cannot be used.", replicas.offline)
+    yield _gauge(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Requests that wait: fetches for records, produces for disks and replicas.",
+        ("delayedoperation",),
+        [(("Fetch",), measured.waiting_fetches), (("Produce",), measured.waiting_produces)],
+    )
+
+
+def _controller(measured: Measurements) -> Iterator[Metric]:
+    name, cluster = "kafka_controller_kafkacontroller", measured.cluster
+    yield _single(f"{name}_activecontrollercount", "Whether this node is the controller.", cluster.is_active_controller)
+    yield _single(f"{name}_globaltopiccount", "Topics of the cluster.", cluster.topics)
+    yield _single(f"{name}_globalpartitioncount", "Partitions of the cluster.", cluster.partitions)
+    yield _single(f"{name}_offlinepartitionscount", "Partitions without a leader.", cluster.offline_partitions)
+    yield _single(f"{name}_activebrokercount", "Brokers that may lead.", cluster.active_brokers)
+    yield _single(f"{name}_fencedbrokercount", "Brokers that are fenced.", cluster.fenced_brokers)
+
+
+def _connections(measured: Measurements) -> Iterator[Metric]:
+    name, labels, counts = "kafka_server_socketservermetrics", ("listener",), measured.listeners
+    yield _gauge(
+        f"{name}_connection_count", "Open connections.", labels, (((key,), c.open) for key, c in counts.items())
+    )
+    yield _counter(
+        f"{name}_connection_creation",
+        "Connections accepted.",
+        labels,
+        (((key,), c.accepted) for key, c in counts.items()),
+    )
+    yield _counter(
+        "tailrace_connections_refused",
+        "Connections refused: too many, or too fast.",
+        labels,
+        (((key,), c.refused) for key, c in counts.items()),
+    )
+    yield _counter(
+        "tailrace_connections_delayed",
+        "Connections that had to wait, since others came at the same time.",
+        labels,
+        (((key,), c.delayed) for key, c in counts.items()),
+    )
+    yield _counter(
+        "tailrace_connections_closed_by_node",
+        "Connections that the node closed: idle, stalled, or hostile.",
+        labels,
+        (((key,), c.closed_by_us) for key, c in counts.items()),
+    )
+    yield _single(
+        "tailrace_receive_buffer_bytes", "Memory of requests that are being read.", measured.receive_buffer_bytes
+    )
+
+
+def _groups(measured: Measurements) -> Iterator[Metric]:
+    name, states = "kafka_coordinator_group_groupmetadatamanager", measured.groups_by_state
+    if states is None:
+        return
+    yield _single(f"{name}_numgroups", "Groups that this node coordinates.", sum(states.values()))
+    for state in _GROUP_STATES:
+        yield _single(f"{name}_numgroups{state.lower()}", f"Groups in state {state}.", states.get(state, 0))
+
+
+def _work(measured: Measurements) -> Iterator[Metric]:
+    flushes, stalls = measured.flushes, measured.stalls
+    yield SummaryMetricFamily(
+        "tailrace_flush_round_seconds",
+        "Rounds of flushes, each of all logs that waited, and how long they took the disk.",
+        count_value=flushes.rounds,
+        sum_value=flushes.seconds,
+    )
+    yield _counter("tailrace_log_flushes", "Logs flushed, in all rounds.", (), [((), flushes.logs)])
+    yield SummaryMetricFamily(
+        "tailrace_event_loop_stall_seconds",
+        "Turns of the event loop of more than 50 ms.",
+        count_value=stalls.count,
+        sum_value=stalls.seconds,
+    )
+    yield _single("tailrace_event_loop_longest_stall_seconds", "The longest turn.", stalls.longest_seconds)
+    yield _single(
+        "tailrace_open_log_files", "Files of logs that are open; closed when needed.", measured.open_log_files
+    )
+
+
+def _single(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _gauge(name: str, documentation: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for key, value in values:
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(name: str, documentation: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+    """A counter; the exposition adds `_total` to its name."""
+    family = CounterMetricFamily(name, documentation, labels=labels)
+    for key, value in values:
+        family.add_metric(key, value)
+    return family

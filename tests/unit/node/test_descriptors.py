@@ -1,0 +1,65 @@
+"""File descriptors are shared out before they are short, and topics are refused before the node suffers."""
+
+import logging
+
+import pytest
+
+from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTopics, NewTopic
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.node.descriptors import CarefulController, plan_descriptors
+from tailrace.server.ports import Controller
+
+
+def test_connections_and_files_fit_into_the_limit_together() -> None:
+    for limit in (128, 1_024, 4_096, 20_000, 1_000_000):
+        plan = plan_descriptors(limit, max_connections=2_000)
+        assert plan.connections + plan.files < limit
+        assert plan.files >= 16
+        assert plan.connections >= 16
+
+
+def test_few_descriptors_are_told_of_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert plan_descriptors(1_024, max_connections=2_000).connections == 488
+    assert "ulimit -n 4048" in caplog.text
+
+
+def test_too_few_descriptors_refuse_the_start() -> None:
+    with pytest.raises(KafkaError, match="ulimit -n") as refusal:
+        plan_descriptors(64, max_connections=2_000)
+    assert refusal.value.code is ErrorCode.INVALID_CONFIG
+
+
+class Recorder:
+    """A controller that keeps what it is asked."""
+
+    image: ClusterImage = EMPTY_IMAGE
+    leader_id = BrokerId(1)
+
+    def __init__(self) -> None:
+        self.commands: list[object] = []
+
+    def submit(self, command: ControllerCommand, on_done: object) -> None:
+        self.commands.append(command)
+
+
+@pytest.mark.parametrize(("open_now", "reclaimable", "is_refused"), [(79, 0, False), (80, 0, True), (95, 20, False)])
+def test_topics_are_refused_near_the_limit_and_nothing_else_is(
+    open_now: int, reclaimable: int, is_refused: bool
+) -> None:
+    recorder = Recorder()
+    controller: Controller = CarefulController(
+        recorder, limit=100, reclaimable=lambda: reclaimable, count_open=lambda: open_now
+    )
+    outcomes: list[object] = []
+    create, delete = CreateTopics(topics=(NewTopic(name="orders"),)), DeleteTopics(topics=())
+    controller.submit(create, outcomes.append)
+    controller.submit(delete, outcomes.append)
+    assert recorder.commands == ([delete] if is_refused else [create, delete])
+    for outcome in outcomes:
+        assert isinstance(outcome, KafkaError)
+        assert outcome.code is ErrorCode.POLICY_VIOLATION
+        assert "ulimit -n" in outcome.detail
+    assert len(outcomes) == is_refused

@@ -1,0 +1,157 @@
+"""What a running node says about itself, and what a client that reads nothing costs it."""
+
+import re
+import socket
+import struct
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.headers import encode_request
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.testing import Cluster
+
+MIB = 1 << 20
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "connections.max.stall.ms": "1500",
+        "message.max.bytes": str(2 * MIB),
+    }
+    with Cluster(config=settings, directory=tmp_path_factory.mktemp("monitored")) as running:
+        yield running
+
+
+def address_of_metrics(cluster: Cluster) -> str:
+    found = re.search(r"event=metrics-served address=(\S+)", cluster.log_text())
+    assert found is not None
+    return found[1]
+
+
+def page(cluster: Cluster, path: str) -> str:
+    with urllib.request.urlopen(f"http://{address_of_metrics(cluster)}{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def scrape(cluster: Cluster) -> Samples:
+    families = text_string_to_metric_families(page(cluster, "/metrics"))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_a_healthy_node_says_so(cluster: Cluster) -> None:
+    assert page(cluster, "/healthz") == "ok\n"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page(cluster, "/")
+
+
+def test_what_goes_in_and_out_is_counted(cluster: Cluster) -> None:
+    topic = "counted"
+    before = scrape(cluster)
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
+        admin.create_topics({topic: 2})
+        for number in range(100):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+        with pytest.raises(KafkaError):
+            admin.create_topics({topic: 2})
+    with RangedFetch(cluster.bootstrap_servers) as reader:
+        size = sum(len(chunk) for chunks in reader.fetch_range(TopicPartition(topic, 0), 0, 100) for chunk in chunks)
+    after = scrape(cluster)
+    name = "kafka_server_brokertopicmetrics"
+    assert value(after, f"{name}_messagesin_total", topic=topic) == 100
+    assert value(after, f"{name}_bytesin_total", topic=topic) == size
+    assert value(after, f"{name}_bytesout_total", topic=topic) >= size
+    assert (
+        value(after, f"{name}_messagesin_total", topic="") >= value(before, f"{name}_messagesin_total", topic="") + 100
+    )
+    partition = {"topic": topic, "partition": "0"}
+    assert value(after, "kafka_log_log_logendoffset", **partition) == 100
+    assert value(after, "kafka_log_log_logstartoffset", **partition) == 0
+    assert value(after, "kafka_log_log_size", **partition) == size
+    errors = "kafka_network_requestmetrics_errors_total"
+    assert value(after, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") == 1
+    requests = [
+        count
+        for (name, labels), count in after.items()
+        if name == "kafka_network_requestmetrics_requests_total" and ("request", "Produce") in labels
+    ]
+    assert sum(requests) >= 1
+    assert value(after, "kafka_server_replicamanager_leadercount") >= 2
+    assert value(after, "tailrace_flush_round_seconds_count") > value(before, "tailrace_flush_round_seconds_count")
+    assert value(after, "process_open_fds") > 0
+
+
+def test_counts_do_not_fall_when_a_topic_is_deleted(cluster: Cluster) -> None:
+    total = "kafka_server_brokertopicmetrics_messagesin_total"
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
+        admin.create_topics({"deleted": 1})
+        producer.send("deleted", b"x")
+        producer.flush()
+        before = scrape(cluster)
+        admin.delete_topics(["deleted"])
+    after = scrape(cluster)
+    assert (total, frozenset({("topic", "deleted")})) not in after
+    assert value(after, total, topic="") >= value(before, total, topic="")
+
+
+def test_a_client_that_asks_for_much_and_reads_nothing_costs_little_and_is_cut_off(cluster: Cluster) -> None:
+    """100 fetches of 1 MiB: the node holds what its sockets and a few answers take, and closes after the stall time."""
+    topic = "large"
+    with (
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, max_request_size=2 * MIB) as producer,
+    ):
+        admin.create_topics({topic: 1})
+        for _ in range(3):
+            producer.send(topic, bytes(MIB - 1000), partition=0)
+            producer.flush()
+    resident = resident_bytes(cluster.process_id())
+    host, port = cluster.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as greedy:
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            topics=(
+                FetchTopic(
+                    topic=topic, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB),)
+                ),
+            ),
+        )
+        for number in range(100):
+            body = b"".join(encode_request(request, 11, number, "greedy"))
+            greedy.sendall(struct.pack(">i", len(body)) + body)
+        largest = 0
+        deadline = time.monotonic() + 20
+        while "answers were not taken for 1500 ms" not in cluster.log_text():
+            assert time.monotonic() < deadline, cluster.log_text()
+            largest = max(largest, resident_bytes(cluster.process_id()))
+            time.sleep(0.02)
+    assert largest - resident < 48 * MIB
+    assert page(cluster, "/healthz") == "ok\n"
+
+
+def resident_bytes(process_id: int) -> int:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
