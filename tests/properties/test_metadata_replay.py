@@ -8,14 +8,19 @@ from hypothesis import strategies as st
 
 from tailrace.metadata.commands import (
     AllocateProducerIds,
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
     ControllerCommand,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
     FenceBroker,
     FinalizeMetadataVersion,
+    MorePartitions,
     NewTopic,
     RegisterBroker,
-    SetConfigs,
+    ResourceChanges,
     TopicReference,
     UnfenceBroker,
 )
@@ -25,6 +30,7 @@ from tailrace.metadata.records import MetadataRecord, decode_record, encode_reco
 from tailrace.metadata.replay import apply_all
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.node.settings import BROKER_SETTINGS
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
 broker_ids = st.integers(1, 3).map(BrokerId)
@@ -34,6 +40,24 @@ new_topics = st.builds(
     num_partitions=st.integers(-1, 3),
     replication_factor=st.integers(-1, 3),
     configs=st.lists(st.sampled_from([("retention.ms", "5"), ("nonsense", "1")]), max_size=1).map(tuple),
+)
+resource_changes = st.builds(
+    ResourceChanges,
+    resource=st.builds(ConfigResource, st.just(ResourceType.TOPIC), names)
+    | st.builds(ConfigResource, st.just(ResourceType.BROKER), st.sampled_from(["", "1", "2"])),
+    changes=st.builds(
+        ConfigChange,
+        name=st.sampled_from(["retention.ms", "cleanup.policy", "log.retention.ms"]),
+        operation=st.sampled_from(ConfigOperation),
+        value=st.sampled_from([None, "7", "compact", "delete"]),
+    ).map(lambda change: (change,)),
+    replaces_all=st.booleans(),
+)
+more_partitions = st.builds(
+    MorePartitions,
+    name=names,
+    count=st.integers(-1, 5),
+    assignments=st.none() | st.lists(st.lists(broker_ids, max_size=2).map(tuple), max_size=2).map(tuple),
 )
 commands = st.one_of(
     st.builds(CreateTopics, topics=st.lists(new_topics, max_size=3).map(tuple), validate_only=st.booleans()),
@@ -48,11 +72,8 @@ commands = st.one_of(
     st.builds(UnfenceBroker, broker_id=broker_ids, broker_epoch=st.just(-1)),
     st.builds(FenceBroker, broker_id=broker_ids, broker_epoch=st.just(-1)),
     st.builds(AllocateProducerIds, broker_id=broker_ids, broker_epoch=st.just(-1)),
-    st.builds(
-        SetConfigs,
-        resource=st.builds(ConfigResource, st.just(ResourceType.TOPIC), names),
-        changes=st.sampled_from([(("retention.ms", "7"),), (("retention.ms", None),), (("segment.ms", "x"),)]),
-    ),
+    st.builds(AlterConfigs, resources=st.lists(resource_changes, max_size=2).map(tuple), validate_only=st.booleans()),
+    st.builds(CreatePartitions, topics=st.lists(more_partitions, max_size=2).map(tuple), validate_only=st.booleans()),
     st.just(FinalizeMetadataVersion()),
 )
 
@@ -86,7 +107,10 @@ def check(image: ClusterImage) -> None:
     forms = {form: name for name in image.topics if (form := confusable_form(name)) is not None}
     assert forms == image.confusable_names
     for resource in image.configs:
-        assert resource.name in image.topics
+        if resource.type == ResourceType.TOPIC:
+            assert resource.name in image.topics
+        else:
+            assert not resource.name or BrokerId(int(resource.name)) in image.brokers
     for topic in image.topics.values():
         assert sorted(topic.partitions) == list(range(len(topic.partitions)))
         for state in topic.partitions.values():
@@ -102,7 +126,9 @@ def check(image: ClusterImage) -> None:
 
 def machine_with_random_bytes() -> ControllerMachine:
     numbers = count(1)
-    return ControllerMachine(random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:])
+    return ControllerMachine(
+        random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:], broker_settings=BROKER_SETTINGS
+    )
 
 
 @given(st.lists(commands, max_size=25))

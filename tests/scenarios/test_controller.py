@@ -9,21 +9,29 @@ import pytest
 
 from tailrace.metadata.commands import (
     AllocateProducerIds,
+    AlterConfigs,
     BrokerRegistered,
+    ConfigChange,
+    ConfigOperation,
+    ConfigsAltered,
     ControllerCommand,
     ControllerResponse,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
     Done,
     FenceBroker,
     FinalizeMetadataVersion,
+    MorePartitions,
     NewTopic,
+    PartitionsCreated,
     ProducerIdBlock,
     RegisterBroker,
     ReplicaAssignment,
-    SetConfigs,
+    ResourceChanges,
     TopicCreated,
     TopicDeletion,
+    TopicOutcome,
     TopicReference,
     TopicRefused,
     TopicsCreated,
@@ -50,6 +58,8 @@ from tailrace.metadata.records import (
 from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.node.settings import BROKER_SETTINGS
 
 NEXT_OFFSET = 77
 
@@ -144,6 +154,55 @@ class Scenario:
 
 def refused(name: str, error: ErrorCode, *topics: NewTopic, **given: Any) -> Scenario:
     return Scenario(name=name, when=create(*topics), error=error, **{"given": ONE, **given})
+
+
+def more(
+    name: str, count: int, *replicas: tuple[int, ...], assigned: bool = False, validate_only: bool = False
+) -> CreatePartitions:
+    assignments = tuple(ids(*wanted) for wanted in replicas) if replicas or assigned else None
+    topic = MorePartitions(name=name, count=count, assignments=assignments)
+    return CreatePartitions(topics=(topic,), validate_only=validate_only)
+
+
+def all_created(*names: str) -> PartitionsCreated:
+    return PartitionsCreated(outcomes=tuple(TopicOutcome(name=name) for name in names))
+
+
+def not_more(name: str, error: ErrorCode, when: CreatePartitions, **given: Any) -> Scenario:
+    return Scenario(name=name, when=when, error=error, **{"given": WITH_ORDERS, **given})
+
+
+OF_ORDERS = ConfigResource(ResourceType.TOPIC, "orders")
+BROKER_1 = ConfigResource(ResourceType.BROKER, "1")
+ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
+ALTERED = ConfigsAltered(errors=(None,))
+
+
+def setting(name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value)
+
+
+def set_to(name: str, value: str) -> ConfigChange:
+    return ConfigChange(name=name, value=value)
+
+
+SEGMENT_AT_5 = set_to("segment.ms", "5")
+
+
+def alter(
+    *changes: ConfigChange,
+    resource: ConfigResource = OF_ORDERS,
+    replaces_all: bool = False,
+    validate_only: bool = False,
+) -> AlterConfigs:
+    resources = (ResourceChanges(resource=resource, changes=changes, replaces_all=replaces_all),)
+    return AlterConfigs(resources=resources, validate_only=validate_only)
+
+
+def unaltered(
+    name: str, error: ErrorCode, *changes: ConfigChange, resource: ConfigResource = OF_ORDERS, **given: Any
+) -> Scenario:
+    return Scenario(name=name, when=alter(*changes, resource=resource), error=error, **{"given": WITH_ORDERS, **given})
 
 
 SCENARIOS = [
@@ -403,35 +462,237 @@ SCENARIOS = [
         error=ErrorCode.STALE_BROKER_EPOCH,
     ),
     Scenario(
+        name="partitions are added behind those there are, with as many replicas",
+        given=[*THREE, TopicRecord(name="orders", topic_id=ORDERS), partition(ORDERS, 0, 1, 2)],
+        when=more("orders", 3),
+        then=[partition(ORDERS, 1, 2, 3), partition(ORDERS, 2, 3, 1)],
+        response=all_created("orders"),
+    ),
+    Scenario(
+        name="new partitions go where a person wants them",
+        given=[*THREE, TopicRecord(name="orders", topic_id=ORDERS), partition(ORDERS, 0, 1, 2)],
+        when=more("orders", 3, (3, 1), (2, 3)),
+        then=[partition(ORDERS, 1, 3, 1), partition(ORDERS, 2, 2, 3)],
+        response=all_created("orders"),
+    ),
+    Scenario(
+        name="a partition can be added that only one of its brokers can lead",
+        given=[
+            *alive(1),
+            registered(2),
+            TopicRecord(name="orders", topic_id=ORDERS),
+            partition(ORDERS, 0, 1, 2, isr=(1,)),
+        ],
+        when=more("orders", 2, (2, 1)),
+        then=[partition(ORDERS, 1, 2, 1, isr=(1,))],
+        response=all_created("orders"),
+    ),
+    Scenario(
+        name="more partitions are only tried",
+        given=WITH_ORDERS,
+        when=more("orders", 2, validate_only=True),
+        response=all_created("orders"),
+    ),
+    not_more("as many partitions as there are are not more", ErrorCode.INVALID_PARTITIONS, more("orders", 1)),
+    not_more("partitions cannot be taken away", ErrorCode.INVALID_PARTITIONS, more("orders", 0)),
+    not_more("and not by asking for a negative number", ErrorCode.INVALID_PARTITIONS, more("orders", -1)),
+    not_more("partitions of a topic that is not there", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, more("lost", 2)),
+    not_more(
+        "replicas for fewer partitions than are added",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        more("orders", 3, (1,)),
+    ),
+    not_more(
+        "replicas for more partitions than are added",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        more("orders", 2, (1,), (1,)),
+    ),
+    not_more(
+        "an assignment that is there and empty", ErrorCode.INVALID_REPLICA_ASSIGNMENT, more("orders", 2, assigned=True)
+    ),
+    not_more("a new partition without replicas", ErrorCode.INVALID_REPLICA_ASSIGNMENT, more("orders", 2, ())),
+    not_more(
+        "a new partition with more replicas than the others",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        more("orders", 2, (1, 2)),
+        given=[*WITH_ORDERS, *alive(2)],
+    ),
+    not_more("a new partition twice on a broker", ErrorCode.INVALID_REPLICA_ASSIGNMENT, more("orders", 2, (1, 1))),
+    not_more(
+        "a new partition on a broker that is not there", ErrorCode.INVALID_REPLICA_ASSIGNMENT, more("orders", 2, (9,))
+    ),
+    not_more(
+        "a new partition on a fenced broker",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        more("orders", 2, (2,)),
+        given=[*WITH_ORDERS, registered(2)],
+    ),
+    not_more(
+        "a topic named twice gets no partitions",
+        ErrorCode.INVALID_REQUEST,
+        CreatePartitions(topics=(MorePartitions(name="orders", count=2), MorePartitions(name="orders", count=3))),
+    ),
+    not_more(
+        "which partition keeps a group depends on their number",
+        ErrorCode.INVALID_REQUEST,
+        more("__consumer_offsets", 2),
+        given=[*ONE, TopicRecord(name="__consumer_offsets", topic_id=ORDERS), partition(ORDERS, 0, 1)],
+    ),
+    not_more(
+        "partitions that are there count against max.partitions.per.topic",
+        ErrorCode.INVALID_PARTITIONS,
+        more("orders", 3),
+        rules=TopicRules(max_partitions_per_topic=2),
+    ),
+    not_more(
+        "replicas that are there count against max.partitions.per.node",
+        ErrorCode.POLICY_VIOLATION,
+        more("orders", 3),
+        rules=TopicRules(max_partitions_per_broker=2),
+    ),
+    not_more("more partitions than one request may add", ErrorCode.POLICY_VIOLATION, more("orders", 10_002)),
+    not_more(
+        "more replicas than there are brokers now",
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        more("orders", 2),
+        given=[
+            *alive(1),
+            registered(2),
+            TopicRecord(name="orders", topic_id=ORDERS),
+            partition(ORDERS, 0, 1, 2, isr=(1,)),
+        ],
+    ),
+    Scenario(
         name="only settings that change are written",
         given=[*WITH_ORDERS, SET_RETENTION],
-        when=SetConfigs(
-            resource=ConfigResource(ResourceType.TOPIC, "orders"),
-            changes=(("retention.ms", "5"), ("segment.ms", "9")),
-        ),
-        then=[ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value="9")],
-        response=Done(),
+        when=alter(set_to("retention.ms", "5"), set_to("segment.ms", "9")),
+        then=[setting("segment.ms", "9")],
+        response=ALTERED,
     ),
     Scenario(
         name="a setting is taken back",
         given=[*WITH_ORDERS, SET_RETENTION],
-        when=SetConfigs(resource=ConfigResource(ResourceType.TOPIC, "orders"), changes=(("retention.ms", None),)),
-        then=[ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=None)],
-        response=Done(),
+        when=alter(ConfigChange(name="retention.ms", operation=ConfigOperation.DELETE)),
+        then=[setting("retention.ms", None)],
+        response=ALTERED,
     ),
     Scenario(
-        name="one illegal setting refuses all",
+        name="a setting that was never given is taken back",
         given=WITH_ORDERS,
-        when=SetConfigs(
-            resource=ConfigResource(ResourceType.TOPIC, "orders"),
-            changes=(("retention.ms", "5"), ("segment.ms", "zero")),
-        ),
-        error=ErrorCode.INVALID_CONFIG,
+        when=alter(ConfigChange(name="retention.ms", operation=ConfigOperation.DELETE)),
+        response=ALTERED,
     ),
     Scenario(
-        name="settings of a topic that is not there",
-        when=SetConfigs(resource=ConfigResource(ResourceType.TOPIC, "orders"), changes=()),
-        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name="settings that a replacement does not name go",
+        given=[*WITH_ORDERS, SET_RETENTION],
+        when=alter(set_to("segment.ms", "9"), replaces_all=True),
+        then=[setting("retention.ms", None), setting("segment.ms", "9")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="a replacement that names what is there changes nothing",
+        given=[*WITH_ORDERS, SET_RETENTION],
+        when=alter(set_to("retention.ms", "5"), replaces_all=True),
+        response=ALTERED,
+    ),
+    Scenario(
+        name="settings are only tried",
+        given=WITH_ORDERS,
+        when=alter(set_to("segment.ms", "9"), validate_only=True),
+        response=ALTERED,
+    ),
+    Scenario(
+        name="words are added to the default of a list, each once",
+        given=WITH_ORDERS,
+        when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.APPEND, value="compact,delete")),
+        then=[setting("cleanup.policy", "delete,compact")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="words are added to the list in force on all brokers",
+        given=WITH_ORDERS,
+        rules=TopicRules(config=TopicConfig(cleanup_policy=("compact",))),
+        when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.APPEND, value="delete")),
+        then=[setting("cleanup.policy", "compact,delete")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="words are taken from a list",
+        given=[*WITH_ORDERS, setting("cleanup.policy", "delete,compact")],
+        when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.SUBTRACT, value="delete")),
+        then=[setting("cleanup.policy", "compact")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="the setting of all brokers",
+        given=ONE,
+        when=alter(set_to("log.retention.ms", "5"), resource=ALL_BROKERS),
+        then=[ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="5")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="the setting of one broker",
+        given=ONE,
+        when=alter(set_to("log.retention.ms", "5"), resource=BROKER_1),
+        then=[ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value="5")],
+        response=ALTERED,
+    ),
+    unaltered("one illegal setting refuses all", ErrorCode.INVALID_CONFIG, SEGMENT_AT_5, set_to("retention.ms", "x")),
+    unaltered("a setting that does not exist", ErrorCode.INVALID_CONFIG, set_to("retention.minutes", "5")),
+    unaltered("a value outside its limits", ErrorCode.INVALID_CONFIG, set_to("min.insync.replicas", "0")),
+    unaltered("a word that a list does not take", ErrorCode.INVALID_CONFIG, set_to("cleanup.policy", "delete,burn")),
+    unaltered(
+        "settings that contradict each other",
+        ErrorCode.INVALID_CONFIG,
+        set_to("min.compaction.lag.ms", "10"),
+        set_to("max.compaction.lag.ms", "9"),
+    ),
+    unaltered(
+        "words cannot be added to a number",
+        ErrorCode.INVALID_CONFIG,
+        ConfigChange(name="retention.ms", operation=ConfigOperation.APPEND, value="5"),
+    ),
+    unaltered("a setting named twice", ErrorCode.INVALID_REQUEST, SEGMENT_AT_5, SEGMENT_AT_5),
+    unaltered("null for a value", ErrorCode.INVALID_REQUEST, ConfigChange(name="segment.ms")),
+    unaltered("settings of a topic that is not there", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, given=ONE),
+    unaltered(
+        "settings of what cannot be a topic",
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        SEGMENT_AT_5,
+        resource=ConfigResource(ResourceType.TOPIC, "a/b"),
+    ),
+    unaltered(
+        "settings of what has none",
+        ErrorCode.INVALID_REQUEST,
+        SEGMENT_AT_5,
+        resource=ConfigResource(ResourceType.BROKER_LOGGER, "1"),
+    ),
+    unaltered(
+        "a broker's setting that holds from its start to its end",
+        ErrorCode.INVALID_REQUEST,
+        set_to("num.partitions", "5"),
+        resource=BROKER_1,
+    ),
+    unaltered(
+        "a broker's setting that does not exist", ErrorCode.INVALID_REQUEST, set_to("a.b", "5"), resource=BROKER_1
+    ),
+    unaltered(
+        "a broker's setting outside its limits",
+        ErrorCode.INVALID_REQUEST,
+        set_to("log.retention.ms", "-2"),
+        resource=ALL_BROKERS,
+    ),
+    unaltered(
+        "settings of a broker that is not there",
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        set_to("log.retention.ms", "5"),
+        resource=ConfigResource(ResourceType.BROKER, "7"),
+    ),
+    unaltered(
+        "settings of what cannot be a broker",
+        ErrorCode.INVALID_REQUEST,
+        set_to("log.retention.ms", "5"),
+        resource=ConfigResource(ResourceType.BROKER, "01"),
     ),
     Scenario(
         name="the metadata version is written down first",
@@ -449,6 +710,10 @@ SCENARIOS = [
 
 
 def first_error(response: ControllerResponse) -> ErrorCode | None:
+    if isinstance(response, ConfigsAltered):
+        return next((error.code for error in response.errors if error is not None), None)
+    if isinstance(response, PartitionsCreated):
+        return next((outcome.error.code for outcome in response.outcomes if outcome.error is not None), None)
     assert isinstance(response, (TopicsCreated, TopicsDeleted))
     for result in response.results:
         if isinstance(result, TopicRefused):
@@ -460,7 +725,7 @@ def first_error(response: ControllerResponse) -> ErrorCode | None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_controller(scenario: Scenario) -> None:
-    machine = ControllerMachine(random_bytes=fixed_bytes(), topic_rules=scenario.rules)
+    machine = ControllerMachine(random_bytes=fixed_bytes(), topic_rules=scenario.rules, broker_settings=BROKER_SETTINGS)
     for record in scenario.given:
         machine.apply(record)
     before = machine.image
@@ -492,3 +757,15 @@ def test_a_reserved_or_taken_topic_id_is_drawn_again() -> None:
         machine.apply(record)
     response = machine.decide(create(NewTopic(name="returns")), 0).response
     assert response == TopicsCreated(results=(created("returns", 5),))
+
+
+def test_a_resource_named_twice_changes_in_neither_way_and_others_do() -> None:
+    machine = ControllerMachine(random_bytes=fixed_bytes(), broker_settings=BROKER_SETTINGS)
+    machine.apply_all(WITH_ORDERS)
+    twice = ResourceChanges(resource=OF_ORDERS, changes=(SEGMENT_AT_5,))
+    other = ResourceChanges(resource=ALL_BROKERS, changes=(set_to("log.roll.ms", "5"),))
+    decision = machine.decide(AlterConfigs(resources=(twice, other, twice)), 0)
+    assert isinstance(decision.response, ConfigsAltered)
+    codes = [None if error is None else error.code for error in decision.response.errors]
+    assert codes == [ErrorCode.INVALID_REQUEST, None, ErrorCode.INVALID_REQUEST]
+    assert list(decision.records) == [ConfigRecord(resource_type=4, resource_name="", name="log.roll.ms", value="5")]

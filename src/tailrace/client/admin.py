@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tailrace.client import group_offsets, group_queries, offsets
+from tailrace.client import cluster_changes, group_health, group_offsets, group_queries, log_dirs, offsets
 from tailrace.client.answers import check
+from tailrace.client.cluster_changes import MorePartitions
 from tailrace.client.cluster_view import Broker, TopicInfo
+from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
+from tailrace.client.log_dirs import LogDirectorySize
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -21,6 +24,7 @@ from tailrace.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
+from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.protocol.messages.topics import (
     CreatableReplicaAssignment,
@@ -164,6 +168,30 @@ class Admin:
         for name in wanted:
             self._router.view.forget(name)
 
+    async def create_partitions(
+        self,
+        topics: Mapping[str, int | MorePartitions],
+        *,
+        timeout_ms: int = 30_000,
+        validate_only: bool = False,
+    ) -> None:
+        """Give each of these topics so many partitions, all told, and wait until the new ones can be used.
+
+        Raises the first topic's KafkaError; the others get theirs nevertheless.
+        """
+        wanted = {
+            name: MorePartitions(total=total) if isinstance(total, int) else total for name, total in topics.items()
+        }
+        await cluster_changes.create_partitions(
+            self._router, wanted, timeout_ms=timeout_ms, validate_only=validate_only
+        )
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, int]:
+        """Give up the records below these offsets, -1 for all of them; where each log starts then."""
+        return await cluster_changes.delete_records(self._router, offsets, timeout_ms=timeout_ms)
+
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicInfo]:
         """All topics, by name."""
         return await self.describe_topics(include_internal=include_internal)
@@ -217,24 +245,51 @@ class Admin:
         return ClusterDescription(cluster_id=view.cluster_id, controller_id=view.controller_id, brokers=brokers)
 
     async def describe_configs(self, resource_type: int, name: str) -> list[ConfigEntry]:
-        """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id as text)."""
+        """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of all)."""
+        node_id = int(name) if resource_type == BROKER and name else None
+        return (await self._describe_configs(resource_type, [name], node_id))[name]
 
-        async def attempt() -> list[ConfigEntry]:
-            if resource_type == BROKER:
-                connection = await self._router.node_connection(int(name))
-            else:
+    async def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The settings in force for each of these topics, with one question."""
+        return await self._describe_configs(TOPIC, list(names), None)
+
+    async def _describe_configs(
+        self, resource_type: int, names: Sequence[str], node_id: int | None
+    ) -> dict[str, list[ConfigEntry]]:
+        resources = tuple(
+            DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
+            for name in names
+        )
+
+        async def attempt() -> dict[str, list[ConfigEntry]]:
+            if node_id is None:
                 connection = await self._router.any_connection()
-            resource = DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
+            else:
+                connection = await self._router.node_connection(node_id)
             response = await connection.ask(
-                DescribeConfigsRequest(resources=(resource,)),
+                DescribeConfigsRequest(resources=resources),
                 DescribeConfigsResponse,
                 timeout_ms=self._router.request_timeout_ms,
             )
-            result = response.results[0]
-            check(result.error_code, result.error_message or f"the settings of {name!r} cannot be described")
-            return sorted((_config_entry(entry) for entry in result.configs), key=lambda entry: entry.name)
+            for result in response.results:
+                detail = f"the settings of {result.resource_name!r} cannot be described"
+                check(result.error_code, result.error_message or detail)
+            return {result.resource_name: _by_name(result.configs) for result in response.results}
 
         return await self._router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+
+    async def alter_configs(
+        self, resource_type: int, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Change settings of a topic (type 2) or a broker (type 4; no name: of all brokers); None: back to the default.
+
+        All of them or none. Raises KafkaError(UNSUPPORTED_VERSION) for Kafka before 2.3.
+        """
+        await cluster_changes.alter_configs(self._router, resource_type, name, changes, validate_only=validate_only)
+
+    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[BrokerId, list[LogDirectorySize]]:
+        """The log directories of these brokers, or of all, with the size of every partition."""
+        return await log_dirs.describe_log_dirs(self._router, brokers)
 
     # groups
 
@@ -265,6 +320,12 @@ class Admin:
         }
         await group_offsets.commit_group_offsets(self._router, group, offsets_of)
 
+    async def partition_health(
+        self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int
+    ) -> dict[TopicPartition, PartitionHealth]:
+        """How a group with these committed offsets gets on in these partitions, all of which exist."""
+        return await group_health.partition_health(self._router, committed, details, timeout_ms=timeout_ms)
+
     async def group_lag(self, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:
         """For each partition with a committed offset: that offset, and the end of the log for readers."""
         committed = await self.group_offsets(group)
@@ -290,6 +351,10 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         ),
         configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in (topic.configs or {}).items()),
     )
+
+
+def _by_name(entries: Iterable[DescribeConfigsResourceResult]) -> list[ConfigEntry]:
+    return sorted(map(_config_entry, entries), key=lambda entry: entry.name)
 
 
 def _config_entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:

@@ -5,6 +5,7 @@ A request that fails as a whole is answered with a KafkaError in place of the re
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from tailrace.metadata.image import ConfigResource, Endpoint
 from tailrace.model.errors import KafkaError
@@ -66,6 +67,39 @@ class TopicsCreated:
     """One result per name in the request."""
 
     results: tuple[TopicCreated | TopicRefused, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorePartitions:
+    """A topic and the number of partitions that it is to have, all told."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+    """Replicas for each new partition; None leaves that to the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitions:
+    """Add partitions to topics; each succeeds or fails by itself."""
+
+    topics: tuple[MorePartitions, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOutcome:
+    """Whether one topic is as it was wanted."""
+
+    name: str
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsCreated:
+    """One outcome per name in the request."""
+
+    outcomes: tuple[TopicOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +183,50 @@ class ProducerIdBlock:
     size: int
 
 
+class ConfigOperation(IntEnum):
+    """What is done to a setting, as on the wire (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    """Back to its default."""
+    APPEND = 2
+    """Add words to a list that does not have them yet."""
+    SUBTRACT = 3
+    """Take words from a list."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetConfigs:
-    """Change settings of one topic or broker; None takes a setting back to its default. All or nothing."""
+class ConfigChange:
+    """The change of one setting. No value only to delete it."""
+
+    name: str
+    operation: ConfigOperation = ConfigOperation.SET
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChanges:
+    """Changes of the settings of one topic or broker. All or nothing."""
 
     resource: ConfigResource
-    changes: tuple[tuple[str, str | None], ...]
+    changes: tuple[ConfigChange, ...]
+    replaces_all: bool = False
+    """Settings that are not named go back to their defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigs:
+    """Change settings; each resource succeeds or fails by itself."""
+
+    resources: tuple[ResourceChanges, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigsAltered:
+    """For each resource in the command, in order, None or why it is as it was."""
+
+    errors: tuple[KafkaError | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +246,10 @@ ControllerCommand = (
     | UnfenceBroker
     | FenceBroker
     | AllocateProducerIds
-    | SetConfigs
+    | AlterConfigs
+    | CreatePartitions
     | FinalizeMetadataVersion
 )
-ControllerResponse = TopicsCreated | TopicsDeleted | BrokerRegistered | ProducerIdBlock | Done
+ControllerResponse = (
+    TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | BrokerRegistered | ProducerIdBlock | Done
+)

@@ -8,14 +8,17 @@ their effects, and when, is the host's business.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace as replace_value
+from types import MappingProxyType
 from typing import assert_never
 
 from tailrace.metadata import derive
 from tailrace.metadata.commands import (
     AllocateProducerIds,
+    AlterConfigs,
     BrokerRegistered,
     ControllerCommand,
     ControllerResponse,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
     Done,
@@ -23,19 +26,20 @@ from tailrace.metadata.commands import (
     FinalizeMetadataVersion,
     ProducerIdBlock,
     RegisterBroker,
-    SetConfigs,
     TopicDeletion,
     TopicReference,
     TopicsDeleted,
     UnfenceBroker,
 )
-from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta, ResourceType, TopicImage
+from tailrace.metadata.config_changes import ConfigChanges
+from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.new_partitions import RandomBytes
+from tailrace.metadata.partition_creation import PartitionCreation
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     BrokerEndpoint,
     BrokerFeature,
-    ConfigRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
@@ -45,13 +49,15 @@ from tailrace.metadata.records import (
     UnfenceBrokerRecord,
 )
 from tailrace.metadata.replay import BrokerEvent, apply_all, derived_changes
-from tailrace.metadata.topic_creation import RandomBytes, TopicCreation, TopicRules
+from tailrace.metadata.topic_creation import TopicCreation, TopicRules
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, format_topic_id
 from tailrace.model.machines import Decision
+from tailrace.model.settings import Table
 from tailrace.protocol.schema import replace
 
 PRODUCER_ID_BLOCK_SIZE = 1000
+NO_SETTINGS: Table = MappingProxyType({})
 
 ControllerDecision = Decision[MetadataRecord, ControllerResponse]
 
@@ -64,11 +70,14 @@ class ControllerMachine:
         *,
         random_bytes: RandomBytes,
         topic_rules: TopicRules | None = None,
+        broker_settings: Table = NO_SETTINGS,
         image: ClusterImage = EMPTY_IMAGE,
     ) -> None:
+        """`broker_settings`: what can be said of a broker; those that are dynamic can be said here."""
         self.image = image
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules or TopicRules()
+        self._broker_settings = broker_settings
 
     def apply(self, record: MetadataRecord) -> None:
         """Change the state by one record."""
@@ -106,8 +115,14 @@ class ControllerMachine:
                 return self._broker_event(fence, broker, needed=not broker.fenced)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(command)
-            case SetConfigs():
-                return self._set_configs(command)
+            case CreatePartitions():
+                more = PartitionCreation(self.image, self._topic_rules, self._random_bytes).decide(command)
+                return Decision(records=more.records, response=more.response)
+            case AlterConfigs():
+                altered = ConfigChanges(
+                    self.image, topic_defaults=self._topic_rules.config, broker_settings=self._broker_settings
+                ).decide(command)
+                return Decision(records=altered.records, response=altered.response)
             case FinalizeMetadataVersion():
                 return self._finalize_metadata_version()
             case _:
@@ -212,25 +227,6 @@ class ControllerMachine:
         )
         block = ProducerIdBlock(first=ProducerId(first), size=PRODUCER_ID_BLOCK_SIZE)
         return Decision(records=(record,), response=block)
-
-    def _set_configs(self, command: SetConfigs) -> ControllerDecision:
-        resource = command.resource
-        if resource.type != ResourceType.TOPIC:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "settings of a broker stand in its own configuration; change them there"
-            )
-        if resource.name not in self.image.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name!r}")
-        before = self.image.overrides(resource)
-        after = {**before, **dict(command.changes)}
-        kept = {name: value for name, value in after.items() if value is not None}
-        self._topic_rules.config.with_overrides(kept)
-        records = tuple(
-            ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
-            for name, value in after.items()
-            if before.get(name) != value
-        )
-        return Decision(records=records, response=Done())
 
     def _finalize_metadata_version(self) -> ControllerDecision:
         if METADATA_VERSION_FEATURE in self.image.features:

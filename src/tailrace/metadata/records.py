@@ -129,9 +129,9 @@ class PartitionChangeRecord:
     removing_replicas: tuple[Int32, ...] | None = field(versions="0+", nullable="0+", tag=3, default=None)
     adding_replicas: tuple[Int32, ...] | None = field(versions="0+", nullable="0+", tag=4, default=None)
     leader_recovery_state: Int8 = field(versions="0+", tag=5, default=-1)
+    directories: tuple[Uuid, ...] | None = field(versions="1+", nullable="1+", tag=8, default=None)
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=6, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=7, default=None)
-    directories: tuple[Uuid, ...] | None = field(versions="1+", nullable="1+", tag=8, default=None)
 
 
 @message(name="FenceBrokerRecord", versions="0", flexible="0+")

@@ -1,37 +1,25 @@
 """Whether a topic may be created, and as which records (pure). The order of the checks is Kafka's."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailrace.metadata.commands import (
     DEFAULT_COUNT,
     CreateTopics,
     NewTopic,
-    ReplicaAssignment,
     TopicCreated,
     TopicRefused,
     TopicsCreated,
 )
-from tailrace.metadata.image import BrokerImage, ClusterImage, ResourceType, confusable_form
-from tailrace.metadata.placement import Replicas, UsableBroker, place
-from tailrace.metadata.records import (
-    UNASSIGNED_DIRECTORY,
-    ConfigRecord,
-    MetadataRecord,
-    PartitionRecord,
-    TopicRecord,
-)
+from tailrace.metadata.image import ClusterImage, ResourceType, confusable_form
+from tailrace.metadata.new_partitions import MAX_PARTITIONS_PER_REQUEST, NewPartitions, RandomBytes, bad_assignment
+from tailrace.metadata.placement import Replicas
+from tailrace.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, BrokerId, TopicId, format_topic_id
+from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
-
-MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's limit too: one request is one batch in the log."""
-
-RandomBytes = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +41,13 @@ class TopicCreation:
         self._image = image
         self._rules = rules
         self._random_bytes = random_bytes
+        self._partitions = NewPartitions(
+            image,
+            random_bytes,
+            max_per_topic=rules.max_partitions_per_topic,
+            max_per_broker=rules.max_partitions_per_broker,
+        )
         self._new_forms: dict[str, str] = {}
-        self._replicas_per_broker: Counter[BrokerId] = Counter()
-        if rules.max_partitions_per_broker is not None:
-            # As many steps as there are partitions, and that limit says how many those are at most.
-            self._replicas_per_broker.update(
-                broker_id for _, _, state in image.partitions() for broker_id in state.replicas
-            )
         self._new_ids: set[TopicId] = set()
 
     def decide(self, command: CreateTopics) -> Decision[MetadataRecord, TopicsCreated]:
@@ -82,7 +70,8 @@ class TopicCreation:
         return Decision(records=() if command.validate_only else tuple(records), response=response)
 
     def _check_size(self, command: CreateTopics) -> None:
-        total = sum(self._partition_count(topic) for topic in command.topics)
+        # A negative count is refused later; until then it must not make room for others.
+        total = sum(max(self._partition_count(topic), 0) for topic in command.topics)
         if total > MAX_PARTITIONS_PER_REQUEST:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -98,9 +87,9 @@ class TopicCreation:
         self._check_name(topic.name)
         overrides = self._checked_configs(topic)
         replicas = self._manual_placement(topic) if topic.assignments else self._placement(topic)
-        self._check_limits(replicas)
+        self._partitions.check_limits(replicas)
         topic_id = self._fresh_id()
-        partitions = [self._partition_record(topic_id, number, wanted) for number, wanted in enumerate(replicas)]
+        partitions = [self._partitions.record(topic_id, number, wanted) for number, wanted in enumerate(replicas)]
         records.append(TopicRecord(name=topic.name, topic_id=topic_id))
         records += (
             ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
@@ -161,9 +150,7 @@ class TopicCreation:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor}: a topic has at least 1 (-1 asks for default.replication.factor)",
             )
-        usable = [UsableBroker(broker_id=b.broker_id, rack=b.rack) for b in self._image.alive_brokers()]
-        start = int.from_bytes(self._random_bytes(4), "big")
-        return place(usable, num_partitions=partitions, replication_factor=factor, start=start)
+        return self._partitions.placed(partitions, factor)
 
     def _manual_placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
         if topic.num_partitions != DEFAULT_COUNT or topic.replication_factor != DEFAULT_COUNT:
@@ -172,62 +159,13 @@ class TopicCreation:
             )
         by_partition = {assignment.partition: assignment for assignment in topic.assignments}
         if len(by_partition) < len(topic.assignments):
-            raise _bad_assignment("a partition is assigned twice")
+            raise bad_assignment("a partition is assigned twice")
         if set(by_partition) != set(range(len(by_partition))):
-            raise _bad_assignment(f"partitions are numbered from 0 on without gaps, not {sorted(by_partition)}")
+            raise bad_assignment(f"partitions are numbered from 0 on without gaps, not {sorted(by_partition)}")
         factor = len(topic.assignments[0].broker_ids)
         for assignment in topic.assignments:
-            self._check_assignment(assignment, factor)
+            self._partitions.check_assignment(assignment.partition, assignment.broker_ids, factor)
         return tuple(by_partition[number].broker_ids for number in range(len(by_partition)))
-
-    def _check_assignment(self, assignment: ReplicaAssignment, factor: int) -> None:
-        where = f"partition {assignment.partition}"
-        replicas = assignment.broker_ids
-        if not replicas:
-            raise _bad_assignment(f"{where} has no replicas")
-        if len(set(replicas)) < len(replicas):
-            raise _bad_assignment(f"{where} names a broker twice: {list(replicas)}")
-        unknown = [broker_id for broker_id in replicas if broker_id not in self._image.brokers]
-        if unknown:
-            raise _bad_assignment(f"{where} names brokers that are not registered: {unknown}")
-        if len(replicas) != factor:
-            raise _bad_assignment(f"{where} has {len(replicas)} replicas where another one has {factor}")
-        if not any(self._image.brokers[broker_id].is_alive for broker_id in replicas):
-            raise _bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
-
-    def _check_limits(self, replicas: tuple[Replicas, ...]) -> None:
-        """Refuse more than the cluster takes; count what it does take."""
-        rules = self._rules
-        if rules.max_partitions_per_topic is not None and len(replicas) > rules.max_partitions_per_topic:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{len(replicas)} partitions: max.partitions.per.topic is {rules.max_partitions_per_topic}",
-            )
-        if rules.max_partitions_per_broker is None:
-            return
-        wanted = self._replicas_per_broker + Counter(broker_id for each in replicas for broker_id in each)
-        broker_id, most = max(wanted.items(), key=lambda item: item[1])
-        if most > rules.max_partitions_per_broker:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"broker {broker_id} would keep {most} partitions:"
-                f" max.partitions.per.node is {rules.max_partitions_per_broker}",
-            )
-        self._replicas_per_broker = wanted
-
-    def _partition_record(self, topic_id: TopicId, number: int, replicas: Replicas) -> PartitionRecord:
-        brokers = [self._image.brokers[broker_id] for broker_id in replicas]
-        in_sync = tuple(broker.broker_id for broker in brokers if broker.is_alive)
-        return PartitionRecord(
-            partition_id=number,
-            topic_id=topic_id,
-            replicas=replicas,
-            isr=in_sync,
-            leader=in_sync[0],
-            leader_epoch=0,
-            partition_epoch=0,
-            directories=tuple(_directory(broker) for broker in brokers),
-        )
 
     def _fresh_id(self) -> TopicId:
         """A random id that no topic has, and none of Kafka's reserved ones (all small numbers)."""
@@ -239,12 +177,3 @@ class TopicCreation:
             if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
                 self._new_ids.add(topic_id)
                 return topic_id
-
-
-def _directory(broker: BrokerImage) -> bytes:
-    """The broker's log directory if it has only one; else it will choose and tell."""
-    return broker.log_directories[0] if len(broker.log_directories) == 1 else UNASSIGNED_DIRECTORY
-
-
-def _bad_assignment(fault: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)

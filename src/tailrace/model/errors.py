@@ -181,13 +181,19 @@ _RETRIABLE = frozenset(
 )
 
 
+_LONGEST_DETAIL = 1_000
+
+
 class KafkaError(Exception):
     """A failure with a code that a client understands and a detail that a person understands.
 
     The server turns it into the error field of a response in one place, per partition where the protocol has one.
+    A long detail is cut: it may quote a name of 32,767 bytes, and a response has no room for more than that.
     """
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
+        if len(detail) > _LONGEST_DETAIL:
+            detail = f"{detail[:_LONGEST_DETAIL]}..."
         super().__init__(code, detail)
         self.code = code
         self.detail = detail

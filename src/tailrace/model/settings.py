@@ -56,10 +56,8 @@ class Setting:
         """The value this text stands for. Raises KafkaError(INVALID_CONFIG) that names setting, value and limits."""
         try:
             value = _PARSERS[self.type](text.strip())
-        except ValueError as fault:
-            # A fault quotes the text, which nobody may see of a sensitive setting.
-            why = "" if self.sensitive else f": {fault}"
-            raise self._refusal(text, f"must be a {self.type.name.lower()}{why}") from None
+        except ValueError:
+            raise self._refusal(text, _EXPECTED.get(self.type, "cannot be read")) from None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_limits(text, value)
         elif self.one_of is not None:
@@ -90,10 +88,17 @@ class Setting:
         return str(value)
 
 
+_EXPECTED = {
+    SettingType.BOOLEAN: "say true or false",
+    SettingType.DOUBLE: "must be a number",
+    **dict.fromkeys(_INTEGRAL, "must be a whole number"),
+}
+
+
 def _parse_boolean(text: str) -> bool:
     words = {"true": True, "false": False}
     if text.lower() not in words:
-        raise ValueError("say true or false")
+        raise ValueError(text)
     return words[text.lower()]
 
 

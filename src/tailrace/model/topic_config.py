@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, SettingType, Table, Value, attribute_name, parse_all, table_of
 
 _MAX_LONG = 2**63 - 1
@@ -43,7 +44,14 @@ class TopicConfig:
     def with_overrides(self, overrides: Mapping[str, str]) -> "TopicConfig":
         """These settings with a topic's own on top. Raises KafkaError(INVALID_CONFIG) for an illegal one."""
         values = {attribute_name(name): value for name, value in parse_all(TOPIC_SETTINGS, overrides).items()}
-        return replace(self, **values)  # type: ignore[arg-type]  # parse() has checked the types against the table
+        config = replace(self, **values)  # type: ignore[arg-type]  # parse() has checked the types against the table
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"min.compaction.lag.ms={config.min_compaction_lag_ms}: must be at most max.compaction.lag.ms,"
+                f" which is {config.max_compaction_lag_ms}",
+            )
+        return config
 
 
 _DEFAULTS = TopicConfig()

@@ -4,9 +4,12 @@ Precedence, highest first: `--set`, the environment (TAILRACE_LOG_RETENTION_MS),
 the defaults of `dev.mode`, the defaults. An unknown name refuses the start and offers the nearest known one.
 """
 
+import difflib
 import ipaddress
+import logging
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +21,19 @@ from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS, FLUSHED, TOPIC
 from tailrace.server.config_entries import ConfigSource
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
-_NOT_SETTINGS = frozenset(("TAILRACE_BOOTSTRAP", "TAILRACE_KERNEL"))
+_NOT_SETTINGS = frozenset(("TAILRACE_BOOTSTRAP", "TAILRACE_KERNEL", "TAILRACE_TRACEBACK"))
 """Variables that other parts of Tailrace read."""
+
+_SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Listeners of these names have this protocol unless the map says otherwise, as in Kafka."""
+
+_ELSEWHERE = {
+    "broker.id": "it is called node.id now",
+    "zookeeper.connect": "there is no ZooKeeper any more, so leave it out",
+}
+"""Names of old Kafka files, and what has become of them."""
+
+_logger = logging.getLogger("tailrace.node")
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
@@ -43,8 +57,19 @@ class SettingInForce:
     """One setting, its value and where that comes from: `server.config_entries.BrokerSetting`."""
 
     setting: Setting
-    value: Value
-    source: ConfigSource
+    layers: tuple[tuple[ConfigSource, Value], ...]
+
+    @property
+    def value(self) -> Value:
+        return self.layers[0][1]
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.layers[0][0]
+
+
+_Layers = tuple[tuple[ConfigSource, Mapping[str, Value]], ...]
+"""Where values come from, the strongest first."""
 
 
 class NodeConfig:
@@ -54,13 +79,18 @@ class NodeConfig:
         """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
         texts = given or {}
         stated = {name: find(BROKER_SETTINGS, name).parse(text) for name, text in texts.items()}
-        self._stated = frozenset(stated)
-        self._values: dict[str, Value] = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
         if stated.get("dev.mode"):
-            self._values.update(DEV_DEFAULTS)
-        self._values.update(stated)
+            defaults.update(DEV_DEFAULTS)
+        self._layers: _Layers = (
+            (ConfigSource.STATIC_BROKER_CONFIG, stated),
+            (ConfigSource.DEFAULT_CONFIG, defaults),
+        )
+        self._values = {**defaults, **stated}
         self.listeners = tuple(parse_endpoint(text) for text in self.words("listeners"))
         self.advertised_listeners = tuple(parse_endpoint(text) for text in self.words("advertised.listeners"))
+        metrics = self.text("metrics.listener")
+        self.metrics_listener = parse_endpoint(metrics, setting="metrics.listener") if metrics else None
         self.topic_defaults = _topic_defaults(self._values)
         _check(self)
 
@@ -68,6 +98,11 @@ class NodeConfig:
         """The value of a numeric setting that always has one."""
         value = self._values[name]
         assert isinstance(value, int), name
+        return value
+
+    def real(self, name: str) -> float:
+        value = self._values[name]
+        assert isinstance(value, float), name
         return value
 
     def flag(self, name: str) -> bool:
@@ -114,14 +149,47 @@ class NodeConfig:
             produce_frame_bytes=self.integer("socket.request.max.bytes"),
             max_connections=self.integer("max.connections"),
             max_connections_per_ip=self.integer("max.connections.per.ip"),
+            new_connections_per_second=self.integer("max.connection.creation.rate"),
+            new_connections_per_ip_per_second=self.integer("max.connection.creation.rate.per.ip"),
+            stall_ms=self.integer("connections.max.stall.ms"),
             idle_ms=self.integer("connections.max.idle.ms"),
         )
 
     def entries(self) -> Iterator[SettingInForce]:
         """Every setting, in the order of names."""
         for name in sorted(BROKER_SETTINGS):
-            source = ConfigSource.STATIC_BROKER_CONFIG if name in self._stated else ConfigSource.DEFAULT_CONFIG
-            yield SettingInForce(setting=BROKER_SETTINGS[name], value=self._values[name], source=source)
+            layers = tuple((source, layer[name]) for source, layer in self._layers if name in layer)
+            yield SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
+
+    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
+        """These settings under what the cluster was told while it runs: of all brokers, and above it of this one.
+
+        What this release does not take is ignored: only another release can have let it pass.
+        """
+        dynamic: _Layers = (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, _parsed_dynamic(of_this)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, _parsed_dynamic(of_all)),
+        )
+        changed = copy(self)
+        changed._layers = (*dynamic, *self._layers[-2:])
+        changed._values = {name: value for _, layer in reversed(changed._layers) for name, value in layer.items()}
+        changed.topic_defaults = _topic_defaults(changed._values)
+        return changed
+
+
+def _parsed_dynamic(texts: Mapping[str, str]) -> dict[str, Value]:
+    parsed: dict[str, Value] = {}
+    for name, text in texts.items():
+        setting = BROKER_SETTINGS.get(name)
+        try:
+            if setting is not None and setting.dynamic:
+                parsed[name] = setting.parse(text)
+                continue
+        except KafkaError as fault:
+            _logger.error("event=broker-config-ignored fault=%s", fault)
+        else:
+            _logger.error("event=broker-config-ignored name=%s", name)
+    return parsed
 
 
 def load_config(
@@ -137,8 +205,8 @@ def load_config(
     """
     given: dict[str, str] = {}
     if file is not None:
-        given.update(read_file(file))
-    given.update(read_environment(environment or {}))
+        given.update(_checked(read_file(file), str(file)))
+    given.update(_checked(read_environment(environment or {}), "environment"))
     given.update(flags or {})
     for override in overrides:
         name, separator, text = override.partition("=")
@@ -148,12 +216,28 @@ def load_config(
     return NodeConfig(given)
 
 
+def _checked(texts: dict[str, str], source: str) -> dict[str, str]:
+    """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and everything that is wrong in it."""
+    faults = []
+    for name, text in texts.items():
+        try:
+            find(BROKER_SETTINGS, name).parse(text)
+        except KafkaError as fault:
+            known = _ELSEWHERE.get(name)
+            faults.append(fault.detail if known is None else f"unknown setting {name!r}; {known}")
+    if faults:
+        raise _refusal(f"{source}: {'; '.join(faults)}")
+    return texts
+
+
 def read_file(path: Path) -> dict[str, str]:
     """The settings in a server.properties or, if its name ends in .toml, a TOML file."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise _refusal(f"cannot read {path}: {fault}") from None
+    except OSError as fault:
+        raise _refusal(f"cannot read {path}: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise _refusal(f"cannot read {path}: it is not UTF-8 text") from None
     if path.suffix != ".toml":
         return parse_properties(text)
     try:
@@ -198,23 +282,23 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for variable, text in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in _NOT_SETTINGS:
             if variable not in names:
-                guess = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
-                find(BROKER_SETTINGS, guess)
-                raise _refusal(f"unknown environment variable {variable}")
+                near = difflib.get_close_matches(variable, names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise _refusal(f"unknown environment variable {variable}{hint}")
             given[names[variable]] = text
     return given
 
 
-def parse_endpoint(text: str) -> Endpoint:
+def parse_endpoint(text: str, *, setting: str = "listeners") -> Endpoint:
     """`PLAINTEXT://127.0.0.1:9092`, or `127.0.0.1:9092` for short; IPv6 hosts in brackets."""
     name, separator, address = text.rpartition("://")
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535 or (separator and not name):
-        raise _refusal(f"listeners={text!r}: say NAME://HOST:PORT or HOST:PORT")
+        raise _refusal(f"{setting}={text!r}: say {'NAME://HOST:PORT or ' if setting == 'listeners' else ''}HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise _refusal(f"listeners={text!r}: an IPv6 address stands in brackets, as in [::1]:9092")
+        raise _refusal(f"{setting}={text!r}: an IPv6 address stands in brackets, as in [::1]:9092")
     return Endpoint(name=(name or "PLAINTEXT").upper(), host=host, port=int(port))
 
 
@@ -266,6 +350,7 @@ def _check(config: NodeConfig) -> None:
             raise _refusal(f"advertised.listeners={endpoint}: there is no listener of this name")
         if is_wildcard_host(endpoint.host):
             raise _refusal(f"advertised.listeners={endpoint}: clients cannot connect to a wildcard; name a host")
+    _check_metrics_listener(config)
     if "," in str(config.data_directory):
         raise _refusal("log.dirs: a node keeps its data in one directory; start one node per disk")
     if set(config.words("process.roles")) != {"broker", "controller"}:
@@ -274,12 +359,22 @@ def _check(config: NodeConfig) -> None:
         raise _refusal("group.min.session.timeout.ms is above group.max.session.timeout.ms")
 
 
+def _check_metrics_listener(config: NodeConfig) -> None:
+    endpoint = config.metrics_listener
+    if endpoint is not None and not is_loopback_host(endpoint.host) and not config.flag("listener.insecure.allow"):
+        raise _refusal(
+            f"metrics.listener={config.text('metrics.listener')}: other machines could read the names of topics."
+            " Ways out: listen on 127.0.0.1, or accept it with --insecure (listener.insecure.allow=true)"
+        )
+
+
 def _check_listener(config: NodeConfig, endpoint: Endpoint) -> None:
     protocols = {
         pair.partition(":")[0].upper(): pair.partition(":")[2].upper()
         for pair in config.words("listener.security.protocol.map")
     }
-    protocol = protocols.get(endpoint.name, "PLAINTEXT")
+    own_meaning = endpoint.name if endpoint.name in _SECURE_PROTOCOLS else "PLAINTEXT"
+    protocol = protocols.get(endpoint.name, own_meaning)
     if protocol != "PLAINTEXT":
         raise _refusal(f"listeners={endpoint}: the security protocol {protocol} is not supported in this version")
     if is_loopback_host(endpoint.host):

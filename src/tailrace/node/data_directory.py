@@ -12,8 +12,14 @@ from types import TracebackType
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import TopicId, format_topic_id
-from tailrace.storage.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
-from tailrace.storage.files import FileSystem
+from tailrace.server.hosts.metadata_directory import METADATA_PARTITION
+from tailrace.storage.checkpoints import (
+    META_PROPERTIES,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from tailrace.storage.files import FileSystem, OsFiles, join
 
 _LOCK = ".lock"
 
@@ -24,10 +30,12 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """Make the directory if need be and take it. Raises KafkaError if another node has it."""
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make_durably(directory)
             self._file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            raise StorageError(f"cannot use {directory}: it is a file; choose another --data-dir") from None
         except OSError as fault:
-            raise StorageError(f"cannot use {directory}: {fault.strerror}") from None
+            raise StorageError(f"cannot use {directory}: {fault.strerror}; choose another --data-dir") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -53,9 +61,28 @@ class DirectoryLock:
         self.release()
 
 
+def _make_durably(directory: Path) -> None:
+    """Make the directory and those above it, each safe from a power cut before anything is put into it.
+
+    The start of a node syncs the name of the directory itself once more: this process may be killed before it does.
+    """
+    if directory.is_dir():
+        return
+    above = directory.absolute().parent
+    _make_durably(above)
+    directory.mkdir(exist_ok=True)
+    OsFiles().sync_dir(str(above))
+
+
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
     """Whose directory this is; a new one is given an identity. Raises KafkaError if it is another node's."""
     known = read_meta_properties(files, directory)
+    if known is None and files.exists(join(directory, str(METADATA_PARTITION))):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{directory} has a node's data but no {META_PROPERTIES}, which says whose they are:"
+            " restore that file or choose another --data-dir",
+        )
     if known is not None and known.node_id != node_id:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,

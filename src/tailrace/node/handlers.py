@@ -8,35 +8,49 @@ from tailrace.model.ids import BrokerId
 from tailrace.node.config import NodeConfig
 from tailrace.protocol.messages import (
     configs,
+    consumer_groups,
     coordinators,
+    delete_records,
     fetch,
     groups,
     leader_epochs,
     list_offsets,
+    log_dirs,
     membership,
     metadata,
     offsets,
     produce,
     producer_ids,
+    producers,
+    sasl,
     topics,
 )
 from tailrace.protocol.registry import api_of
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Handler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
+from tailrace.server.handlers.config_changes import AlterConfigsHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
+from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.handlers.coordinators import FindCoordinatorHandler
+from tailrace.server.handlers.delete_records import DeleteRecordsHandler
 from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
 from tailrace.server.handlers.list_offsets import ListOffsetsHandler
+from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.server.handlers.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
 from tailrace.server.handlers.metadata import MetadataHandler
+from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
 from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
-from tailrace.server.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.handlers.producers import DescribeProducersHandler
+from tailrace.server.handlers.sasl import NoSaslHandler
+from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.waiters import Deadlines, LongPolls
 
@@ -54,39 +68,70 @@ class Services:
     groups: GroupConfig
 
 
-def build_handlers(services: Services) -> Mapping[int, Handler]:
+class Waiting:
+    """The requests for records that wait: fetches for records, produces for replicas and disks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.deadlines = Deadlines(clock)
+        self.polls = LongPolls(clock=clock, deadlines=self.deadlines)
+
+    @property
+    def fetches(self) -> int:
+        return len(self.polls)
+
+    @property
+    def produces(self) -> int:
+        return len(self.deadlines) - len(self.polls)
+
+
+def build_handlers(services: Services, waiting: Waiting | None = None) -> Mapping[int, Handler]:
     """The handler of every API this node serves, by key; ApiVersions is the dispatcher's own."""
-    return _of_records(services) | _of_metadata(services) | _of_groups(services)
+    of_records = _of_records(services, waiting if waiting is not None else Waiting(services.clock))
+    return of_records | _of_metadata(services) | _of_groups(services)
 
 
-def _of_records(services: Services) -> dict[int, Handler]:
+def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
     partitions, clock = services.partitions, services.clock
-    deadlines = Deadlines(clock)
+    deadlines = waiting.deadlines
     return {
         _key(produce.ProduceRequest): ProduceHandler(partitions=partitions, deadlines=deadlines, clock=clock),
         _key(fetch.FetchRequest): FetchHandler(
             partitions=partitions,
-            polls=LongPolls(clock=clock, deadlines=deadlines),
+            polls=waiting.polls,
             fetch_max_bytes=services.config.integer("fetch.max.bytes"),
         ),
         _key(list_offsets.ListOffsetsRequest): ListOffsetsHandler(partitions=partitions),
         _key(leader_epochs.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
+        _key(delete_records.DeleteRecordsRequest): DeleteRecordsHandler(partitions=partitions, clock=clock),
+        _key(producers.DescribeProducersRequest): DescribeProducersHandler(partitions=partitions),
+        _key(log_dirs.DescribeLogDirsRequest): DescribeLogDirsHandler(
+            partitions=partitions, path=str(services.config.data_directory.absolute())
+        ),
     }
 
 
 def _of_metadata(services: Services) -> dict[int, Handler]:
     config, controller, cluster_id = services.config, services.controller, services.cluster_id
+    settings = LiveSettings(config)
+    altering = AlterConfigsHandler(controller=controller, node_id=config.node_id)
+    no_sasl = NoSaslHandler()
     pool = ProducerIdPool(controller=controller, broker_id=BrokerId(config.node_id))
     return {
         _key(metadata.MetadataRequest): MetadataHandler(
             controller=controller, cluster_id=cluster_id, auto_create=config.flag("auto.create.topics.enable")
         ),
         _key(metadata.DescribeClusterRequest): DescribeClusterHandler(controller=controller, cluster_id=cluster_id),
-        _key(topics.CreateTopicsRequest): CreateTopicsHandler(controller=controller, broker=config),
+        _key(topics.CreateTopicsRequest): CreateTopicsHandler(controller=controller, settings=settings),
         _key(topics.DeleteTopicsRequest): DeleteTopicsHandler(
             controller=controller, deletion_enabled=config.flag("delete.topic.enable")
         ),
-        _key(configs.DescribeConfigsRequest): DescribeConfigsHandler(controller=controller, broker=config),
+        _key(topics.CreatePartitionsRequest): CreatePartitionsHandler(controller=controller),
+        _key(metadata.DescribeTopicPartitionsRequest): DescribeTopicPartitionsHandler(controller=controller),
+        _key(configs.DescribeConfigsRequest): DescribeConfigsHandler(controller=controller, settings=settings),
+        _key(configs.AlterConfigsRequest): altering,
+        _key(configs.IncrementalAlterConfigsRequest): altering,
+        _key(sasl.SaslHandshakeRequest): no_sasl,
+        _key(sasl.SaslAuthenticateRequest): no_sasl,
         _key(producer_ids.InitProducerIdRequest): InitProducerIdHandler(producer_ids=pool),
     }
 
@@ -103,9 +148,14 @@ def _of_groups(services: Services) -> dict[int, Handler]:
         _key(membership.LeaveGroupRequest): LeaveGroupHandler(coordinators=hosts),
         _key(offsets.OffsetCommitRequest): OffsetCommitHandler(coordinators=hosts, controller=controller),
         _key(offsets.OffsetFetchRequest): OffsetFetchHandler(coordinators=hosts, controller=controller),
+        _key(offsets.OffsetDeleteRequest): OffsetDeleteHandler(coordinators=hosts, controller=controller),
         _key(groups.DescribeGroupsRequest): DescribeGroupsHandler(coordinators=hosts),
         _key(groups.ListGroupsRequest): ListGroupsHandler(coordinators=hosts),
         _key(groups.DeleteGroupsRequest): DeleteGroupsHandler(coordinators=hosts),
+        _key(consumer_groups.ConsumerGroupHeartbeatRequest): ConsumerGroupHeartbeatHandler(coordinators=hosts),
+        _key(consumer_groups.ConsumerGroupDescribeRequest): ConsumerGroupDescribeHandler(
+            coordinators=hosts, controller=controller
+        ),
     }
 
 

@@ -10,6 +10,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.metadata.commands import BrokerRegistered, ControllerCommand, RegisterBroker, UnfenceBroker
@@ -20,13 +21,25 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
-from tailrace.net.listener import Listener
+from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
 from tailrace.node.config import Endpoint, NodeConfig, is_loopback_host, is_wildcard_host
 from tailrace.node.data_directory import DirectoryLock, claim_identity
+from tailrace.node.descriptors import (
+    CarefulController,
+    DescriptorPlan,
+    count_open_descriptors,
+    descriptor_limit,
+    plan_descriptors,
+)
 from tailrace.node.flush_thread import FlushThread, PageCache
-from tailrace.node.handlers import Services, build_handlers
+from tailrace.node.handlers import Services, Waiting, build_handlers
+from tailrace.node.measurements import NodeParts
+from tailrace.node.monitoring import Monitoring
+from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.stall_watch import StallWatch
+from tailrace.server.data.cleaner import CleanerConfig
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
@@ -35,6 +48,7 @@ from tailrace.server.hosts.controller import ControllerHost
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.server.live_settings import LiveSettings
 from tailrace.storage import OsFiles
 
 _logger = logging.getLogger("tailrace.node")
@@ -50,13 +64,20 @@ class Node:
     `on_fatal` is told of a broken invariant or a disk that failed: nothing this node says is right any more.
     """
 
-    def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, max_open_files: int = 4096) -> None:
+    def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, descriptors: DescriptorPlan | None = None) -> None:
+        """`descriptors`: what this process may open; as the system's limit allows, if nothing is said."""
+        if descriptors is None:
+            descriptors = plan_descriptors(descriptor_limit(), max_connections=config.integer("max.connections"))
         self._config = config
         self._on_fatal = on_fatal
-        self._files = OsFiles(max_open_files=max_open_files)
+        self._descriptors = descriptors
+        self._files = OsFiles(max_open_files=descriptors.files)
         self._directory = str(config.data_directory)
         self._broker_id = BrokerId(config.node_id)
         self._listeners: list[Listener] = []
+        self._monitoring: Monitoring | None = None
+        self.metrics_address: tuple[str, int] | None = None
+        """Where /metrics is, if it was asked for."""
 
     async def start(self) -> None:
         """Serve requests from when this returns. Raises KafkaError or OSError; nothing is left behind then."""
@@ -82,7 +103,10 @@ class Node:
     async def _start_locked(self) -> None:
         config, files, directory = self._config, self._files, self._directory
         self._identity = claim_identity(files, directory, node_id=config.node_id)
-        self._turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal)
+        self._stalls = StallWatch(monotonic_ms=lambda: round(self._loop.time() * 1000))
+        self._turns = Turns(
+            call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal, on_stall=self._stalls.note
+        )
         self._clock = LoopClock(self._loop, self._turns)
         self._bind()
         self._flush_thread = FlushThread(
@@ -99,14 +123,17 @@ class Node:
 
     def _bind(self) -> None:
         """Take the ports first: what clients are told depends on them. Nobody can connect before they are started."""
-        pool = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
+        self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
+        limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
+        arrivals = arrivals_within(limits)
         for endpoint in self._config.listeners:
             listener = Listener(
                 name=endpoint.name,
                 turns=self._turns,
                 on_frame=_refuse,
-                pool=pool,
-                limits=self._config.listener_limits,
+                pool=self._receive_buffers,
+                limits=limits,
+                arrivals=arrivals,
             )
             listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
             self._listeners.append(listener)
@@ -118,6 +145,7 @@ class Node:
             LogDirectory(self._directory, files=self._files, flush_on_roll=config.is_flushed),
             broker_id=self._broker_id,
             disk=self._flush_thread if config.is_flushed else PageCache(call_soon=clock.call_soon),
+            syncing_disk=self._flush_thread,
             clock=clock,
             is_flushed=config.is_flushed,
             leaders=ImageLeaders(self._controller),
@@ -127,10 +155,10 @@ class Node:
         await self._controller_ready()
         registration = await self._register()
         self._applier = MetadataApplier(
-            partitions=self._partitions, broker_id=self._broker_id, topic_defaults=config.topic_defaults
+            partitions=self._partitions, broker_id=self._broker_id, settings=LiveSettings(config)
         )
         self._applier.load(self._controller.image)
-        group_config = _group_config(config)
+        group_config = GroupConfig.read(config.integer)
         self._coordinators = GroupCoordinators(
             broker_id=self._broker_id,
             find_partition=self._partitions.find,
@@ -144,23 +172,51 @@ class Node:
             config=config,
             cluster_id=self._identity.cluster_id,
             clock=clock,
-            controller=self._controller,
+            controller=CarefulController(
+                self._controller,
+                limit=self._descriptors.limit,
+                reclaimable=lambda: self._files.open_files,
+                count_open=count_open_descriptors,
+            ),
             partitions=self._partitions,
             coordinators=self._coordinators,
             groups=group_config,
         )
+        waiting = Waiting(clock)
         self._dispatcher = Dispatcher(
-            build_handlers(services),
+            build_handlers(services, waiting),
             write_staged=self._partitions.write_staged,
             on_broken_invariant=self._on_fatal,
         )
         await self._ask_controller(UnfenceBroker(broker_id=self._broker_id, broker_epoch=registration.broker_epoch))
+        await self._start_monitoring(waiting)
         self._upkeep = Upkeep(self._partitions, clock=clock, config=_upkeep_config(config))
         self._upkeep.start()
         self._turns.on_turn_end = self._dispatcher.on_turn_end
         for listener in self._listeners:
             listener.on_frame = self._dispatcher.on_frame
             await listener.start()
+
+    async def _start_monitoring(self, waiting: Waiting) -> None:
+        endpoint = self._config.metrics_listener
+        if endpoint is None:
+            return
+        parts = NodeParts(
+            broker_id=self._broker_id,
+            dispatcher=self._dispatcher,
+            listeners=tuple(self._listeners),
+            receive_buffers=self._receive_buffers,
+            partitions=self._partitions,
+            controller=self._controller,
+            coordinators=self._coordinators,
+            waiting=waiting,
+            flush_thread=self._flush_thread,
+            stalls=self._stalls,
+            files=self._files,
+        )
+        self._monitoring = Monitoring(parts, max_partitions=self._config.integer("metrics.max.partitions"))
+        self.metrics_address = await self._monitoring.start(endpoint)
+        _logger.info("event=metrics-served address=%s:%d", *self.metrics_address)
 
     def _start_controller_parts(self) -> None:
         config = self._config
@@ -173,7 +229,7 @@ class Node:
             max_partitions_per_broker=config.integer("max.partitions.per.node"),
         )
         self._controller = ControllerHost(
-            ControllerMachine(random_bytes=secrets.token_bytes, topic_rules=rules),
+            ControllerMachine(random_bytes=secrets.token_bytes, topic_rules=rules, broker_settings=BROKER_SETTINGS),
             log=metadata_directory.open_log(now_ms=self._clock.now_ms()),
             disk=self._flush_thread,
             clock=self._clock,
@@ -215,6 +271,8 @@ class Node:
         """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns."""
         for listener in self._listeners:
             listener.stop_accepting()
+        if self._monitoring is not None:
+            await self._monitoring.stop()
         self._upkeep.stop()
         self._turns.run(self._coordinators.close)
         for listener in self._listeners:
@@ -257,26 +315,20 @@ def _host_for_clients(bound: str) -> str:
     return "127.0.0.1" if is_loopback_host(bound) and bound != "::1" else bound
 
 
-def _group_config(config: NodeConfig) -> GroupConfig:
-    return GroupConfig(
-        group_initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
-        group_min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
-        group_max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
-        group_max_size=config.integer("group.max.size"),
-        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
-        offsets_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
-        offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
-        offsets_topic_replication_factor=config.integer("offsets.topic.replication.factor"),
-        offsets_topic_segment_bytes=config.integer("offsets.topic.segment.bytes"),
-    )
-
-
 def _upkeep_config(config: NodeConfig) -> UpkeepConfig:
     return UpkeepConfig(
         log_retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         replica_high_watermark_checkpoint_interval_ms=config.integer("replica.high.watermark.checkpoint.interval.ms"),
         log_flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
         log_flush_start_offset_checkpoint_interval_ms=config.integer("log.flush.start.offset.checkpoint.interval.ms"),
+        log_flush_scheduler_interval_ms=config.integer("log.flush.scheduler.interval.ms"),
+        log_dir_reserve_bytes=config.integer("log.dir.reserve.bytes"),
+        cleaner=CleanerConfig(
+            log_cleaner_enable=config.flag("log.cleaner.enable"),
+            log_cleaner_backoff_ms=config.integer("log.cleaner.backoff.ms"),
+            log_cleaner_dedupe_buffer_size=config.integer("log.cleaner.dedupe.buffer.size"),
+            log_cleaner_io_max_bytes_per_second=config.real("log.cleaner.io.max.bytes.per.second"),
+        ),
         producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
         producer_id_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),
     )

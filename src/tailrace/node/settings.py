@@ -30,8 +30,18 @@ def _setting(
     at_least: float | None = None,
     at_most: float | None = None,
     one_of: tuple[str, ...] | None = None,
+    dynamic: bool = False,
 ) -> Setting:
-    return Setting(name=name, type=kind, default=default, doc=doc, at_least=at_least, at_most=at_most, one_of=one_of)
+    return Setting(
+        name=name,
+        type=kind,
+        default=default,
+        doc=doc,
+        at_least=at_least,
+        at_most=at_most,
+        one_of=one_of,
+        dynamic=dynamic,
+    )
 
 
 _IDENTITY = (
@@ -93,6 +103,27 @@ _NETWORK = (
         "Connections at once from one address, except from this machine (Kafka: no limit).",
         at_least=1,
     ),
+    _setting(
+        "max.connection.creation.rate",
+        _INT,
+        200,
+        "New connections a second from other machines; whoever comes too early waits (Kafka: no limit).",
+        at_least=1,
+    ),
+    _setting(
+        "max.connection.creation.rate.per.ip",
+        _INT,
+        20,
+        "New connections a second from one other machine (Kafka: a quota, no limit by default).",
+        at_least=1,
+    ),
+    _setting(
+        "connections.max.stall.ms",
+        _LONG,
+        60_000,
+        "A client that takes nothing of its answers for this long is cut off (Kafka: only when it is idle).",
+        at_least=1,
+    ),
     _setting("connections.max.idle.ms", _LONG, 600_000, "A connection that is silent this long is closed.", at_least=1),
     _setting(
         "queued.max.request.bytes",
@@ -101,7 +132,20 @@ _NETWORK = (
         "Memory for requests being read (Kafka: no limit).",
         at_least=1 << 20,
     ),
-    _setting("metrics.listener", _STRING, None, "HOST:PORT that serves /metrics and /healthz; none by default."),
+    _setting(
+        "metrics.listener",
+        _STRING,
+        None,
+        "HOST:PORT that serves /metrics (Prometheus) and /healthz; port 0 picks a free one. None by default.",
+    ),
+    _setting(
+        "metrics.max.partitions",
+        _INT,
+        10_000,
+        "Partitions with offsets and sizes of their own in /metrics; the others are in the sums only.",
+        at_least=0,
+    ),
+    _setting("log.format", _STRING, "text", "How the node's own log on stderr is written.", one_of=("text", "json")),
 )
 
 _LOG = (
@@ -119,15 +163,36 @@ _LOG = (
         None,
         "The age above which old segments go; -1: none. Wins over minutes.",
         at_least=-1,
+        dynamic=True,
     ),
     _setting("log.retention.minutes", _INT, None, "As log.retention.ms, in minutes. Wins over hours."),
     _setting("log.retention.hours", _INT, 168, "As log.retention.ms, in hours."),
     _setting("log.retention.check.interval.ms", _LONG, 300_000, "How often retention is applied.", at_least=1),
-    _setting("log.roll.ms", _LONG, None, "The age at which a new segment starts. Wins over hours.", at_least=1),
+    _setting(
+        "log.roll.ms",
+        _LONG,
+        None,
+        "The age at which a new segment starts. Wins over hours.",
+        at_least=1,
+        dynamic=True,
+    ),
     _setting("log.roll.hours", _INT, 168, "As log.roll.ms, in hours.", at_least=1),
-    _setting("log.roll.jitter.ms", _LONG, None, "At most this is taken from log.roll.ms. Wins over hours.", at_least=0),
+    _setting(
+        "log.roll.jitter.ms",
+        _LONG,
+        None,
+        "At most this is taken from log.roll.ms. Wins over hours.",
+        at_least=0,
+        dynamic=True,
+    ),
     _setting("log.roll.jitter.hours", _INT, 0, "As log.roll.jitter.ms, in hours.", at_least=0),
-    _setting("log.flush.scheduler.interval.ms", _LONG, 2**63 - 1, "Accepted for Kafka's files.", at_least=0),
+    _setting(
+        "log.flush.scheduler.interval.ms",
+        _LONG,
+        2**63 - 1,
+        "How often logs are looked at that have waited for flush.ms (page-cache durability).",
+        at_least=0,
+    ),
     _setting(
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
@@ -151,6 +216,31 @@ _LOG = (
     ),
     _setting("log.cleaner.enable", _BOOLEAN, True, "Whether compacted logs are compacted."),
     _setting("log.cleaner.backoff.ms", _LONG, 15_000, "The rest between two looks for logs to compact.", at_least=0),
+    _setting(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        134_217_728,
+        "Memory for the keys of the log that is compacted; what does not fit waits for the next pass.",
+        at_least=1,
+    ),
+    _setting(
+        "log.cleaner.io.max.bytes.per.second",
+        SettingType.DOUBLE,
+        1.7976931348623157e308,
+        "Bytes that compaction may read and write in a second.",
+        at_least=1,
+    ),
+    _setting("log.cleaner.io.buffer.size", _INT, 524_288, "Accepted for Kafka's files.", at_least=0),
+    _setting("log.cleaner.io.buffer.load.factor", SettingType.DOUBLE, 0.9, "Accepted for Kafka's files."),
+    _setting("log.cleaner.threads", _INT, 1, "Accepted for Kafka's files; one log at a time.", at_least=0),
+    _setting(
+        "log.dir.reserve.bytes",
+        _LONG,
+        128 << 20,
+        "With less than this free on the disk, producers are refused with KAFKA_STORAGE_ERROR; deletes, retention,"
+        " offsets and metadata go on. 0: no reserve (ours; Kafka has none).",
+        at_least=0,
+    ),
     _setting("num.recovery.threads.per.data.dir", _INT, 1, "Accepted for Kafka's files.", at_least=1),
 )
 
@@ -166,6 +256,7 @@ _TOPIC_DEFAULTS = tuple(
         at_least=TOPIC_SETTINGS[topic_name].at_least,
         at_most=TOPIC_SETTINGS[topic_name].at_most,
         one_of=TOPIC_SETTINGS[topic_name].one_of,
+        dynamic=True,
     )
     for name, topic_name in TOPIC_SETTING_OF.items()
 )
@@ -244,6 +335,29 @@ _GROUPS = (
     _setting("group.max.session.timeout.ms", _INT, 1_800_000, "The longest session a member may ask for.", at_least=1),
     _setting("group.initial.rebalance.delay.ms", _INT, 3_000, "How long a new group waits for members.", at_least=0),
     _setting("group.max.size", _INT, 1_000, "Members of a group (Kafka: no limit).", at_least=1),
+    _setting(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        45_000,
+        "How long a member of a consumer group (KIP-848) may be silent.",
+        at_least=1,
+    ),
+    _setting(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "How often members of a consumer group (KIP-848) are told to send heartbeats.",
+        at_least=1,
+    ),
+    _setting("group.consumer.max.size", _INT, 1_000, "Members of a consumer group (Kafka: no limit).", at_least=1),
+    _setting("group.max.groups", _INT, 10_000, "Groups that a node coordinates (Kafka: no limit).", at_least=1),
+    _setting(
+        "group.max.metadata.bytes",
+        _INT,
+        262_144,
+        "What a member may bring as its protocols' metadata, or be given as assignment (Kafka: no limit).",
+        at_least=1,
+    ),
     _setting("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", at_least=1),
     _setting(
         "offsets.topic.replication.factor",
@@ -293,7 +407,7 @@ _TRANSACTIONS = (
 )
 
 _FETCH = (
-    _setting("fetch.max.bytes", _INT, 57_671_680, "The most bytes of one answer to a fetch.", at_least=1024),
+    _setting("fetch.max.bytes", _INT, 16_777_216, "The most bytes of one answer to a fetch.", at_least=1024),
     _setting(
         "max.incremental.fetch.session.cache.slots",
         _INT,

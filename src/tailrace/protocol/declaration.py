@@ -55,7 +55,8 @@ class Versions(NamedTuple):
 
 _MAX_VERSION = 0x7FFF
 ALL_VERSIONS = Versions(0, _MAX_VERSION)
-NO_VERSIONS = Versions(0, -1)
+NO_VERSIONS = Versions(_MAX_VERSION, -1)
+"""`first` is above every version: the hot lane asks only whether a version is at least that."""
 
 
 class Fixed(NamedTuple):
@@ -197,7 +198,7 @@ def message(
     return declare
 
 
-def replace(value: T, **changes: Any) -> T:
+def replace(value: T, /, **changes: Any) -> T:
     """A copy of a message or struct in which some fields differ. Unknown tagged fields stay."""
     cls = type(value)
     fields = cls.__slots__  # type: ignore[attr-defined]

@@ -8,16 +8,21 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages import (
     api_versions,
     configs,
+    consumer_groups,
     coordinators,
+    delete_records,
     fetch,
     groups,
     leader_epochs,
     list_offsets,
+    log_dirs,
     membership,
     metadata,
     offsets,
     produce,
     producer_ids,
+    producers,
+    sasl,
     topics,
 )
 
@@ -60,6 +65,18 @@ _PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (
     (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
     (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+    (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),
+    (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
+    (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
+    (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+    (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+    (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
+    (delete_records.DeleteRecordsRequest, delete_records.DeleteRecordsResponse),
+    (log_dirs.DescribeLogDirsRequest, log_dirs.DescribeLogDirsResponse),
+    (producers.DescribeProducersRequest, producers.DescribeProducersResponse),
+    (offsets.OffsetDeleteRequest, offsets.OffsetDeleteResponse),
+    (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
+    (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
 )
 
 _ADVERTISED_MIN = {0: 0}

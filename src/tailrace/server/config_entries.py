@@ -1,10 +1,11 @@
 """The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them (pure).
 
-A topic's setting is its own override, else what the broker was told for all topics, else the default. Those are also
+A topic's setting is its own override, else what the broker was told for all topics, else the default. A broker's is
+what was said of it while it runs, else of all brokers, else in its configuration, else the default. Those are also
 the setting's synonyms, the one in force first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -17,6 +18,8 @@ class ConfigSource(IntEnum):
     """Where a value comes from, as on the wire."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
 
@@ -28,11 +31,8 @@ class BrokerSetting(Protocol):
     def setting(self) -> Setting: ...
 
     @property
-    def value(self) -> Value: ...
-
-    @property
-    def source(self) -> int:
-        """A ConfigSource: stated for this node, or by default."""
+    def layers(self) -> Sequence[tuple[ConfigSource, Value]]:
+        """Its values by where they come from, the one in force first, the default last."""
         ...
 
 
@@ -104,10 +104,12 @@ def topic_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Itera
     for name in sorted(TOPIC_SETTINGS):
         setting = TOPIC_SETTINGS[name]
         synonyms = [
-            Synonym(name=entry.setting.name, value=entry.setting.format(entry.value), source=ConfigSource(entry.source))
+            synonym
             for broker_name in BROKER_NAMES[name]
-            if (entry := of_broker.get(broker_name)) is not None and entry.value is not None
+            for synonym in _synonyms(of_broker[broker_name])
+            if synonym.value is not None
         ]
+        synonyms.sort(key=lambda synonym: synonym.source)
         value = setting.format(getattr(broker.topic_defaults, attribute_name(name)))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         if name in overrides:
@@ -117,11 +119,30 @@ def topic_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Itera
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Every setting of this broker, by name. None of them can be changed while it runs."""
+    """Every setting of this broker, by name."""
     for entry in broker.entries():
-        setting = entry.setting
-        value, source = setting.format(entry.value), ConfigSource(entry.source)
-        in_force = Synonym(name=setting.name, value=value, source=source)
-        default = Synonym(name=setting.name, value=setting.format(setting.default), source=ConfigSource.DEFAULT_CONFIG)
-        synonyms = (in_force,) if source is ConfigSource.DEFAULT_CONFIG else (in_force, default)
-        yield ConfigEntry(setting=setting, value=value, source=source, synonyms=synonyms, read_only=True)
+        yield _broker_entry(entry.setting, tuple(_synonyms(entry)))
+
+
+def shared_broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
+    """The settings that all brokers were given while they run, by name."""
+    for entry in broker.entries():
+        shared = [s for s in _synonyms(entry) if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+        if shared:
+            yield _broker_entry(entry.setting, tuple(shared))
+
+
+def _broker_entry(setting: Setting, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+    in_force = synonyms[0]
+    return ConfigEntry(
+        setting=setting,
+        value=in_force.value,
+        source=in_force.source,
+        synonyms=tuple(synonym for synonym in synonyms if synonym.value is not None or setting.sensitive),
+        read_only=not setting.dynamic,
+    )
+
+
+def _synonyms(entry: BrokerSetting) -> Iterator[Synonym]:
+    for source, value in entry.layers:
+        yield Synonym(name=entry.setting.name, value=entry.setting.format(value), source=source)

@@ -1,10 +1,17 @@
 """One request on its way through the server."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tailrace.protocol.headers import encode_response
 from tailrace.server.ports import Buffer, ServerConnection
+from tailrace.server.response_errors import ResponseErrors
+
+_logger = logging.getLogger("tailrace.server")
+
+_failed: Final[set[tuple[int, int]]] = set()
+"""API key and version of responses that had no form on the wire: each is logged once, however often it is asked for."""
 
 
 class _Settled:
@@ -37,7 +44,7 @@ class RequestContext:
     A handler either returns its response or keeps the context and calls `respond` once, later.
     """
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "slot")
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "errors", "slot")
 
     def __init__(
         self,
@@ -48,17 +55,38 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         client_id: str | None,
+        errors: ResponseErrors | None = None,
     ) -> None:
+        """`errors` counts what the answer says, if somebody wants to know."""
         self.connection: ServerConnection = connection
         self.slot = slot
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self.errors = errors
 
     def respond(self, response: Any) -> None:
-        """Send the response message, in the version that was asked in."""
+        """Send the response message, in the version that was asked in.
+
+        A response that has no form on the wire is a fault of its handler. It is logged, and costs this connection:
+        whoever answers late does so in a turn of others, to whom an exception would do harm.
+        """
+        try:
+            self.send(response)
+        except AssertionError:
+            raise
+        except Exception as fault:
+            if (self.api_key, self.api_version) not in _failed:
+                _failed.add((self.api_key, self.api_version))
+                _logger.error("event=answer-failed api=%d version=%d", self.api_key, self.api_version, exc_info=fault)
+            self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
+
+    def send(self, response: Any) -> None:
+        """As `respond`, for who can deal with the failure: raises KafkaError if the response has no form."""
         if self.connection.is_open:
+            if self.errors is not None:
+                self.errors.note(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_encoded(self, answer: bytes) -> None:

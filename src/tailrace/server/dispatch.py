@@ -9,9 +9,9 @@ What a client can get from a bad request (DESIGN 2.11, 2.12):
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
@@ -21,6 +21,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.handlers.api_versions import ApiVersionsHandler
 from tailrace.server.ports import ServerConnection
+from tailrace.server.response_errors import ResponseErrors
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -53,10 +54,18 @@ class HotHandler(Protocol):
         ...
 
 
+class RequestCount(NamedTuple):
+    """How many requests of one version of an API have come."""
+
+    api: Api
+    version: int
+    requests: int
+
+
 class _Route:
     """One row of the dispatch table."""
 
-    __slots__ = ("api", "handle", "hot", "max_version", "min_version", "request_type")
+    __slots__ = ("api", "counts", "handle", "hot", "max_version", "min_version", "request_type")
 
     def __init__(self, api: Api, handler: Handler) -> None:
         self.api = api
@@ -65,6 +74,8 @@ class _Route:
         self.request_type = api.request
         self.min_version = api.min_version
         self.max_version = api.max_version
+        self.counts = [0] * (api.max_version + 1)
+        """How many requests have come, by version."""
 
 
 class Dispatcher:
@@ -85,8 +96,20 @@ class Dispatcher:
         self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()
-        self.requests = [0] * len(self._routes)
-        """How many requests of each API have come, by key. Read by the metrics."""
+        self.errors = ResponseErrors()
+        """What the answers said. This and the next two are read by the metrics."""
+        self.unsupported = 0
+        """How many requests were of an API or a version that is not served."""
+        self.malformed = 0
+        """How many requests were not what they claimed to be."""
+
+    def request_counts(self) -> Iterator[RequestCount]:
+        """How many requests have come, by API and version, where there were any."""
+        for route in self._routes:
+            if route is not None:
+                for version, count in enumerate(route.counts):
+                    if count:
+                        yield RequestCount(route.api, version, count)
 
     def on_frame(self, connection: ServerConnection, slot: int, frame: memoryview) -> None:
         """Carry out one request. Never raises."""
@@ -95,7 +118,7 @@ class Dispatcher:
         if route is None or not route.min_version <= api_version <= route.max_version:
             self._refuse(connection, slot, api_key, api_version, correlation_id)
             return
-        self.requests[api_key] += 1
+        route.counts[api_version] += 1
         hot = route.hot
         if hot is not None:
             try:
@@ -114,6 +137,7 @@ class Dispatcher:
             # with three bytes too many.
             request, _ = decode_from(route.request_type, api_version, frame, position)
         except MalformedMessage as fault:
+            self.malformed += 1
             connection.close(f"malformed {route.api.name} v{api_version}: {fault.detail}")
             return
         except Exception as fault:  # noqa: BLE001 - a fault of the decoder costs this connection, not the node
@@ -127,10 +151,13 @@ class Dispatcher:
             api_version=api_version,
             correlation_id=correlation_id,
             client_id=header.client_id,
+            errors=self.errors,
         )
         try:
             if hot is not None:
                 hot.learn(frame, request, context)
+            # An exception that somebody keeps has this call in its traceback, and would keep the receive buffer too.
+            del frame
             response = route.handle(request, context)
         except KafkaError as refusal:
             self._answer_error(route.api, request, context, refusal)
@@ -149,6 +176,7 @@ class Dispatcher:
     def _refuse(
         self, connection: ServerConnection, slot: int, api_key: int, api_version: int, correlation_id: int
     ) -> None:
+        self.unsupported += 1
         if api_key == API_VERSIONS:
             answer = self._api_versions.unsupported_version()
             connection.answer(slot, encode_response(answer, 0, correlation_id))
@@ -158,7 +186,7 @@ class Dispatcher:
 
     def _respond(self, api: Api, request: Any, context: RequestContext, response: Any) -> None:
         try:
-            context.respond(response)
+            context.send(response)
         except AssertionError as broken:
             self._on_broken_invariant(broken)
         except Exception as fault:  # noqa: BLE001 - a response that has no form on the wire is a fault of its handler
@@ -174,7 +202,7 @@ class Dispatcher:
         if not context.connection.awaits_answer(context.slot):
             return
         try:
-            context.respond(error_response(request, context.api_version, error))
+            context.send(error_response(request, context.api_version, error))
         except Exception as fault:  # noqa: BLE001 - whatever fails here, the client must not wait for ever
             self._log_once(api, fault)
             context.connection.close(f"{api.name} v{context.api_version} failed: {error.code.name}")

@@ -11,18 +11,24 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages import (
     api_versions,
     configs,
+    consumer_groups,
     coordinators,
+    delete_records,
     fetch,
     groups,
     leader_epochs,
     list_offsets,
+    log_dirs,
     membership,
     metadata,
     offsets,
     produce,
     producer_ids,
+    producers,
+    sasl,
     topics,
 )
+from tailrace.protocol.schema import ZERO_UUID
 
 
 def error_response(request: Any, version: int, error: KafkaError) -> Any:
@@ -199,6 +205,32 @@ def _sync_group(request: membership.SyncGroupRequest, version: int, error: Kafka
     return membership.SyncGroupResponse(error_code=error.code, assignment=b"")
 
 
+def _consumer_heartbeat(
+    request: consumer_groups.ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
+) -> consumer_groups.ConsumerGroupHeartbeatResponse:
+    return consumer_groups.ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=_message(error))
+
+
+def _describe_consumer_groups(
+    request: consumer_groups.ConsumerGroupDescribeRequest, version: int, error: KafkaError
+) -> consumer_groups.ConsumerGroupDescribeResponse:
+    return consumer_groups.ConsumerGroupDescribeResponse(
+        groups=tuple(
+            consumer_groups.DescribedConsumerGroup(
+                error_code=error.code,
+                error_message=_message(error),
+                group_id=group_id,
+                group_state="",
+                group_epoch=0,
+                assignment_epoch=0,
+                assignor_name="",
+                members=(),
+            )
+            for group_id in request.group_ids
+        )
+    )
+
+
 def _describe_groups(
     request: groups.DescribeGroupsRequest, version: int, error: KafkaError
 ) -> groups.DescribeGroupsResponse:
@@ -281,6 +313,91 @@ def _describe_configs(
     )
 
 
+def _describe_topic_partitions(
+    request: metadata.DescribeTopicPartitionsRequest, version: int, error: KafkaError
+) -> metadata.DescribeTopicPartitionsResponse:
+    return metadata.DescribeTopicPartitionsResponse(
+        topics=tuple(
+            metadata.DescribeTopicPartitionsResponseTopic(
+                error_code=error.code, name=topic.name, topic_id=ZERO_UUID, partitions=()
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _create_partitions(
+    request: topics.CreatePartitionsRequest, version: int, error: KafkaError
+) -> topics.CreatePartitionsResponse:
+    return topics.CreatePartitionsResponse(
+        results=tuple(
+            topics.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=_message(error))
+            for topic in request.topics
+        )
+    )
+
+
+def _altered(
+    request: configs.AlterConfigsRequest | configs.IncrementalAlterConfigsRequest, error: KafkaError
+) -> tuple[configs.AlterConfigsResourceResponse, ...]:
+    return tuple(
+        configs.AlterConfigsResourceResponse(
+            error_code=error.code,
+            error_message=_message(error),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources
+    )
+
+
+def _delete_records(
+    request: delete_records.DeleteRecordsRequest, version: int, error: KafkaError
+) -> delete_records.DeleteRecordsResponse:
+    return delete_records.DeleteRecordsResponse(
+        topics=tuple(
+            delete_records.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    delete_records.DeleteRecordsPartitionResult(
+                        partition_index=partition.partition_index, low_watermark=-1, error_code=error.code
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _describe_producers(
+    request: producers.DescribeProducersRequest, version: int, error: KafkaError
+) -> producers.DescribeProducersResponse:
+    return producers.DescribeProducersResponse(
+        topics=tuple(
+            producers.TopicProducers(
+                name=topic.name,
+                partitions=tuple(
+                    producers.PartitionProducers(
+                        partition_index=index,
+                        error_code=error.code,
+                        error_message=_message(error),
+                        active_producers=(),
+                    )
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _sasl_authenticate(
+    request: sasl.SaslAuthenticateRequest, version: int, error: KafkaError
+) -> sasl.SaslAuthenticateResponse:
+    return sasl.SaslAuthenticateResponse(error_code=error.code, error_message=_message(error), auth_bytes=b"")
+
+
 _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     produce.ProduceRequest: _produce,
     fetch.FetchRequest: _fetch,
@@ -295,6 +412,8 @@ _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     membership.LeaveGroupRequest: lambda _, __, error: membership.LeaveGroupResponse(error_code=error.code),
     membership.SyncGroupRequest: _sync_group,
     groups.DescribeGroupsRequest: _describe_groups,
+    consumer_groups.ConsumerGroupHeartbeatRequest: _consumer_heartbeat,
+    consumer_groups.ConsumerGroupDescribeRequest: _describe_consumer_groups,
     groups.ListGroupsRequest: lambda _, __, error: groups.ListGroupsResponse(error_code=error.code, groups=()),
     groups.DeleteGroupsRequest: _delete_groups,
     api_versions.ApiVersionsRequest: lambda _, __, error: api_versions.ApiVersionsResponse(
@@ -307,4 +426,20 @@ _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     ),
     leader_epochs.OffsetForLeaderEpochRequest: _leader_epochs,
     configs.DescribeConfigsRequest: _describe_configs,
+    metadata.DescribeTopicPartitionsRequest: _describe_topic_partitions,
+    topics.CreatePartitionsRequest: _create_partitions,
+    configs.AlterConfigsRequest: lambda request, _, error: configs.AlterConfigsResponse(
+        responses=_altered(request, error)
+    ),
+    configs.IncrementalAlterConfigsRequest: lambda request, _, error: configs.IncrementalAlterConfigsResponse(
+        responses=_altered(request, error)
+    ),
+    delete_records.DeleteRecordsRequest: _delete_records,
+    log_dirs.DescribeLogDirsRequest: lambda _, __, error: log_dirs.DescribeLogDirsResponse(
+        error_code=error.code, results=()
+    ),
+    producers.DescribeProducersRequest: _describe_producers,
+    offsets.OffsetDeleteRequest: lambda _, __, error: offsets.OffsetDeleteResponse(error_code=error.code, topics=()),
+    sasl.SaslHandshakeRequest: lambda _, __, error: sasl.SaslHandshakeResponse(error_code=error.code, mechanisms=()),
+    sasl.SaslAuthenticateRequest: _sasl_authenticate,
 }

@@ -4,8 +4,8 @@
 partitions to move: they are woken together, once per turn, however many partitions moved in it.
 """
 
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from typing import Final, Protocol
 
 from tailrace.replication.partition import Partition
 from tailrace.server.ports import Clock, ServerConnection, Timer
@@ -81,49 +81,72 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
     return due
 
 
+MAX_POLLS: Final = 5_000
+"""Long polls that may wait at once."""
+MAX_WATCHED: Final = 500_000
+"""Partitions that they may wait for, all together: some 200 bytes each."""
+
+
 class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
     partitions: list[Partition]
     """What it waits for. Each partition once or more."""
 
-    def retry(self, *, is_last: bool) -> bool:
-        """Try to answer; True if that is done. `is_last`: the time is over, so it must be done."""
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+        """Try to answer, now that these partitions have moved; None if that is done, else whom to watch again.
+
+        Only those that have moved need that, unless `partitions` has changed. `is_last`: the time is over, so it must
+        be done.
+        """
         ...
 
 
 class _Parked:
     """A long poll while it waits."""
 
-    __slots__ = ("connection", "is_woken", "poll", "polls", "timeout_ms")
+    __slots__ = ("connection", "moved", "poll", "polls", "timeout_ms", "watched")
 
     def __init__(self, polls: "LongPolls", poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
         self.polls = polls
         self.poll = poll
         self.connection = connection
         self.timeout_ms = timeout_ms
-        self.is_woken = False
+        self.watched = len(poll.partitions)
+        self.moved: list[Partition] = []
+        """Since the last try. There may be thousands that have not."""
 
-    def wake(self, _partition: Partition) -> None:
-        if not self.is_woken:
-            self.is_woken = True
+    def wake(self, partition: Partition) -> None:
+        self.moved.append(partition)
+        if len(self.moved) == 1:
             self.polls.woken(self)
 
     def expire(self) -> None:
         self.polls.expired(self)
 
 
+def _watch(parked: _Parked, partitions: Sequence[Partition]) -> None:
+    for partition in partitions:
+        partition.watch(parked.wake)
+
+
 class LongPolls:
-    """The long polls that wait now."""
+    """The long polls that wait now, each with a deadline."""
 
     def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
         self._clock = clock
         self._deadlines = deadlines
         self._by_connection: dict[ServerConnection, dict[_Parked, None]] = {}
         self._woken: list[_Parked] = []
+        self._polls = 0
+        self._watched = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_connection.values()))
+        return self._polls
+
+    def has_room_for(self, poll: LongPoll) -> bool:
+        """Whether one more poll may wait. If not it has to be answered now: what waits takes memory."""
+        return self._polls < MAX_POLLS and self._watched + len(poll.partitions) <= MAX_WATCHED
 
     def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
         """Let `poll` wait until it is answered, its time is over or its connection has closed."""
@@ -134,8 +157,10 @@ class LongPolls:
             of_connection = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         of_connection[parked] = None
+        self._polls += 1
+        self._watched += parked.watched
         self._deadlines.add(parked, timeout_ms)
-        self._watch(parked)
+        _watch(parked, poll.partitions)
 
     def woken(self, parked: _Parked) -> None:
         """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
@@ -148,26 +173,23 @@ class LongPolls:
         if not self._is_waiting(parked):
             return
         self._drop(parked)
-        done = parked.poll.retry(is_last=True)
-        assert done, "a long poll must answer when its time is over"
+        rest = parked.poll.retry(parked.moved, is_last=True)
+        assert rest is None, "a long poll must answer when its time is over"
 
     def _retry_woken(self) -> None:
         woken, self._woken = self._woken, []
         for parked in woken:
             if not self._is_waiting(parked):
                 continue  # answered, expired or gone since it was woken
-            parked.is_woken = False
-            if parked.poll.retry(is_last=False):
+            moved, parked.moved = parked.moved, []
+            rest = parked.poll.retry(moved, is_last=False)
+            if rest is None:
                 self._drop(parked)
             else:
-                self._watch(parked)
+                _watch(parked, rest)
 
     def _is_waiting(self, parked: _Parked) -> bool:
         return parked in self._by_connection.get(parked.connection, ())
-
-    def _watch(self, parked: _Parked) -> None:
-        for partition in parked.poll.partitions:
-            partition.watch(parked.wake)
 
     def _drop(self, parked: _Parked) -> None:
         self._by_connection[parked.connection].pop(parked, None)
@@ -178,6 +200,8 @@ class LongPolls:
             self._release(parked)
 
     def _release(self, parked: _Parked) -> None:
+        self._polls -= 1
+        self._watched -= parked.watched
         self._deadlines.remove(parked, parked.timeout_ms)
         for partition in parked.poll.partitions:
             partition.unwatch(parked.wake)

@@ -22,17 +22,24 @@ from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.node.config import NodeConfig
+from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
+from tailrace.server.handlers.config_changes import AlterConfigsHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
+from tailrace.server.handlers.delete_records import DeleteRecordsHandler
 from tailrace.server.handlers.fetch import FetchHandler
+from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.server.handlers.metadata import MetadataHandler
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
-from tailrace.server.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.handlers.producers import DescribeProducersHandler
+from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from tailrace.server.hosts.controller import ControllerHost
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Disk
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
@@ -71,6 +78,7 @@ class AdminPath(DataPath):
                 max_partitions_per_topic=self.config.integer("max.partitions.per.topic"),
                 max_partitions_per_broker=self.config.integer("max.partitions.per.node"),
             ),
+            broker_settings=BROKER_SETTINGS,
         )
         self.controller = ControllerHost(
             self.machine,
@@ -81,9 +89,7 @@ class AdminPath(DataPath):
             directory=metadata_directory,
         )
         self.table.leaders = ImageLeaders(self.controller)
-        self.applier = MetadataApplier(
-            partitions=self.table, broker_id=BROKER, topic_defaults=self.config.topic_defaults
-        )
+        self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=LiveSettings(self.config))
         self.dispatcher = Dispatcher(
             self._handlers(), write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
         )
@@ -147,6 +153,8 @@ class AdminPath(DataPath):
 
     def _handlers(self) -> dict[int, Handler]:
         controller = self.controller
+        settings = LiveSettings(self.config)
+        altering = AlterConfigsHandler(controller=controller, node_id=BROKER)
         producer_ids = ProducerIdPool(controller=controller, broker_id=BROKER)
         return {
             PRODUCE: ProduceHandler(partitions=self.table, deadlines=self.deadlines, clock=self.clock),
@@ -156,11 +164,18 @@ class AdminPath(DataPath):
                 cluster_id=CLUSTER_ID,
                 auto_create=self.config.flag("auto.create.topics.enable"),
             ),
-            19: CreateTopicsHandler(controller=controller, broker=self.config),
+            19: CreateTopicsHandler(controller=controller, settings=settings),
             20: DeleteTopicsHandler(controller=controller, deletion_enabled=self.config.flag("delete.topic.enable")),
             22: InitProducerIdHandler(producer_ids=producer_ids),
-            32: DescribeConfigsHandler(controller=controller, broker=self.config),
+            21: DeleteRecordsHandler(partitions=self.table, clock=self.clock),
+            32: DescribeConfigsHandler(controller=controller, settings=settings),
+            33: altering,
+            35: DescribeLogDirsHandler(partitions=self.table, path=self.table.directory.path),
+            37: CreatePartitionsHandler(controller=controller),
+            44: altering,
             60: DescribeClusterHandler(controller=controller, cluster_id=CLUSTER_ID),
+            61: DescribeProducersHandler(partitions=self.table),
+            75: DescribeTopicPartitionsHandler(controller=controller),
         }
 
 

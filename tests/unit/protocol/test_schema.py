@@ -262,3 +262,11 @@ def test_a_type_without_a_form_on_the_wire_is_refused_at_declaration() -> None:
         @struct
         class Wrong:
             number: int
+
+
+def test_a_field_may_have_any_name_in_a_replacement() -> None:
+    @struct
+    class Setting:
+        value: str
+
+    assert replace(Setting(value="1"), value="2") == Setting(value="2")

@@ -112,6 +112,20 @@ def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def test_a_late_response_that_cannot_be_encoded_costs_its_connection_and_harms_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may be given while the answers of other requests are: when a turn's batches are written, by a timer."""
+    parked: list[RequestContext] = []
+    server = Server(lambda request, context: parked.append(context))
+    server.send(heartbeat())
+    for _ in range(3):
+        parked[0].respond(HeartbeatResponse(error_code=1 << 40))
+    assert not server.connection.is_open
+    assert not server.connection.answers
+    assert caplog.text.count("event=answer-failed") <= 1
+
+
 def test_a_failed_assertion_stops_the_process_and_is_not_answered() -> None:
     def break_it(request: Any, context: RequestContext) -> None:
         raise AssertionError("two leaders")
@@ -236,10 +250,10 @@ def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
     assert not connection.is_open
 
 
-def test_requests_are_counted_by_api() -> None:
+def test_requests_are_counted_by_api_and_version() -> None:
     server = Server()
     server.send(heartbeat())
     server.connection.answers.clear()
     ask_versions(server, 3)
-    assert server.dispatcher.requests[HEARTBEAT] == 1
-    assert server.dispatcher.requests[API_VERSIONS] == 1
+    counts = {(api.key, version): count for api, version, count in server.dispatcher.request_counts()}
+    assert counts == {(HEARTBEAT, 4): 1, (API_VERSIONS, 3): 1}

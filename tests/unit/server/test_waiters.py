@@ -1,7 +1,9 @@
+from collections.abc import Sequence
+
 import pytest
 
 from tailrace.replication.partition import Partition
-from tailrace.server.waiters import Deadlines, LongPolls
+from tailrace.server.waiters import MAX_POLLS, MAX_WATCHED, Deadlines, LongPolls
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
@@ -22,11 +24,13 @@ class Poll:
     def __init__(self, *partitions: Partition, tries_needed: int = 1) -> None:
         self.partitions = list(partitions)
         self.tries: list[bool] = []
+        self.moved: list[Partition] = []
         self.tries_needed = tries_needed
 
-    def retry(self, *, is_last: bool) -> bool:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
         self.tries.append(is_last)
-        return is_last or len(self.tries) >= self.tries_needed
+        self.moved += moved
+        return None if is_last or len(self.tries) >= self.tries_needed else moved
 
 
 class Bench:
@@ -108,6 +112,15 @@ def test_a_poll_that_is_not_content_goes_on_waiting(bench: Bench) -> None:
     assert len(bench.polls) == len(bench.deadlines) == 0
 
 
+def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(bench: Bench) -> None:
+    """Looking at all of thousands of partitions for one that has moved would make every append cost as much."""
+    poll = Poll(bench.a, bench.b, tries_needed=5)
+    bench.polls.park(poll, bench.connection, 500)
+    for topic in ("a", "b", "b", "a"):
+        bench.node.produce(topic, b"1")
+    assert poll.moved == [bench.a, bench.b, bench.b, bench.a]
+
+
 def test_a_closed_connection_drops_its_polls(bench: Bench) -> None:
     poll = Poll(bench.a)
     bench.polls.park(poll, bench.connection, 500)
@@ -131,3 +144,27 @@ def test_nothing_is_tried_while_nothing_moves(bench: Bench) -> None:
     bench.node.produce("b", b"1")
     bench.clock.advance(59_999)
     assert poll.tries == []
+
+
+def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Bench) -> None:
+    for _ in range(MAX_POLLS):
+        poll = Poll(bench.a)
+        assert bench.polls.has_room_for(poll)
+        bench.polls.park(poll, bench.connection, 500)
+    assert not bench.polls.has_room_for(Poll(bench.a))
+    bench.node.produce("a", b"1")
+    assert bench.polls.has_room_for(Poll(bench.a))
+    assert len(bench.polls) == len(bench.deadlines) == 0
+
+
+def test_polls_of_very_many_partitions_need_the_room_of_many(bench: Bench) -> None:
+    half = Poll(*[bench.a] * (MAX_WATCHED // 2))
+    connections = [RecordingConnection() for _ in range(2)]
+    for connection in connections:
+        assert bench.polls.has_room_for(half)
+        bench.polls.park(half, connection, 500)
+    assert not bench.polls.has_room_for(Poll(bench.a))
+    connections[0].hang_up()
+    assert bench.polls.has_room_for(half)
+    bench.clock.advance(500)
+    assert len(bench.polls) == 0

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings in force and where each comes from."""
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings of topics and brokers."""
 
 from tailrace.protocol.schema import Int8, Int16, Int32, field, message, struct
 
@@ -61,3 +61,80 @@ class DescribeConfigsResponse:
 
     throttle_time_ms: Int32 = 0
     results: tuple[DescribeConfigsResult, ...]
+
+
+@struct
+class AlterableConfig:
+    """A setting and its new value."""
+
+    name: str
+    value: str | None
+
+
+@struct
+class AlterConfigsResource:
+    """All settings that a topic or broker is to have of its own: those not named go back to their defaults."""
+
+    resource_type: Int8
+    resource_name: str
+    configs: tuple[AlterableConfig, ...]
+
+
+@message(api_key=33, versions="0-2", flexible="2+")
+class AlterConfigsRequest:
+    """Replaces the settings of each resource (KIP-133), or only checks whether it could."""
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool
+
+
+@struct
+class AlterConfigsResourceResponse:
+    """Whether one resource has its new settings."""
+
+    error_code: Int16 = 0
+    error_message: str | None
+    resource_type: Int8
+    resource_name: str
+
+
+@message(api_key=33, versions="0-2", flexible="2+")
+class AlterConfigsResponse:
+    """Resource by resource, what became of it."""
+
+    throttle_time_ms: Int32 = 0
+    responses: tuple[AlterConfigsResourceResponse, ...]
+
+
+@struct
+class IncrementallyAlterableConfig:
+    """A change of one setting: 0 sets it, 1 takes it back, 2 and 3 add to and take from a list."""
+
+    name: str
+    config_operation: Int8
+    value: str | None
+
+
+@struct
+class IncrementalAlterConfigsResource:
+    """Changes of a topic's or broker's settings; what is not named stays."""
+
+    resource_type: Int8
+    resource_name: str
+    configs: tuple[IncrementallyAlterableConfig, ...]
+
+
+@message(api_key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsRequest:
+    """Changes settings one by one (KIP-339), or only checks whether it could."""
+
+    resources: tuple[IncrementalAlterConfigsResource, ...]
+    validate_only: bool
+
+
+@message(api_key=44, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsResponse:
+    """Resource by resource, what became of it."""
+
+    throttle_time_ms: Int32 = 0
+    responses: tuple[AlterConfigsResourceResponse, ...]

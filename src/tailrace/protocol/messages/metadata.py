@@ -1,4 +1,4 @@
-"""Metadata (3) and DescribeCluster (60): which brokers there are and who leads which partition."""
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75): the brokers, and who leads which partition."""
 
 from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Uuid, field, message, struct
 
@@ -101,3 +101,63 @@ class DescribeClusterResponse:
     controller_id: Int32 = -1
     brokers: tuple[DescribeClusterBroker, ...]
     cluster_authorized_operations: Int32 = -2147483648
+
+
+@struct
+class TopicRequest:
+    """A topic by name."""
+
+    name: str
+
+
+@struct
+class Cursor:
+    """Where a list of topics, ordered by name, goes on."""
+
+    topic_name: str
+    partition_index: Int32
+
+
+@message(api_key=75, versions="0", flexible="0+")
+class DescribeTopicPartitionsRequest:
+    """Asks for topics page by page (KIP-966); no topics mean all."""
+
+    topics: tuple[TopicRequest, ...]
+    response_partition_limit: Int32 = 2000
+    cursor: Cursor | None = None
+
+
+@struct
+class DescribeTopicPartitionsResponsePartition:
+    """Who leads a partition, who has copies, and who may lead though not in sync."""
+
+    error_code: Int16 = 0
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32 = -1
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+    eligible_leader_replicas: tuple[Int32, ...] | None = None
+    last_known_elr: tuple[Int32, ...] | None = None
+    offline_replicas: tuple[Int32, ...]
+
+
+@struct
+class DescribeTopicPartitionsResponseTopic:
+    """A topic and those of its partitions that are on this page."""
+
+    error_code: Int16 = 0
+    name: str | None
+    topic_id: Uuid
+    is_internal: bool = False
+    partitions: tuple[DescribeTopicPartitionsResponsePartition, ...]
+    topic_authorized_operations: Int32 = -2147483648
+
+
+@message(api_key=75, versions="0", flexible="0+")
+class DescribeTopicPartitionsResponse:
+    """One page; the cursor, if there is one, asks for the next."""
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
+    next_cursor: Cursor | None = None

@@ -1,4 +1,4 @@
-"""CreateTopics (19) and DeleteTopics (20)."""
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37)."""
 
 from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Uuid, field, message, struct
 
@@ -105,3 +105,45 @@ class DeleteTopicsResponse:
 
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]
+
+
+@struct
+class CreatePartitionsAssignment:
+    """The brokers for one new partition, the preferred leader first."""
+
+    broker_ids: tuple[Int32, ...]
+
+
+@struct
+class CreatePartitionsTopic:
+    """A topic and how many partitions it is to have; null assignments leave the placement to the cluster."""
+
+    name: str
+    count: Int32
+    assignments: tuple[CreatePartitionsAssignment, ...] | None
+
+
+@message(api_key=37, versions="0-3", flexible="2+")
+class CreatePartitionsRequest:
+    """Adds partitions to topics (KIP-195), or only checks whether it could."""
+
+    topics: tuple[CreatePartitionsTopic, ...]
+    timeout_ms: Int32
+    validate_only: bool
+
+
+@struct
+class CreatePartitionsTopicResult:
+    """Whether one topic has the partitions."""
+
+    name: str
+    error_code: Int16 = 0
+    error_message: str | None = None
+
+
+@message(api_key=37, versions="0-3", flexible="2+")
+class CreatePartitionsResponse:
+    """Topic by topic, what became of it. v3 may answer error 89 (KIP-599)."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[CreatePartitionsTopicResult, ...]

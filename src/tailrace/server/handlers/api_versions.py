@@ -2,20 +2,27 @@
 
 - The answer of an unknown version is error 35 in version 0, with the whole table (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- No feature is announced: clients then use transactions as before KIP-890.
+- No feature of Kafka's is announced: clients then use transactions as before KIP-890. Supported are our extensions.
 """
 
 import re
 from collections.abc import Iterable
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from tailrace.protocol.messages.group_details import DETAILS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST_SOFTWARE = 256
 _FIRST_WITH_SOFTWARE = 3
+_EXTENSIONS = (SupportedFeatureKey(name=DETAILS_FEATURE, min_version=1, max_version=1),)
 
 
 class ApiVersionsHandler:
@@ -26,7 +33,7 @@ class ApiVersionsHandler:
             ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
             for api in sorted(apis, key=lambda api: api.key)
         )
-        self._answer = ApiVersionsResponse(api_keys=self._table)
+        self._answer = ApiVersionsResponse(api_keys=self._table, supported_features=_EXTENSIONS)
 
     def handle(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.api_version >= _FIRST_WITH_SOFTWARE:

@@ -10,6 +10,7 @@ v10 zstd; v12 the point where a reader's log diverges; v13 topic ids. Fetches of
 replica that this leader does not know.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -57,7 +58,8 @@ class FetchHandler:
         fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes)
         timeout_ms = wait_ms(request)
         fetch.read(is_last=timeout_ms == 0)
-        if fetch.is_done or timeout_ms == 0:
+        if fetch.is_done or timeout_ms == 0 or not self._polls.has_room_for(fetch):
+            fetch.count()
             return fetch.response
         fetch.response = None
         self._polls.park(fetch, context.connection, timeout_ms)
@@ -68,10 +70,12 @@ class _Fetch:
     """One request until it is answered. Nothing that was read is kept while it waits: it is read again."""
 
     __slots__ = (
-        "_available",
+        "_available_bytes",
         "_context",
         "_fetch_max_bytes",
+        "_got",
         "_has_error",
+        "_readable_bytes",
         "_request",
         "_table",
         "_wanted_bytes",
@@ -89,37 +93,45 @@ class _Fetch:
         self._fetch_max_bytes = fetch_max_bytes
         self._wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
         self._has_error = False
-        self._available: list[tuple[Partition, int, int]] = []  # partition, readable_bytes and size when it was read
+        self._got: list[tuple[Partition, int]] = []  # how many bytes of which partition
+        self._available_bytes = 0
+        """What the limits allow of what was there at the last look, and what has become readable since."""
+        self._readable_bytes: dict[Partition, int] = {}
+        """`readable_bytes` of each partition when it was last looked at."""
         self.partitions: list[Partition] = []
         self.is_done = False
         self.response: FetchResponse | None = None
 
-    def retry(self, *, is_last: bool) -> bool:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
         """Answer if enough has become readable since the last look, or there is something to say, or it is the end."""
-        if not (is_last or self._may_have_enough()):
-            return False
+        if not (is_last or self._may_have_enough(moved)):
+            return moved
         self.read(is_last=is_last)
         if self.is_done or is_last:
+            self.count()
             self._context.respond(self.response)
-            return True
+            return None
         self.response = None
-        return False
+        return self.partitions
 
-    def _may_have_enough(self) -> bool:
+    def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
         """Whether reading again can give `min_bytes`. Counts what became readable, without looking at the disk."""
-        gained = 0
-        for partition, readable_bytes, size_bytes in self._available:
+        for partition in moved:
             if not partition.is_leader:
                 return True
-            gained += partition.readable_bytes - readable_bytes + size_bytes
-        return gained >= self._wanted_bytes
+            readable_bytes = partition.readable_bytes
+            self._available_bytes += readable_bytes - self._readable_bytes.get(partition, readable_bytes)
+            self._readable_bytes[partition] = readable_bytes
+        return self._available_bytes >= self._wanted_bytes
 
     def read(self, *, is_last: bool) -> None:
         """Read every partition, within the request's limits, into `response`; `is_done` if that should leave now."""
         request = self._request
         budget = FetchBudget(request_max_bytes=request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
         self._has_error = False
-        self._available.clear()
+        self._available_bytes = 0
+        self._got.clear()
+        self._readable_bytes.clear()
         self.partitions.clear()
         responses: list[FetchableTopicResponse] = []
         for topic in request.topics:
@@ -128,7 +140,12 @@ class _Fetch:
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
             )
         self.response = FetchResponse(responses=tuple(responses))
-        self.is_done = self._has_error or not self.partitions or budget.size_bytes >= self._wanted_bytes
+        self.is_done = self._has_error or not self.partitions or self._available_bytes >= self._wanted_bytes
+
+    def count(self) -> None:
+        """Note that what was read is sent."""
+        for partition, size_bytes in self._got:
+            partition.sent_bytes += size_bytes
 
     def _read_partition(
         self, topic: FetchTopic, wanted: FetchPartition, budget: FetchBudget, is_last: bool
@@ -144,9 +161,10 @@ class _Fetch:
             self._check_request(partition, wanted, version)
             if wanted.last_fetched_epoch >= 0 and (diverging := self._diverging_point(partition, wanted)) is not None:
                 return diverging
+            limit_bytes = budget.limit_for(wanted.partition_max_bytes)
             got = partition.read(
                 offset,
-                max_bytes=budget.limit_for(wanted.partition_max_bytes),
+                max_bytes=limit_bytes,
                 isolation=isolation,
                 min_one_message=budget.min_one_message,
                 leader_epoch=wanted.current_leader_epoch,
@@ -159,7 +177,10 @@ class _Fetch:
             self._has_error = True
             return _error_data(wanted.partition, error, partition)
         self.partitions.append(partition)
-        self._available.append((partition, partition.readable_bytes, got.size_bytes))
+        self._got.append((partition, got.size_bytes))
+        self._readable_bytes[partition] = partition.readable_bytes
+        # What is there and did not fit must not be waited for: it will not fit later either.
+        self._available_bytes += got.size_bytes if got.reaches_end else max(got.size_bytes, limit_bytes)
         budget.spend(got.size_bytes)
         return PartitionData(
             partition_index=wanted.partition,

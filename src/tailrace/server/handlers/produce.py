@@ -34,6 +34,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
+from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.waiters import Deadlines
 
 ADMIN_CLIENT: Final = "__admin_client"
@@ -107,6 +108,7 @@ class ProduceHandler:
             api_version=version,
             correlation_id=correlation_id,
             client_id=form.client_id,
+            errors=lane.errors,
         )
         self._handle_sole(form.request, form.topic, sole[0], sole[1], context)
         return True
@@ -116,7 +118,7 @@ class ProduceHandler:
         connection = context.connection
         lane = self._lanes.get(connection)
         if lane is None:
-            lane = self._lanes[connection] = _Lane()
+            lane = self._lanes[connection] = _Lane(context.errors)
             connection.on_close(lambda: self._forget(connection))
         if lane.patience > 0:
             lane.patience -= 1
@@ -155,9 +157,10 @@ class ProduceHandler:
 class _Lane:
     """What is known of one connection: the form of its last request, and whether it is worth looking at forms."""
 
-    __slots__ = ("form", "patience")
+    __slots__ = ("errors", "form", "patience")
 
-    def __init__(self) -> None:
+    def __init__(self, errors: ResponseErrors | None) -> None:
+        self.errors = errors
         self.form: ProduceForm | None = None
         self.patience = _PATIENCE
         """So many requests in a row may differ from the one before; then all are decoded, and none is looked at."""

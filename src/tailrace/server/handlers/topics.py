@@ -1,7 +1,8 @@
-"""CreateTopics (19) and DeleteTopics (20).
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
 
 CreateTopics: v4 counts of -1 (KIP-464); v5 flexible, and the answer tells counts and settings (KIP-525); v7 topic ids.
 DeleteTopics: v3 error 73; v5 error messages; v6 by name or by id (KIP-516).
+CreatePartitions: v2 flexible; v3 as v2. A topic that is named twice has one answer.
 The answer goes out when the change is committed and this broker has acted on it: a client may produce at once.
 """
 
@@ -9,9 +10,12 @@ from collections.abc import Mapping
 
 from tailrace.metadata.commands import (
     ControllerResponse,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    MorePartitions,
     NewTopic,
+    PartitionsCreated,
     ReplicaAssignment,
     TopicCreated,
     TopicDeletion,
@@ -26,6 +30,10 @@ from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
@@ -33,9 +41,10 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from tailrace.server.config_entries import BrokerSettings, topic_entries
+from tailrace.server.config_entries import topic_entries
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Controller
 
 _FIRST_WITH_DELETION_DISABLED = 3
@@ -44,9 +53,9 @@ _FIRST_WITH_DELETION_DISABLED = 3
 class CreateTopicsHandler:
     """Has the controller create topics."""
 
-    def __init__(self, *, controller: Controller, broker: BrokerSettings) -> None:
+    def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
         self._controller = controller
-        self._broker = broker
+        self._settings = settings
 
     def handle(self, request: CreateTopicsRequest, context: RequestContext) -> None:
         command = CreateTopics(
@@ -85,7 +94,7 @@ class CreateTopicsHandler:
                 config_source=entry.source,
                 is_sensitive=entry.setting.sensitive,
             )
-            for entry in topic_entries(overrides, self._broker)
+            for entry in topic_entries(overrides, self._settings.at(self._controller.image))
         )
 
 
@@ -145,3 +154,36 @@ def _deletion(result: TopicDeletion) -> DeletableTopicResult:
         error_code=ErrorCode.NONE if error is None else error.code,
         error_message=None if error is None else error.detail or None,
     )
+
+
+class CreatePartitionsHandler:
+    """Has the controller add partitions to topics."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: CreatePartitionsRequest, context: RequestContext) -> None:
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, PartitionsCreated)
+            results = tuple(
+                CreatePartitionsTopicResult(
+                    name=each.name,
+                    error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                    error_message=None if each.error is None else each.error.detail or None,
+                )
+                for each in outcome.outcomes
+            )
+            context.respond(CreatePartitionsResponse(results=results))
+
+        topics = tuple(_more_partitions(topic) for topic in request.topics)
+        self._controller.submit(CreatePartitions(topics=topics, validate_only=request.validate_only), answer)
+
+
+def _more_partitions(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = tuple(tuple(BrokerId(broker_id) for broker_id in each.broker_ids) for each in topic.assignments)
+    return MorePartitions(name=topic.name, count=topic.count, assignments=assignments)

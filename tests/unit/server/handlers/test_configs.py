@@ -1,19 +1,26 @@
-"""DescribeConfigs (32), and where a value in force comes from."""
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): where a value in force comes from."""
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, NewTopic, SetConfigs
-from tailrace.metadata.image import ConfigResource, ResourceType
+from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings import BROKER_SETTINGS, TOPIC_SETTING_OF
 from tailrace.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
 )
 from tailrace.server.config_entries import BROKER_NAMES
 from tailrace.testing.admin_path import AdminPath
@@ -54,6 +61,26 @@ def entry(result: DescribeConfigsResult, name: str) -> DescribeConfigsResourceRe
     return next(config for config in result.configs if config.name == name)
 
 
+def alter(
+    node: AdminPath,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    version: int = 1,
+    validate_only: bool = False,
+) -> AlterConfigsResourceResponse:
+    """Changes are (setting, operation, value)."""
+    configs = tuple(
+        IncrementallyAlterableConfig(name=setting, config_operation=operation, value=value)
+        for setting, operation, value in changes
+    )
+    resource = IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+    (answer,) = node.send(request, version).response.responses
+    assert isinstance(answer, AlterConfigsResourceResponse)
+    return answer
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_every_setting_of_a_topic_is_shown_when_no_key_is_named(node: AdminPath, version: int) -> None:
     result = describe(node, "orders", version=version)
@@ -78,9 +105,11 @@ def test_synonyms_go_from_the_value_in_force_to_the_last_resort(node: AdminPath)
     assert [(s.name, s.value, s.source) for s in entry(result, "segment.bytes").synonyms] == [
         ("segment.bytes", "5000", 1),
         ("log.segment.bytes", "1000000", 4),
+        ("log.segment.bytes", "1073741824", 5),
     ]
     assert [(s.name, s.value, s.source) for s in entry(result, "retention.ms").synonyms] == [
-        ("log.retention.hours", "2", 4)
+        ("log.retention.hours", "2", 4),
+        ("log.retention.hours", "168", 5),
     ]
 
 
@@ -90,9 +119,7 @@ def test_documentation_is_sent_to_those_who_ask(node: AdminPath) -> None:
 
 
 def test_a_changed_setting_is_shown_and_in_force(node: AdminPath) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, "orders")
-    node.submit(SetConfigs(resource=resource, changes=(("retention.ms", "60000"), ("segment.bytes", None))))
-    node.end_turn()
+    alter(node, ResourceType.TOPIC, "orders", ("retention.ms", 0, "60000"), ("segment.bytes", 1, None))
     result = describe(node, "orders")
     assert entry(result, "retention.ms").value == "60000"
     assert (entry(result, "segment.bytes").value, entry(result, "segment.bytes").config_source) == ("1000000", 4)
@@ -101,10 +128,11 @@ def test_a_changed_setting_is_shown_and_in_force(node: AdminPath) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_the_settings_of_this_broker_are_shown_and_cannot_be_changed(node: AdminPath, version: int) -> None:
+def test_the_settings_of_this_broker_are_shown_and_few_can_be_changed(node: AdminPath, version: int) -> None:
     result = describe(node, "1", kind=ResourceType.BROKER, version=version)
     assert [config.name for config in result.configs] == sorted(BROKER_SETTINGS)
-    assert all(config.read_only for config in result.configs)
+    defaults_of_topics = {names[0] for names in BROKER_NAMES.values()}
+    assert {config.name for config in result.configs if not config.read_only} == defaults_of_topics
     partitions = entry(result, "num.partitions")
     assert (partitions.value, partitions.config_source) == ("3", 4)
     assert entry(result, "fetch.max.bytes").config_source == 5
@@ -113,12 +141,118 @@ def test_the_settings_of_this_broker_are_shown_and_cannot_be_changed(node: Admin
 def test_a_brokers_synonyms_end_with_the_default(node: AdminPath) -> None:
     result = describe(node, "1", kind=ResourceType.BROKER, synonyms=True, keys=("num.partitions", "fetch.max.bytes"))
     assert [(s.value, s.source) for s in entry(result, "num.partitions").synonyms] == [("3", 4), ("1", 5)]
-    assert [(s.value, s.source) for s in entry(result, "fetch.max.bytes").synonyms] == [("57671680", 5)]
+    assert [(s.value, s.source) for s in entry(result, "fetch.max.bytes").synonyms] == [("16777216", 5)]
 
 
-def test_the_settings_of_all_brokers_together_are_none(node: AdminPath) -> None:
+def test_no_value_is_no_synonym(node: AdminPath) -> None:
+    own = entry(describe(node, "1", kind=ResourceType.BROKER, synonyms=True), "log.roll.ms")
+    assert (own.value, own.config_source, own.synonyms) == (None, 5, ())
+
+
+def test_the_settings_of_all_brokers_together_are_those_that_were_given(node: AdminPath) -> None:
     result = describe(node, "", kind=ResourceType.BROKER)
     assert (result.error_code, result.configs) == (0, ())
+    alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 0, "7000"))
+    alter(node, ResourceType.BROKER, "1", ("log.segment.bytes", 0, "8000"))
+    (shared,) = describe(node, "", kind=ResourceType.BROKER, synonyms=True).configs
+    assert (shared.name, shared.value, shared.config_source) == ("log.segment.bytes", "7000", 3)
+    assert [(s.value, s.source) for s in shared.synonyms] == [("7000", 3)]
+
+
+def test_a_brokers_own_setting_wins_over_that_of_all_brokers_and_that_over_its_configuration(node: AdminPath) -> None:
+    def in_force() -> list[tuple[str | None, int]]:
+        own = entry(describe(node, "1", kind=ResourceType.BROKER, synonyms=True), "log.segment.bytes")
+        return [(s.value, s.source) for s in own.synonyms]
+
+    configured = [("1000000", 4), ("1073741824", 5)]
+    assert in_force() == configured
+    alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 0, "7000"))
+    assert in_force() == [("7000", 3), *configured]
+    alter(node, ResourceType.BROKER, "1", ("log.segment.bytes", 0, "8000"))
+    assert in_force() == [("8000", 2), ("7000", 3), *configured]
+    alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 1, None))
+    assert in_force() == [("8000", 2), *configured]
+
+
+def test_what_is_set_for_brokers_is_in_force_at_once_in_topics_without_a_setting_of_their_own(node: AdminPath) -> None:
+    node.create_topics("others")
+    alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 0, "7000"), ("log.retention.ms", 0, "9"))
+    own, inherited = node.table.get("orders", 0).config, node.table.get("others", 0).config
+    assert (own.segment_bytes, own.retention_ms) == (5000, 9)
+    assert (inherited.segment_bytes, inherited.retention_ms) == (7000, 9)
+    shown = entry(describe(node, "others", synonyms=True), "retention.ms")
+    assert (shown.value, shown.config_source) == ("9", 3)
+    assert [(s.name, s.value, s.source) for s in shown.synonyms] == [
+        ("log.retention.ms", "9", 3),
+        ("log.retention.hours", "2", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    node.create_topics("new")
+    assert node.table.get("new", 0).config.segment_bytes == 7000
+
+
+def test_settings_given_while_it_runs_are_in_force_after_a_restart() -> None:
+    files = SimulatedDisk()
+    node = AdminPath("/data", files=files)
+    node.create_topics("orders")
+    alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 0, "7000"))
+    node.stop()
+    node = AdminPath("/data", files=files, start=2)
+    assert node.table.get("orders", 0).config.segment_bytes == 7000
+    assert entry(describe(node, "1", kind=ResourceType.BROKER), "log.segment.bytes").value == "7000"
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_replacement_takes_back_what_it_does_not_name(node: AdminPath, version: int) -> None:
+    resource = AlterConfigsResource(
+        resource_type=ResourceType.TOPIC,
+        resource_name="orders",
+        configs=(AlterableConfig(name="retention.ms", value="9"),),
+    )
+    (answer,) = node.send(AlterConfigsRequest(resources=(resource,), validate_only=False), version).response.responses
+    assert (answer.error_code, answer.error_message, answer.resource_name) == (0, None, "orders")
+    config = node.table.get("orders", 0).config
+    assert (config.retention_ms, config.segment_bytes) == (9, 1_000_000)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_changes_are_only_tried_if_that_is_asked(node: AdminPath, version: int) -> None:
+    answer = alter(node, ResourceType.TOPIC, "orders", ("retention.ms", 0, "9"), version=version, validate_only=True)
+    assert answer.error_code == ErrorCode.NONE
+    assert node.table.get("orders", 0).config.retention_ms == 7_200_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "code"),
+    [
+        (ResourceType.TOPIC, "orders", ("retention.ms", 0, "soon"), ErrorCode.INVALID_CONFIG),
+        (ResourceType.TOPIC, "orders", ("retention.ms", 4, "9"), ErrorCode.INVALID_REQUEST),
+        (ResourceType.TOPIC, "orders", ("retention.ms", 0, None), ErrorCode.INVALID_REQUEST),
+        (ResourceType.TOPIC, "missing", ("retention.ms", 0, "9"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ResourceType.BROKER, "1", ("num.partitions", 0, "9"), ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "2", ("log.roll.ms", 0, "9"), ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "one", ("log.roll.ms", 0, "9"), ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "1", ("root", 0, "INFO"), ErrorCode.INVALID_REQUEST),
+        (99, "1", ("root", 0, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_with_a_message(
+    node: AdminPath, kind: int, name: str, change: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    answer = alter(node, kind, name, change)
+    assert (answer.error_code, answer.resource_type, answer.resource_name) == (code, kind, name)
+    assert answer.error_message
+
+
+def test_one_bad_change_does_not_harm_the_next(node: AdminPath) -> None:
+    resources = tuple(
+        AlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=(AlterableConfig(name="log.roll.ms", value="9"),)
+        )
+        for kind, name in ((ResourceType.BROKER, "2"), (ResourceType.TOPIC, "orders"), (ResourceType.BROKER, "1"))
+    )
+    response = node.send(AlterConfigsRequest(resources=resources, validate_only=False), 2).response
+    assert [answer.error_code for answer in response.responses] == [42, 40, 0]
 
 
 @pytest.mark.parametrize(
@@ -153,3 +287,18 @@ def test_every_topic_setting_is_tied_to_the_brokers_settings_that_decide_it() ->
     assert {name for names in BROKER_NAMES.values() for name in names} <= set(BROKER_SETTINGS)
     for broker_name, topic_name in TOPIC_SETTING_OF.items():
         assert broker_name in BROKER_NAMES[topic_name]
+
+
+def test_a_resource_that_is_asked_for_twice_is_refused(node: AdminPath) -> None:
+    """A request of 4 MiB would have an answer of a gigabyte otherwise."""
+    asked = (("orders", ("segment.bytes",)), ("orders", None), ("__consumer_offsets", None))
+    resources = tuple(
+        DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=keys)
+        for name, keys in asked
+    )
+    response = node.send(DescribeConfigsRequest(resources=resources), 4).response
+    assert [(result.error_code, result.configs) for result in response.results] == [
+        (ErrorCode.INVALID_REQUEST, ()),
+        (ErrorCode.INVALID_REQUEST, ()),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ()),
+    ]

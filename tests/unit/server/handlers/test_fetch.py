@@ -77,6 +77,24 @@ def test_min_bytes_is_waited_for_however_many_appends_it_takes(node: DataPath) -
     assert sizes == 4
 
 
+def test_what_is_there_is_not_waited_for_when_whole_batches_do_not_fill_the_limits(node: DataPath) -> None:
+    """As in Kafka, where a cut batch fills them."""
+    for _ in range(10):
+        node.produce("orders", b"v" * 200)
+    answer = node.fetch("orders", 0, max_wait_ms=500, min_bytes=1000, partition_max_bytes=1000).fetched
+    assert 700 < len(answer.records or b"") < 1000
+
+
+def test_what_is_there_is_not_waited_for_when_it_begins_in_the_next_segment(node: DataPath) -> None:
+    """One read gives bytes of one segment; in Kafka such a fetch is answered at once too."""
+    node.create("rolled", config=TopicConfig(segment_bytes=300))
+    for _ in range(10):
+        node.produce("rolled", b"v" * 200)
+    assert node.table.get("rolled", 0).log.segment_count == 10
+    assert values(node.fetch("rolled", 0, max_wait_ms=500, min_bytes=1000).fetched.records) == [b"v" * 200]
+    assert not node.fetch("rolled", 9, max_wait_ms=500, min_bytes=1000).is_answered
+
+
 def test_an_offset_above_the_high_watermark_waits_and_is_then_not_available_from_version_11_on() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)

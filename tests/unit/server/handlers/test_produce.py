@@ -98,6 +98,18 @@ def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(node
     ]
 
 
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_written(version: int) -> None:
+    """The answer goes out when the turn's batches are written: what fails there ends the node."""
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create()
+    data = (PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),)
+    topics = tuple(TopicProduceData(name=name, partition_data=data) for name in ("orders", "x" * 32_767))
+    response = node.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), version).response
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
     for partition in range(2):

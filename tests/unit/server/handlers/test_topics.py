@@ -1,4 +1,4 @@
-"""CreateTopics (19) and DeleteTopics (20)."""
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37)."""
 
 import pytest
 
@@ -9,6 +9,9 @@ from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -16,6 +19,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk
 
@@ -210,3 +214,71 @@ def test_deletion_may_be_disabled(version: int, code: int) -> None:
     (result,) = delete(node, version, "orders").responses
     assert result.error_code == code
     assert "orders" in node.controller.image.topics
+
+
+def test_a_negative_count_makes_no_room_for_more_partitions_than_a_request_may_create(node: AdminPath) -> None:
+    """Placing 2^31 partitions, only to refuse them, would take all of the node's memory."""
+    response = create(node, 7, topic("less", partitions=-20_000), topic("more", partitions=25_000))
+    assert [result.error_code for result in response.topics] == [ErrorCode.POLICY_VIOLATION] * 2
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_what_is_said_of_the_longest_name_fits_into_the_answer(node: AdminPath, version: int) -> None:
+    name = "x" * 32_767
+    (result,) = create(node, version, topic(name), topic(name)).topics
+    assert (result.name, result.error_code) == (name, ErrorCode.INVALID_REQUEST)
+    assert result.error_message is not None
+    assert "named twice" not in result.error_message
+    assert len(result.error_message) < 2_000
+
+
+def add_partitions(
+    node: AdminPath, version: int, *topics: CreatePartitionsTopic, validate_only: bool = False
+) -> list[int]:
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=1_000, validate_only=validate_only)
+    results = node.send(request, version).response.results
+    assert all(bool(result.error_message) == bool(result.error_code) for result in results)
+    return [result.error_code for result in results]
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_new_partitions_can_be_produced_to_at_once(node: AdminPath, version: int) -> None:
+    node.create_topics("orders")
+    assert add_partitions(node, version, CreatePartitionsTopic(name="orders", count=3, assignments=None)) == [0]
+    assert node.produce("orders", b"new", partition=2).produced.error_code == 0
+    assert len(node.controller.image.topics["orders"].partitions) == 3
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_only_tried_if_that_is_asked(node: AdminPath, version: int) -> None:
+    node.create_topics("orders")
+    wanted = CreatePartitionsTopic(name="orders", count=3, assignments=None)
+    assert add_partitions(node, version, wanted, validate_only=True) == [0]
+    assert node.table.find("orders", 1) is None
+
+
+def test_each_topic_gets_its_partitions_or_its_error(node: AdminPath) -> None:
+    node.create_topics("orders", "others")
+    assignment = CreatePartitionsAssignment(broker_ids=(BROKER,))
+    topics = (
+        CreatePartitionsTopic(name="orders", count=1, assignments=None),
+        CreatePartitionsTopic(name="missing", count=2, assignments=None),
+        CreatePartitionsTopic(name="others", count=2, assignments=(assignment,)),
+    )
+    assert add_partitions(node, 3, *topics) == [
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+    ]
+    assert node.table.find("others", 1) is not None
+
+
+def test_partitions_are_there_after_a_restart() -> None:
+    files = SimulatedDisk()
+    node = AdminPath("/data", files=files)
+    node.create_topics("orders")
+    add_partitions(node, 3, CreatePartitionsTopic(name="orders", count=2, assignments=None))
+    node.produce("orders", b"kept", partition=1)
+    node.stop()
+    node = AdminPath("/data", files=files, start=2)
+    assert node.values("orders", partition=1) == [b"kept"]

@@ -1,0 +1,154 @@
+"""What changes of settings come to, and as which records (pure). Codes are Kafka's: 40 for a topic, 42 for a broker.
+
+Kafka has no other code for a broker's settings (KAFKA-13609), and neither have we.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
+from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
+from tailrace.metadata.records import ConfigRecord, MetadataRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import topic_name_fault
+from tailrace.model.settings import Setting, SettingType, Table, attribute_name, find
+from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
+
+_LONGEST_BROKER_ID = 10
+"""Digits of an int32."""
+
+
+class ConfigChanges:
+    """One AlterConfigs command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage, *, topic_defaults: TopicConfig, broker_settings: Table) -> None:
+        self._image = image
+        self._topic_defaults = topic_defaults
+        self._broker_settings = broker_settings
+
+    def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
+        """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
+        times_named = Counter(changes.resource for changes in command.resources)
+        records: list[MetadataRecord] = []
+        errors: list[KafkaError | None] = []
+        for changes in command.resources:
+            try:
+                if times_named[changes.resource] > 1:
+                    raise _bad_request("a resource is named twice in one request")
+                records += self._records(changes)
+            except KafkaError as refusal:
+                errors.append(refusal)
+            else:
+                errors.append(None)
+        response = ConfigsAltered(errors=tuple(errors))
+        return Decision(records=() if command.validate_only else tuple(records), response=response)
+
+    def _records(self, changes: ResourceChanges) -> list[ConfigRecord]:
+        resource = changes.resource
+        _check_form(changes)
+        if resource.type == ResourceType.TOPIC:
+            self._check_topic(resource.name)
+        elif resource.type == ResourceType.BROKER:
+            self._check_broker(resource.name)
+        else:
+            raise _bad_request(
+                f"resources of type {resource.type} have no settings here; topics (2) and brokers (4) do"
+            )
+        before = self._image.overrides(resource)
+        after = self._after(changes, before)
+        self._check_values(resource, {name: value for name, value in after.items() if before.get(name) != value}, after)
+        names = dict.fromkeys((*before, *after))
+        return [
+            ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=after.get(name))
+            for name in names
+            if before.get(name) != after.get(name)
+        ]
+
+    def _check_topic(self, name: str) -> None:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name not in self._image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+
+    def _check_broker(self, name: str) -> None:
+        if not name:
+            return
+        if not (name.isascii() and name.isdecimal() and len(name) <= _LONGEST_BROKER_ID and str(int(name)) == name):
+            raise _bad_request(f"a broker is named by its number, or by nothing for all of them, not {name!r}")
+        if BrokerId(int(name)) not in self._image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+
+    def _after(self, changes: ResourceChanges, before: Mapping[str, str]) -> dict[str, str]:
+        after = {} if changes.replaces_all else dict(before)
+        for change in changes.changes:
+            match change.operation:
+                case ConfigOperation.SET:
+                    assert change.value is not None
+                    after[change.name] = change.value
+                case ConfigOperation.DELETE:
+                    after.pop(change.name, None)
+                case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                    after[change.name] = self._list_after(changes.resource, change, after.get(change.name))
+        return after
+
+    def _list_after(self, resource: ConfigResource, change: ConfigChange, present: str | None) -> str:
+        is_topic = resource.type == ResourceType.TOPIC
+        setting = self._setting(resource, change.name)
+        if setting.type is not SettingType.LIST:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG if is_topic else ErrorCode.INVALID_REQUEST,
+                f"{change.name} is no list: nothing can be added to it or taken from it",
+            )
+        if present is None:
+            default = getattr(self._topic_defaults, attribute_name(change.name)) if is_topic else setting.default
+            present = setting.format(default) or ""
+        assert change.value is not None
+        words, wanted = _words(present), _words(change.value)
+        if change.operation is ConfigOperation.APPEND:
+            return ",".join(dict.fromkeys((*words, *wanted)))
+        return ",".join(word for word in words if word not in wanted)
+
+    def _check_values(self, resource: ConfigResource, changed: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """What stays as it was is not looked at by itself: a release that is stricter must not bar other changes."""
+        for name, value in changed.items():
+            setting = self._setting(resource, name)
+            try:
+                setting.parse(value)
+            except KafkaError as fault:
+                if resource.type == ResourceType.TOPIC:
+                    raise
+                raise _bad_request(fault.detail) from None
+        if resource.type == ResourceType.TOPIC:
+            self._topic_defaults.with_overrides(after)
+
+    def _setting(self, resource: ConfigResource, name: str) -> Setting:
+        if resource.type == ResourceType.TOPIC:
+            return find(TOPIC_SETTINGS, name)
+        try:
+            setting = find(self._broker_settings, name)
+        except KafkaError as fault:
+            raise _bad_request(fault.detail) from None
+        if not setting.dynamic:
+            raise _bad_request(f"{name} cannot be changed while the broker runs; set it in its configuration")
+        return setting
+
+
+def _check_form(changes: ResourceChanges) -> None:
+    names = Counter(change.name for change in changes.changes)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise _bad_request(f"{', '.join(map(repr, twice[:5]))}: a setting is named twice")
+    nothing = [c.name for c in changes.changes if c.value is None and c.operation is not ConfigOperation.DELETE]
+    if nothing:
+        raise _bad_request(f"{', '.join(map(repr, nothing[:5]))}: null is not a value")
+
+
+def _words(text: str) -> Iterable[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _bad_request(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, detail)

@@ -1,0 +1,56 @@
+"""DescribeLogDirs (35): what is where on a broker's disks, and how large (KIP-113)."""
+
+from tailrace.protocol.schema import Int16, Int32, Int64, field, message, struct
+
+
+@struct
+class DescribableLogDirTopic:
+    """A topic and those of its partitions that are asked for."""
+
+    topic: str
+    partitions: tuple[Int32, ...]
+
+
+@message(api_key=35, versions="1-4", flexible="2+")
+class DescribeLogDirsRequest:
+    """Asks for partitions on this broker; null topics mean all."""
+
+    topics: tuple[DescribableLogDirTopic, ...] | None
+
+
+@struct
+class DescribeLogDirsPartition:
+    """A log's bytes, and how far it is behind the high watermark."""
+
+    partition_index: Int32
+    partition_size: Int64
+    offset_lag: Int64
+    is_future_key: bool
+
+
+@struct
+class DescribeLogDirsTopic:
+    """A topic with its partitions."""
+
+    name: str
+    partitions: tuple[DescribeLogDirsPartition, ...]
+
+
+@struct
+class DescribeLogDirsResult:
+    """One directory. v4 adds the size of its file system and what of it is left (KIP-827)."""
+
+    error_code: Int16 = 0
+    log_dir: str
+    topics: tuple[DescribeLogDirsTopic, ...]
+    total_bytes: Int64 = field(versions="4+", default=-1)
+    usable_bytes: Int64 = field(versions="4+", default=-1)
+
+
+@message(api_key=35, versions="1-4", flexible="2+")
+class DescribeLogDirsResponse:
+    """All directories of this broker. v3 adds an error for the whole."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = field(versions="3+", default=0)
+    results: tuple[DescribeLogDirsResult, ...]

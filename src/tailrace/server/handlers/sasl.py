@@ -1,0 +1,21 @@
+"""SaslHandshake (17) and SaslAuthenticate (36) on a listener that asks nobody who they are.
+
+Kafka answers ILLEGAL_SASL_STATE (34) there: a client that is set up to authenticate finds out at once, and is not left
+to believe that somebody has looked at its password.
+"""
+
+from typing import NoReturn
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from tailrace.server.context import RequestContext
+
+
+class NoSaslHandler:
+    """Refuses both."""
+
+    def handle(self, request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> NoReturn:
+        raise KafkaError(
+            ErrorCode.ILLEGAL_SASL_STATE,
+            f"listener {context.connection.listener_name} has no SASL; connect with security.protocol=PLAINTEXT",
+        )

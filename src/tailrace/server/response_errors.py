@@ -1,0 +1,85 @@
+"""How many errors clients were told of, by API and code: plain counts, for the metrics.
+
+A response carries its errors wherever its declaration has a field `error_code`: at the top, per topic, per partition.
+Where to look is found once per kind of response; then looking costs one attribute per field, and no error costs nothing
+more. `NONE` is not counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
+
+_FIELD = "error_code"
+
+Look = Callable[[Any, list[int]], None]
+
+
+class ResponseErrors:
+    """The counts of one node."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[int, int]] = Counter()
+        """How many errors, by API key and error code."""
+        self._looks: dict[type[Any], Look | None] = {}
+        self._found: list[int] = []
+
+    def note(self, api_key: int, response: Any) -> None:
+        """Count the errors in a response."""
+        kind = type(response)
+        try:
+            look = self._looks[kind]
+        except KeyError:
+            look = self._looks[kind] = _look_into(schema_of(kind))
+        if look is None:
+            return
+        found = self._found
+        look(response, found)
+        if found:
+            self.counts.update((api_key, code) for code in found)
+            found.clear()
+
+
+def _look_into(schema: Schema) -> Look | None:
+    """What puts the error codes of a value of this schema into a list; None if there is no place for one."""
+    parts: list[Look] = []
+    for field in schema.fields:
+        if field.name == _FIELD:
+            parts.append(_look_at_code)
+        elif isinstance(field.type, Array) and isinstance(field.type.element, Nested):
+            inner = _look_into(field.type.element.schema)
+            if inner is not None:
+                parts.append(_look_at_each(attrgetter(field.name), inner))
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else _look_at_all(tuple(parts))
+
+
+def _look_at_code(value: Any, found: list[int]) -> None:
+    if value.error_code:
+        found.append(value.error_code)
+
+
+def _look_at_each(elements: Callable[[Any], Any], inner: Look) -> Look:
+    if inner is _look_at_code:  # partitions, mostly: without a call for each
+
+        def look_at_codes(value: Any, found: list[int]) -> None:
+            found += [element.error_code for element in elements(value) or () if element.error_code]
+
+        return look_at_codes
+
+    def look(value: Any, found: list[int]) -> None:
+        for element in elements(value) or ():
+            inner(element, found)
+
+    return look
+
+
+def _look_at_all(parts: tuple[Look, ...]) -> Look:
+    def look(value: Any, found: list[int]) -> None:
+        for part in parts:
+            part(value, found)
+
+    return look

@@ -1,0 +1,102 @@
+"""docs/compatibility.md is true: its tables are what the code says.
+
+REWRITE=1 pytest tests/docs/test_compatibility.py     writes the tables anew
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.settings import Setting
+from tailrace.model.topic_config import TOPIC_SETTINGS
+from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.protocol.registry import APIS
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+_ACCEPTED_ONLY = "Accepted for Kafka's files"
+_KAFKAS_DEFAULT = re.compile(r"\(Kafka: ([^)]*)\)")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def apis() -> str:
+    """Every API that a node serves."""
+
+    def versions(first: int, last: int) -> str:
+        return str(first) if first == last else f"{first}-{last}"
+
+    def row(key: int) -> tuple[str, ...]:
+        api = APIS[key]
+        announced = "" if api.advertised_min == api.min_version else f"announced from {api.advertised_min}"
+        return str(key), api.name, versions(api.min_version, api.max_version), announced
+
+    return _table(("Key", "API", "Versions", ""), map(row, sorted(APIS)))
+
+
+def other_defaults() -> str:
+    """Settings whose default is not Kafka's, by what their documentation says."""
+    rows = [
+        (f"`{name}`", f"`{setting.format(setting.default)}`", found[1])
+        for name, setting in sorted(BROKER_SETTINGS.items())
+        if (found := _KAFKAS_DEFAULT.search(setting.doc)) is not None
+    ]
+    return _table(("Setting", "Here", "Kafka"), rows)
+
+
+def without_effect() -> str:
+    """Settings that are read so that Kafka's files can be used, and do nothing."""
+    names = [name for name, setting in sorted(BROKER_SETTINGS.items()) if setting.doc.startswith(_ACCEPTED_ONLY)]
+    return "".join(f"`{name}`\n" for name in names)
+
+
+def dynamic_settings() -> str:
+    """Settings of brokers that may be changed while they run, with the topic setting that each is the default of."""
+    dynamic: Mapping[str, Setting] = {name: setting for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
+    return "".join(f"`{name}`\n" for name in sorted(dynamic))
+
+
+def topic_settings() -> str:
+    return "".join(f"`{name}`\n" for name in sorted(TOPIC_SETTINGS))
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "apis": apis,
+    "other defaults": other_defaults,
+    "without effect": without_effect,
+    "dynamic settings": dynamic_settings,
+    "topic settings": topic_settings,
+}
+
+
+def _with_generated(page: str) -> str:
+    for name, generate in GENERATED.items():
+        before, head, rest = page.partition(f"<!-- generated: {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        assert head, f"the page has no part {name!r}"
+        assert end, f"the part {name!r} does not end"
+        page = before + head + generate() + end + after
+    return page
+
+
+def test_the_tables_are_what_the_code_says() -> None:
+    page = PAGE.read_text()
+    if os.environ.get("REWRITE") == "1":
+        PAGE.write_text(_with_generated(page))
+    assert PAGE.read_text() == _with_generated(page), "REWRITE=1 pytest tests/docs/test_compatibility.py"
+
+
+def test_every_error_that_is_named_has_its_number() -> None:
+    for name, number in re.findall(r"\b([A-Z][A-Z_]{5,}) \((-?\d+)\)", PAGE.read_text()):
+        assert ErrorCode[name] == int(number), name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"docs/decisions/(\d{4}[\w-]*\.md)", PAGE.read_text()))))
+def test_every_decision_that_is_named_is_there(name: str) -> None:
+    assert (PAGE.parent / "decisions" / name).is_file()

@@ -1,0 +1,56 @@
+"""Apache Kafka's own `kafka-configs` changes settings of a node and shows where each comes from."""
+
+import subprocess
+from uuid import uuid4
+
+import pytest
+
+from interop.kafka_tools import JARS, absent
+from tailrace.client.blocking import Admin
+from tailrace.testing import Cluster
+
+pytestmark = pytest.mark.interop
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kafka() -> None:
+    if why := absent():
+        pytest.skip(why)
+
+
+def kafka_configs(cluster: Cluster, *options: str) -> str:
+    """What the tool prints."""
+    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
+    command = [*java, "kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap_servers, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return done.stdout
+
+
+def test_a_topics_settings_are_changed_and_shown_with_their_sources(tailrace_cluster: Cluster) -> None:
+    name = f"configs-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics({name: 1})
+    entity = ("--entity-type", "topics", "--entity-name", name)
+    settings = "retention.ms=5000,cleanup.policy=[compact,delete]"
+    assert "Completed" in kafka_configs(tailrace_cluster, "--alter", *entity, "--add-config", settings)
+    assert "Completed" in kafka_configs(tailrace_cluster, "--alter", *entity, "--delete-config", "cleanup.policy")
+    shown = kafka_configs(tailrace_cluster, "--describe", *entity)
+    assert "retention.ms=5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000, " in shown
+    assert "DEFAULT_CONFIG:log.retention.hours=168}" in shown
+    assert "cleanup.policy" not in shown
+
+
+def test_a_brokers_settings_are_changed_and_shown_with_their_sources(tailrace_cluster: Cluster) -> None:
+    one, every = ("--entity-type", "brokers", "--entity-name", "1"), ("--entity-type", "brokers", "--entity-default")
+    kafka_configs(tailrace_cluster, "--alter", *every, "--add-config", "log.index.interval.bytes=5000")
+    kafka_configs(tailrace_cluster, "--alter", *one, "--add-config", "log.index.interval.bytes=6000")
+    shown = kafka_configs(tailrace_cluster, "--describe", *one)
+    assert (
+        "synonyms={DYNAMIC_BROKER_CONFIG:log.index.interval.bytes=6000, "
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.index.interval.bytes=5000, DEFAULT_CONFIG:log.index.interval.bytes=4096}"
+    ) in shown
+    for entity in (one, every):
+        kafka_configs(tailrace_cluster, "--alter", *entity, "--delete-config", "log.index.interval.bytes")
+        assert "log.index.interval.bytes" not in kafka_configs(tailrace_cluster, "--describe", *entity)

@@ -1,0 +1,177 @@
+"""Apache Kafka's own log dump reads what a node has written, finds nothing wrong, and prints what ours prints.
+
+Run as a program, this writes tests/golden/dump_log anew with Kafka's tool.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from interop.clients import CODECS, DEADLINE_S, ConfluentMember, wait_until
+from interop.kafka_tools import absent, dump_log_segments
+from tailrace.cli.main import main
+from tailrace.client.blocking import Admin, Consumer, NewTopic
+from tailrace.testing import Cluster
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+KINDS = (".log", ".index", ".timeindex", ".snapshot")
+
+pytestmark = pytest.mark.interop
+
+
+def golden_dump(path: Path) -> tuple[list[str], list[str], str]:
+    """A golden text: its first line has the options and the files, the others are what Kafka's tool prints of them."""
+    head, _, text = path.read_text(encoding="utf-8").partition("\n")
+    words = head.removeprefix("$ ").split()
+    return [w for w in words if w.startswith("--")], [w for w in words if not w.startswith("--")], text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kafka() -> None:
+    if why := absent():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data of a node that has seen clients, groups, topics that come and go, kill -9 and a clean stop."""
+    with Cluster(directory=tmp_path_factory.mktemp("node")) as cluster:
+        _create_topics(cluster)
+        for round_number in range(3):
+            _produce(cluster, random.Random(round_number))
+            _commit(cluster, f"group-{round_number}")
+            if round_number < 2:
+                cluster.kill() if round_number else cluster.stop()
+                cluster.restart()
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.delete_topics(["gone"])
+            admin.delete_groups(["group-0"])
+        cluster.stop()
+        yield cluster.data_dir()
+
+
+def _create_topics(cluster: Cluster) -> None:
+    small = {"segment.bytes": "20000", "index.interval.bytes": "300"}
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics(
+            [
+                NewTopic(name="small", partitions=2, configs=small),
+                NewTopic(
+                    name="full-index", partitions=1, configs={"segment.index.bytes": "64", "index.interval.bytes": "1"}
+                ),
+                NewTopic(name="stamped", partitions=1, configs=small | {"message.timestamp.type": "LogAppendTime"}),
+                NewTopic(name="gone", partitions=2),
+            ]
+        )
+
+
+def _produce(cluster: Cluster, chance: random.Random) -> None:
+    for codec in CODECS:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "compression.type": codec,
+                "enable.idempotence": chance.random() < 0.7,
+                "batch.num.messages": chance.choice((1, 20)),
+            }
+        )
+        for number in range(150):
+            producer.produce(
+                chance.choice(("small", "full-index", "stamped")),
+                key=None if number % 5 == 0 else f"key {number}".encode(),
+                value=None if number % 7 == 0 else f"значение {number} ".encode() * chance.randrange(20),
+                headers=[("trace", b"\0\xff"), ("null", None)] if number % 4 == 0 else [],
+                timestamp=chance.choice((0, 1_700_000_000_000 - chance.randrange(10**6))),
+            )
+            if number % 30 == 0:
+                producer.flush()
+        assert producer.flush(DEADLINE_S) == 0
+
+
+def _commit(cluster: Cluster, group: str) -> None:
+    with Consumer(cluster.bootstrap_servers, group=group, topics=["small"], auto_offset_reset="earliest") as consumer:
+        wait_until(lambda: bool(consumer.poll(0.5)), "records come")
+        consumer.commit()
+    member = ConfluentMember(cluster.bootstrap_servers, "small", f"{group}-of-librdkafka")
+    wait_until(lambda: bool(member.poll()), "records come")
+    member.close()
+
+
+def files_of(directory: Path, pattern: str, *kinds: str) -> list[str]:
+    found = sorted(path for path in directory.glob(pattern) if path.suffix in kinds)
+    assert found, f"{pattern} {kinds}"
+    return [str(path.relative_to(directory)) for path in found]
+
+
+@pytest.fixture
+def ours(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `tailrace dump-log` prints of these files, and that it finds nothing wrong."""
+    monkeypatch.chdir(directory)
+
+    def dump(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(("dump-log", *words))
+        out, err = capsys.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        return out
+
+    return dump
+
+
+DUMPS = {
+    "all kinds of files": ("*/*", KINDS, ()),
+    "records": ("[!_]*/*", (".log",), ("--print-data-log",)),
+    "records without content": ("*/*", (".log",), ("--deep-iteration",)),
+    "groups": ("__consumer_offsets-*/*", (".log",), ("--offsets-decoder",)),
+    "metadata": ("__cluster_metadata-0/*", (".log",), ("--cluster-metadata-decoder",)),
+    "indexes": ("*/*", (".index", ".timeindex"), ("--verify-index-only",)),
+}
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_kafkas_own_dump_finds_no_fault_and_prints_what_ours_prints(
+    directory: Path, ours: Callable[..., str], name: str
+) -> None:
+    pattern, kinds, options = DUMPS[name]
+    files = files_of(directory, pattern, *kinds)
+    kafkas = dump_log_segments(directory, files, *options)
+    assert kafkas.err == ""
+    assert "isvalid: false" not in kafkas.out
+    assert "invalid bytes" not in kafkas.out
+    assert without_our_fields(ours(*options, *files)) == kafkas.out.splitlines()
+
+
+def without_our_fields(text: str) -> list[str]:
+    """The lines without the tagged fields of our own, which Kafka's tools pass over."""
+    return [re.sub(r',"derivedCount":\d+,"derivedCrc":\d+', "", line) for line in text.splitlines()]
+
+
+def test_kafkas_own_check_of_indexes_at_its_start_accepts_ours(directory: Path) -> None:
+    files = files_of(directory, "*/*", ".index", ".timeindex")
+    done = dump_log_segments(directory, files, "--index-sanity-check")
+    assert done.err == ""
+    said = [line.split(" ", 1) for line in done.out.splitlines() if not line.startswith("Dumping ")]
+    assert [path for path, _ in said] == files
+    assert {verdict for _, verdict in said} == {"passed sanity check.", "is empty."}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("dump_log/*.txt")), ids=lambda path: path.stem)
+def test_the_golden_texts_are_what_kafkas_own_dump_prints(path: Path) -> None:
+    options, files, text = golden_dump(path)
+    done = dump_log_segments(GOLDEN / "log_directory", files, *options)
+    assert done == (text, "")
+
+
+def write_golden() -> None:
+    for path in GOLDEN.glob("dump_log/*.txt"):
+        options, files, _ = golden_dump(path)
+        done = dump_log_segments(GOLDEN / "log_directory", files, *options)
+        path.write_text(f"$ {' '.join(options + files)}\n{done.out}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -1,0 +1,440 @@
+"""Every API in every served version answers any request that is Kafka's language, with a code that Kafka has for it.
+
+The dispatcher has the handlers of a whole node. A request is answered in its version, at the latest when all time is
+over; -1 (UNKNOWN_SERVER_ERROR), a closed connection and a logged fault are faults of ours. Three ways to ask:
+1. a sensible request with one field at an extreme, for every field, and every array empty, null or twice as long;
+2. arrays with as many elements as a request may have;
+3. anything that a message can hold, request after request on one connection.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.model.errors import ErrorCode
+from tailrace.node.handlers import Services, build_handlers
+from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
+from tailrace.protocol.headers import encode_request
+from tailrace.protocol.messages import (
+    configs,
+    consumer_groups,
+    coordinators,
+    groups,
+    leader_epochs,
+    membership,
+    metadata,
+    offsets,
+)
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
+from tailrace.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from tailrace.protocol.registry import APIS, Api, api_of
+from tailrace.protocol.schema import replace
+from tailrace.protocol.source import Layout
+from tailrace.server.dispatch import Handler
+from tailrace.testing.admin_path import CLUSTER_ID
+from tailrace.testing.data_path import BROKER, Exchange, batch_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.group_path import GroupPath
+from tailrace.testing.ports import RecordingConnection
+from tailrace.testing.strategies import messages
+
+PRODUCE = 0
+ALL_TIME_MS = 2**31
+LONGEST_STRING = "x" * 32_767
+CROWD = 2_000
+
+CASES = [
+    pytest.param(api, version, id=f"{api.name} v{version}")
+    for api in APIS.values()
+    for version in range(api.min_version, api.max_version + 1)
+]
+NEWEST = [pytest.param(api, api.max_version, id=api.name) for api in APIS.values()]
+
+
+class WholeNode(GroupPath):
+    """All handlers of a node, two topics, one of them empty, and a group of one member that has committed."""
+
+    def __init__(self) -> None:
+        settings = {"auto.create.topics.enable": "true"}
+        super().__init__("/data", files=SimulatedDisk(), settings=settings)
+        self.create_topics("orders", partitions=2)
+        self.create_topics("empty")
+        for _ in range(3):
+            assert self.produce("orders", b"one", b"two").produced.error_code == 0
+        self.find_coordinator("group")
+        self.member_id, self.generation_id = self.form_group("group")
+        self.commit("group", "orders", 1, generation_id=self.generation_id, member_id=self.member_id)
+
+    def _handlers(self) -> dict[int, Handler]:
+        super()._handlers()  # makes the coordinators
+        services = Services(
+            config=self.config,
+            cluster_id=CLUSTER_ID,
+            clock=self.clock,
+            controller=self.controller,
+            partitions=self.table,
+            coordinators=self.coordinators,
+            groups=GroupConfig.read(self.config.integer),
+        )
+        return dict(build_handlers(services))
+
+    def ask(self, request: Any, version: int, *, client_id: str | None = "test") -> None:
+        """Send the request on a connection of its own, wait for the end of all time, and check what came back."""
+        connection = RecordingConnection()
+        slot = connection.next_slot()
+        frame = bytearray(b"".join(encode_request(request, version, correlation_id=7, client_id=client_id)))
+        self.dispatcher.on_frame(connection, slot, memoryview(frame))
+        self.end_turn()
+        frame.append(0)  # raises BufferError if somebody keeps a view, and with it the whole receive buffer
+        exchange = Exchange(connection, slot, APIS[api_of(type(request)).key].response, version)
+        if not exchange.is_answered:
+            self.clock.advance(ALL_TIME_MS)
+        check_answer(request, exchange, connection)
+        connection.hang_up()
+
+    def check_alive(self) -> None:
+        """The node serves others as if nothing had been."""
+        self.create_topics("honest")
+        offset = self.produce("honest", b"honest").produced.base_offset
+        assert self.fetch("honest", offset).fetched.records is not None
+        assert self.connection.is_open
+
+
+def check_answer(request: Any, exchange: Exchange, connection: RecordingConnection) -> None:
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        assert exchange.is_answered or "produce with acks=0 failed" in str(connection.close_reason)
+        return
+    assert connection.is_open, connection.close_reason
+    assert exchange.is_answered, "no answer"
+    assert ErrorCode.UNKNOWN_SERVER_ERROR not in set(error_codes(exchange.response))
+
+
+def error_codes(value: Any) -> Iterator[int]:
+    """Every error code in a response."""
+    for field in schema_of(type(value)).fields:
+        part = getattr(value, field.name)
+        if field.name == "error_code":
+            yield part
+        for each in part if isinstance(field.type, Array) and part else (part,):
+            if hasattr(each, "__schema__"):
+                yield from error_codes(each)
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    failures = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+    assert not failures, [logging.Formatter().format(record) for record in failures]
+
+
+# 1. A sensible request, and all that is one step away from it
+
+
+def sensible(api: Api, node: WholeNode) -> Any:
+    """A request that gets far, with every field of every version filled in."""
+    if api.request in SENSIBLE:
+        return SENSIBLE[api.request](node)
+    return plain(Nested(schema_of(api.request)), "")
+
+
+def plain(kind: WireType, name: str) -> Any:
+    """A value of this type; names are of what exists."""
+    match kind:
+        case Fixed(code="?"):
+            return True
+        case Fixed(code="16s"):
+            return b"an id of 16 byte"
+        case Fixed():
+            return 2 if name == "resource_type" else 0
+        case Text():
+            return "group" if name == "group_id" else "orders"
+        case Blob() | RecordBytes():
+            return b"bytes"
+        case Array(element=element):
+            return (plain(element, name),)
+        case Nested(schema=schema):
+            return schema.cls(**{field.name: plain(field.type, field.name) for field in schema.fields})
+
+
+def produce_request(node: WholeNode) -> ProduceRequest:
+    records = batch_of(b"value", now=node.clock.now_ms, producer_id=5, producer_epoch=0, base_sequence=0)
+    data = PartitionProduceData(index=1, records=records)
+    topic = TopicProduceData(name="orders", topic_id=node.topic_id("orders"), partition_data=(data,))
+    return ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=(topic,))
+
+
+def fetch_request(node: WholeNode) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1_000)
+    topic = FetchTopic(topic="orders", topic_id=node.topic_id("orders"), partitions=(wanted,))
+    return FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=10_000, topics=(topic,))
+
+
+def list_offsets_request(_: WholeNode) -> ListOffsetsRequest:
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    return ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name="orders", partitions=(wanted,)),))
+
+
+def leader_epochs_request(_: WholeNode) -> leader_epochs.OffsetForLeaderEpochRequest:
+    wanted = leader_epochs.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = leader_epochs.OffsetForLeaderTopic(topic="orders", partitions=(wanted,))
+    return leader_epochs.OffsetForLeaderEpochRequest(topics=(topic,))
+
+
+def create_topics_request(_: WholeNode) -> CreateTopicsRequest:
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=(BROKER,))
+    config = CreatableTopicConfig(name="retention.ms", value="1000")
+    counted = CreatableTopic(name="new", num_partitions=2, replication_factor=1, assignments=(), configs=(config,))
+    placed = CreatableTopic(
+        name="placed", num_partitions=-1, replication_factor=-1, assignments=(assignment,), configs=()
+    )
+    return CreateTopicsRequest(topics=(counted, placed))
+
+
+def delete_topics_request(_: WholeNode) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=(DeleteTopicState(name="gone"),), topic_names=("gone",), timeout_ms=1_000)
+
+
+def offset_commit_request(node: WholeNode) -> offsets.OffsetCommitRequest:
+    partition = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="m")
+    topic = offsets.OffsetCommitRequestTopic(name="orders", topic_id=node.topic_id("orders"), partitions=(partition,))
+    return offsets.OffsetCommitRequest(
+        group_id="group",
+        generation_id_or_member_epoch=node.generation_id,
+        member_id=node.member_id,
+        topics=(topic,),
+    )
+
+
+def offset_fetch_request(node: WholeNode) -> offsets.OffsetFetchRequest:
+    topic = offsets.OffsetFetchRequestTopics(name="orders", topic_id=node.topic_id("orders"), partition_indexes=(0,))
+    return offsets.OffsetFetchRequest(
+        group_id="group",
+        topics=(offsets.OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),),
+        groups=(offsets.OffsetFetchRequestGroup(group_id="group", topics=(topic,)),),
+    )
+
+
+def join_request(node: WholeNode) -> membership.JoinGroupRequest:
+    return membership.JoinGroupRequest(
+        group_id="group",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=30_000,
+        member_id=node.member_id,
+        protocol_type="consumer",
+        protocols=(membership.JoinGroupRequestProtocol(name="range", metadata=b"topics"),),
+        reason="why",
+    )
+
+
+def sync_request(node: WholeNode) -> membership.SyncGroupRequest:
+    assignment = membership.SyncGroupRequestAssignment(member_id=node.member_id, assignment=b"mine")
+    return membership.SyncGroupRequest(
+        group_id="group",
+        generation_id=node.generation_id,
+        member_id=node.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=(assignment,),
+    )
+
+
+def metadata_request(node: WholeNode) -> metadata.MetadataRequest:
+    return metadata.MetadataRequest(topics=(metadata.MetadataRequestTopic(name="orders"),))
+
+
+SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
+    ProduceRequest: produce_request,
+    FetchRequest: fetch_request,
+    ListOffsetsRequest: list_offsets_request,
+    leader_epochs.OffsetForLeaderEpochRequest: leader_epochs_request,
+    metadata.MetadataRequest: metadata_request,
+    metadata.DescribeClusterRequest: lambda _: metadata.DescribeClusterRequest(
+        include_cluster_authorized_operations=True
+    ),
+    CreateTopicsRequest: create_topics_request,
+    DeleteTopicsRequest: delete_topics_request,
+    configs.DescribeConfigsRequest: lambda _: configs.DescribeConfigsRequest(
+        resources=(
+            configs.DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None),
+            configs.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=("node.id",)),
+        ),
+        include_synonyms=True,
+        include_documentation=True,
+    ),
+    InitProducerIdRequest: lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
+    ApiVersionsRequest: lambda _: ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
+    coordinators.FindCoordinatorRequest: lambda _: coordinators.FindCoordinatorRequest(
+        key="group", coordinator_keys=("group",)
+    ),
+    membership.JoinGroupRequest: join_request,
+    membership.SyncGroupRequest: sync_request,
+    membership.HeartbeatRequest: lambda node: membership.HeartbeatRequest(
+        group_id="group", generation_id=node.generation_id, member_id=node.member_id
+    ),
+    membership.LeaveGroupRequest: lambda node: membership.LeaveGroupRequest(
+        group_id="group",
+        member_id=node.member_id,
+        members=(membership.MemberIdentity(member_id=node.member_id, reason="why"),),
+    ),
+    offsets.OffsetCommitRequest: offset_commit_request,
+    offsets.OffsetFetchRequest: offset_fetch_request,
+    consumer_groups.ConsumerGroupHeartbeatRequest: lambda _: consumer_groups.ConsumerGroupHeartbeatRequest(
+        group_id="consumers",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=("orders",),
+        topic_partitions=(),
+    ),
+    consumer_groups.ConsumerGroupDescribeRequest: lambda _: consumer_groups.ConsumerGroupDescribeRequest(
+        group_ids=("consumers",), include_details=True
+    ),
+    groups.DescribeGroupsRequest: lambda _: groups.DescribeGroupsRequest(groups=("group",)),
+    groups.ListGroupsRequest: lambda _: groups.ListGroupsRequest(states_filter=("Stable",), types_filter=("classic",)),
+    groups.DeleteGroupsRequest: lambda _: groups.DeleteGroupsRequest(groups_names=("group",)),
+}
+
+
+def neighbours(value: Any, version: int, flexible: bool) -> Iterator[Any]:
+    """Copies of a message in which one field, at any depth, is at an extreme."""
+    layout = Layout(schema_of(type(value)), version, flexible)
+    for field in layout.plain + layout.tagged:
+        if field.nullable.has(version):
+            yield replace(value, **{field.name: None})
+        for extreme in extremes(getattr(value, field.name), field.type, version, flexible):
+            yield replace(value, **{field.name: extreme})
+
+
+def extremes(value: Any, kind: WireType, version: int, flexible: bool) -> Iterator[Any]:
+    match kind:
+        case Fixed(code="?"):
+            yield not value
+        case Fixed(code="16s"):
+            yield from (bytes(16), bytes(15) + b"\1", b"\xff" * 16)
+        case Fixed(size=size):
+            yield from (-(1 << 8 * size - 1), -2, -1, 0, 1, 2, 3, (1 << 8 * size - 1) - 1)
+        case Text():
+            yield from ("", ".", "new topic/\0é", "orders", "never seen", "__consumer_offsets", "__cluster_metadata")
+            yield LONGEST_STRING
+        case Blob():
+            yield from (b"", bytes(40_000))
+        case RecordBytes():
+            good = bytes(value)
+            yield from (b"", bytes(61), good[:-1], good + good, good[:-1] + b"\0")
+        case Nested():
+            yield from neighbours(value, version, flexible)
+        case Array(element=element):
+            items = tuple(value or ())
+            yield ()
+            yield items * 2
+            for place, item in enumerate(items):
+                for extreme in extremes(item, element, version, flexible):
+                    yield (*items[:place], extreme, *items[place + 1 :])
+                    yield (*items, extreme)
+
+
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_one_field_at_an_extreme_is_answered(api: Api, version: int) -> None:
+    node = WholeNode()
+    node.ask(sensible(api, node), version)
+    for request in neighbours(sensible(api, node), version, version >= api.flexible_from):
+        node.ask(request, version)
+    for client_id in (None, "", "\0é\n", LONGEST_STRING):
+        node.ask(sensible(api, node), version, client_id=client_id)
+    node.check_alive()
+
+
+# 2. As many elements as a request may have
+
+
+def crowds(value: Any, version: int, flexible: bool) -> Iterator[Any]:
+    """Copies of a message in which one array, at any depth, has very many elements: all the same, or all different."""
+    layout = Layout(schema_of(type(value)), version, flexible)
+    for field in layout.plain + layout.tagged:
+        if not isinstance(field.type, Array):
+            continue
+        items = tuple(getattr(value, field.name) or ())
+        for crowd in crowds_of(items):
+            yield replace(value, **{field.name: crowd})
+        for item in items[:1]:
+            if hasattr(item, "__schema__"):
+                yield from (replace(value, **{field.name: (inner,)}) for inner in crowds(item, version, flexible))
+
+
+def crowds_of(items: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    for item in items[:1]:
+        yield (item,) * CROWD
+        if numbered(item, 0) is not None:
+            yield tuple(numbered(item, number) for number in range(CROWD))
+
+
+def numbered(item: Any, number: int) -> Any:
+    """Something like `item`, different for every number; None if it has no name and no number."""
+    if isinstance(item, str):
+        return f"{item}{number}"
+    if isinstance(item, int):
+        return number
+    fields = schema_of(type(item)).fields
+    texts = [field.name for field in fields if isinstance(field.type, Text) and getattr(item, field.name) is not None]
+    numbers = [field.name for field in fields if isinstance(field.type, Fixed) and field.type.size in (4, 8)]
+    for name in texts + numbers:
+        return replace(item, **{name: numbered(getattr(item, name), number)})
+    return None
+
+
+@pytest.mark.parametrize(("api", "version"), NEWEST)
+def test_an_array_of_very_many_elements_is_answered(api: Api, version: int) -> None:
+    node = WholeNode()
+    for request in crowds(sensible(api, node), version, version >= api.flexible_from):
+        node.ask(request, version)
+    node.check_alive()
+
+
+# 3. Anything
+
+
+NAMES = st.sampled_from(["orders", "empty", "group", "consumer", "range", "1", "", "a/b", "x" * 300])
+SMALL = ("partition", "partition_index", "index", "fetch_offset", "acks", "isolation_level", "resource_type")
+COUNTS = ("num_partitions", "replication_factor")
+
+
+def likely(field: Field) -> st.SearchStrategy[Any] | None:
+    """Values that get further than the first check."""
+    if isinstance(field.type, Text):
+        return NAMES
+    if field.name in SMALL:
+        return st.integers(-2, 4)
+    if field.name in COUNTS:
+        return st.integers(-2, 3)
+    if isinstance(field.type, RecordBytes):
+        return st.just(batch_of(b"value")) | st.binary(max_size=70)
+    return None
+
+
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_anything_is_answered(api: Api, version: int) -> None:
+    @settings(max_examples=3, database=None)
+    @given(st.lists(messages(api.request, version, likely), min_size=5, max_size=8))
+    def check(requests: list[Any]) -> None:
+        node = WholeNode()
+        for request in requests:
+            node.ask(request, version)
+        node.check_alive()
+
+    check()

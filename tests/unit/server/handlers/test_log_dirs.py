@@ -1,0 +1,58 @@
+"""DescribeLogDirs (35): what is on the disk of this node."""
+
+import pytest
+
+from tailrace.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResult
+from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.disk import TOTAL_SPACE, SimulatedDisk
+
+
+@pytest.fixture
+def node() -> AdminPath:
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders", partitions=2)
+    node.create_topics("empty")
+    node.produce("orders", b"value")
+    return node
+
+
+def describe(
+    node: AdminPath, *topics: DescribableLogDirTopic, everything: bool = False, version: int = 4
+) -> DescribeLogDirsResult:
+    response = node.send(DescribeLogDirsRequest(topics=None if everything else topics), version).response
+    assert response.error_code == 0
+    (result,) = response.results
+    assert isinstance(result, DescribeLogDirsResult)
+    assert (result.error_code, result.log_dir) == (0, "/data")
+    return result
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_null_asks_for_every_partition_with_its_size(node: AdminPath, version: int) -> None:
+    result = describe(node, everything=True, version=version)
+    sizes = {
+        (topic.name, each.partition_index): each.partition_size for topic in result.topics for each in topic.partitions
+    }
+    written = node.table.get("orders", 0).log.size_bytes
+    assert written > 0
+    assert sizes == {("orders", 0): written, ("orders", 1): 0, ("empty", 0): 0}
+    assert {(each.offset_lag, each.is_future_key) for topic in result.topics for each in topic.partitions} == {
+        (0, False)
+    }
+
+
+def test_only_what_was_asked_for_and_is_here_is_told_and_once(node: AdminPath) -> None:
+    asked = DescribableLogDirTopic(topic="orders", partitions=(1, 1, 7))
+    missing = DescribableLogDirTopic(topic="missing", partitions=(0,))
+    (topic,) = describe(node, asked, missing, asked).topics
+    assert (topic.name, [each.partition_index for each in topic.partitions]) == ("orders", [1])
+    assert describe(node).topics == ()
+
+
+@pytest.mark.parametrize(("version", "is_told"), [(3, False), (4, True)])
+def test_the_size_of_the_disk_is_told_from_version_4_on(node: AdminPath, version: int, is_told: bool) -> None:
+    result = describe(node, everything=True, version=version)
+    disk = node.files
+    assert isinstance(disk, SimulatedDisk)
+    expected = (TOTAL_SPACE, disk.free_space) if is_told else (-1, -1)
+    assert (result.total_bytes, result.usable_bytes) == expected

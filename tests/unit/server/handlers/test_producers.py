@@ -1,0 +1,59 @@
+"""DescribeProducers (61): whom a partition remembers."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.producers import (
+    DescribedPartitions,
+    DescribeProducersRequest,
+    PartitionProducers,
+    ProducerState,
+)
+from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.data_path import batch_of
+from tailrace.testing.disk import SimulatedDisk
+
+
+@pytest.fixture
+def node() -> AdminPath:
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders", partitions=2)
+    return node
+
+
+def describe(node: AdminPath, topic: str, *partitions: int) -> list[PartitionProducers]:
+    topics = (DescribedPartitions(name=topic, partition_indexes=partitions),)
+    (answer,) = node.send(DescribeProducersRequest(topics=topics), 0).response.topics
+    assert answer.name == topic
+    return list(answer.partitions)
+
+
+def test_a_producer_is_told_with_its_last_batch(node: AdminPath) -> None:
+    first = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 0}
+    node.produce("orders", records=batch_of(b"a", b"b", now=lambda: 5_000, **first))
+    node.produce("orders", records=batch_of(b"c", now=lambda: 6_000, **{**first, "base_sequence": 2}))
+    node.produce("orders", b"from nobody")
+    told, untouched = describe(node, "orders", 0, 1)
+    assert told.active_producers == (
+        ProducerState(
+            producer_id=7,
+            producer_epoch=2,
+            last_sequence=2,
+            last_timestamp=6_000,
+            coordinator_epoch=-1,
+            current_txn_start_offset=-1,
+        ),
+    )
+    assert untouched.active_producers == ()
+
+
+def test_a_partition_that_is_not_here_has_an_error(node: AdminPath) -> None:
+    node.table.get("orders", 1).step_down()
+    codes = [each.error_code for each in describe(node, "orders", 0, 1, 2)]
+    assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert describe(node, "missing", 0)[0].error_message
+
+
+def test_a_partition_that_is_asked_for_twice_is_told_once(node: AdminPath) -> None:
+    """4 bytes of a request would be worth any number of producers otherwise."""
+    assert [each.partition_index for each in describe(node, "orders", 1, 0, 1)] == [1, 0]
