@@ -1,6 +1,16 @@
-"""`python -m tailrace` is the command line."""
+"""`tailrace` and `python -m tailrace`: the command line."""
 
-from tailrace.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit. It takes a moment to import, in which somebody may interrupt it."""
+    try:
+        from tailrace.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(1)
+    run()
+
 
 if __name__ == "__main__":
     main()

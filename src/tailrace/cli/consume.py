@@ -1,16 +1,22 @@
 """`tailrace consume TOPIC`: print records."""
 
 import json
+import select
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, readable, say
-from tailrace.client.blocking import Consumer, ConsumerRecord
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
+from tailrace.cli.waiting import Patience, describe
+from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
+from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -23,7 +29,15 @@ class RecordFormat(StrEnum):
     JSON = "json"
 
 
-_POLL_SECONDS = 0.5
+class Isolation(StrEnum):
+    """Which records of transactions are shown."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+_POLL_SECONDS = 0.2
+"""How long an interruption goes unnoticed."""
 _MAX_RECORDS = 5_000
 
 
@@ -32,59 +46,110 @@ def command(
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
     max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="Stop after so many.")] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop when none has come for so long.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop when none has come for so long.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", help="Start here; needs --partition.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Read this partition only.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Start here; needs --partition.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="Share the topic in this group, and commit.")] = None,
-    isolation: Annotated[str, typer.Option("--isolation", help="read_uncommitted or read_committed.")] = (
-        "read_uncommitted"
-    ),
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="Whether to leave out open and aborted transactions.")
+    ] = Isolation.READ_UNCOMMITTED,
     rack: Annotated[str, typer.Option("--rack", help="Read from a replica in this rack if there is one.")] = "",
-    record_format: Annotated[RecordFormat, typer.Option("--format", help="How to print.")] = RecordFormat.VALUE,
-    key_separator: Annotated[str, typer.Option("--key-separator", help="For --format key-value.")] = "\t",
+    record_format: Annotated[
+        RecordFormat, typer.Option("--format", "-o", "--output", help="How to print.")
+    ] = RecordFormat.VALUE,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", help="For --format key-value; default: a tab.", show_default=False)
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of TOPIC, one line each, until interrupted."""
-    if offset is not None and partition is None:
-        raise typer.BadParameter("an offset belongs to a partition: give --partition too", param_hint="--offset")
-    if group is not None and partition is not None:
-        raise typer.BadParameter("a group decides who reads which partition", param_hint="--partition")
+    _check_start(partition=partition, offset=offset, group=group, from_beginning=from_beginning)
     with admin_of(bootstrap_server) as admin:
-        count = len(admin.describe_topics([topic])[0].partitions)
+        partitions = _chosen(admin, topic, partition)
+        if offset is not None:
+            _check_offset(admin, partitions[0], offset)
     consumer = Consumer(
         bootstrap_server,
         group=group,
         topics=[topic] if group is not None else (),
         auto_offset_reset="earliest" if from_beginning else "latest",
-        isolation=isolation,
+        isolation=isolation.value,
         client_rack=rack,
     )
-    line_of = _formatter(record_format, key_separator.encode())
-    with consumer:
+    line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
+    with _until_interrupted() as is_interrupted, consumer:
         if group is None:
-            consumer.assign(_chosen(topic, count, partition))
-        if partition is not None and offset is not None:
-            consumer.seek(TopicPartition(topic, partition), offset)
-        _print_records(consumer, line_of, max_messages, timeout)
+            consumer.assign(partitions)
+        if offset is not None:
+            consumer.seek(partitions[0], offset)
+        _print_records(consumer, line_of, max_messages, timeout, is_interrupted)
 
 
-def _chosen(topic: str, count: int, partition: int | None) -> list[TopicPartition]:
+def _check_start(*, partition: int | None, offset: int | None, group: str | None, from_beginning: bool) -> None:
+    if offset is not None and partition is None:
+        raise typer.BadParameter("an offset belongs to a partition: give --partition too", param_hint="--offset")
+    if offset is not None and from_beginning:
+        raise typer.BadParameter("say either --offset or --from-beginning", param_hint="--offset")
+    if group is not None and partition is not None:
+        raise typer.BadParameter("a group decides who reads which partition", param_hint="--partition")
+    if group == "":
+        raise typer.BadParameter("a group has a name", param_hint="--group")
+
+
+def _chosen(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
+    (info,) = admin.describe_topics([topic])
+    count = len(info.partitions)
     if partition is None:
         return [TopicPartition(topic, index) for index in range(count)]
-    if not 0 <= partition < count:
+    if partition >= count:
         detail = f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
     return [TopicPartition(topic, partition)]
 
 
+def _check_offset(admin: Admin, partition: TopicPartition, offset: int) -> None:
+    """A consumer would go to one of the ends without a word: right for a service, and not for a question."""
+    first = admin.list_offsets({partition: EARLIEST})[partition].offset
+    end = admin.list_offsets({partition: LATEST})[partition].offset
+    if not first <= offset <= end:
+        detail = f"{partition} has offsets {first} to {end}, not {offset}"
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM end the reading in good order: what was given out is printed and committed, the group is left.
+
+    The second one ends it at once.
+    """
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    before = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _print_records(
-    consumer: Consumer, line_of: Callable[[ConsumerRecord], bytes], max_messages: int | None, timeout: float | None
+    consumer: Consumer,
+    line_of: Callable[[ConsumerRecord], bytes],
+    max_messages: int | None,
+    timeout: float | None,
+    is_interrupted: Callable[[], bool],
 ) -> None:
     stdout = sys.stdout.buffer
+    patience = Patience()
     printed = 0
     deadline = None if timeout is None else time.monotonic() + timeout
-    while max_messages is None or printed < max_messages:
+    while (max_messages is None or printed < max_messages) and not is_interrupted():
         wanted = _MAX_RECORDS if max_messages is None else min(_MAX_RECORDS, max_messages - printed)
         records = consumer.poll(_POLL_SECONDS, max_records=wanted)
         if records:
@@ -92,9 +157,29 @@ def _print_records(
             stdout.flush()
             printed += len(records)
             deadline = None if timeout is None else time.monotonic() + timeout
-        elif deadline is not None and time.monotonic() >= deadline:
+            continue
+        _check_reader()
+        patience.look(consumer.trouble)
+        if deadline is not None and time.monotonic() >= deadline:
+            if consumer.trouble is not None:
+                detail = f"{describe(consumer.trouble)}; {counted(printed, 'record')} came before"
+                raise KafkaError(consumer.trouble.code, detail)
             break
-    say(f"{printed} records")
+    if consumer.trouble is not None:
+        say(f"{describe(consumer.trouble)}; interrupt again not to wait for it")
+    say(counted(printed, "record"))
+
+
+def _check_reader() -> None:
+    """Raises BrokenPipeError if whoever read our output has gone: `| head -1` on a topic in which nothing happens."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        events = poll.poll(0)
+    except (AttributeError, OSError, ValueError):
+        return  # no such call here, or no such file
+    if any(event & select.POLLERR for _, event in events):
+        raise BrokenPipeError
 
 
 def _formatter(record_format: RecordFormat, separator: bytes) -> Callable[[ConsumerRecord], bytes]:
@@ -102,9 +187,13 @@ def _formatter(record_format: RecordFormat, separator: bytes) -> Callable[[Consu
         case RecordFormat.VALUE:
             return lambda record: (record.value or b"") + b"\n"
         case RecordFormat.KEY_VALUE:
-            return lambda record: (record.key or b"null") + separator + (record.value or b"null") + b"\n"
+            return lambda record: _shown(record.key) + separator + _shown(record.value) + b"\n"
         case RecordFormat.JSON:
             return _json_line
+
+
+def _shown(content: bytes | None) -> bytes:
+    return b"null" if content is None else content
 
 
 def _json_line(record: ConsumerRecord) -> bytes:

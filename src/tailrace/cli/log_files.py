@@ -1,37 +1,98 @@
 """What the files beside a log hold, in the words of Kafka's own dump: indexes, producer snapshots, leader epochs.
 
-All are read as they stand; a file that ends inside an entry is said to.
+All are read as they stand. Indexes are held against the batches of their log.
 """
 
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from crc32c import crc32c
+from tailrace.storage.epoch_cache import EpochCache
+from tailrace.storage.producer_state import snapshot_entries
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _TRANSACTION_ENTRY = struct.Struct(">hqqqq")
-_SNAPSHOT_HEAD = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 
-def dump_offset_index(data: bytes, base_offset: int) -> Iterator[str]:
+class IndexEntry(NamedTuple):
+    """An entry of an offset index: the last offset of a batch, and where the batch starts."""
+
+    offset: int
+    position: int
+
+    def __str__(self) -> str:
+        return f"offset: {self.offset} position: {self.position}"
+
+
+class TimeEntry(NamedTuple):
+    """An entry of a time index: the largest timestamp of a segment up to this offset."""
+
+    timestamp: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"timestamp: {self.timestamp} offset: {self.offset}"
+
+
+class LogBatch(NamedTuple):
+    """What an index says of one batch."""
+
+    position: int
+    last_offset: int
+    max_timestamp: int
+
+
+def offset_entries(data: bytes, base_offset: int) -> Iterator[IndexEntry]:
     """The entries of an .index file. Zeros after the last entry are space a running broker has reserved."""
     for number, (relative, position) in enumerate(_entries(_OFFSET_ENTRY, data)):
         if number and not relative:
             return
-        yield f"offset: {base_offset + relative} position: {position}"
+        yield IndexEntry(base_offset + relative, position)
 
 
-def dump_time_index(data: bytes, base_offset: int) -> Iterator[str]:
+def time_entries(data: bytes, base_offset: int) -> Iterator[TimeEntry]:
     """The entries of a .timeindex file."""
     for number, (timestamp, relative) in enumerate(_entries(_TIME_ENTRY, data)):
-        if number and not timestamp:
+        if number and not relative:
             return
-        yield f"timestamp: {timestamp} offset: {base_offset + relative}"
+        yield TimeEntry(timestamp, base_offset + relative)
 
 
-def dump_transaction_index(data: bytes) -> Iterator[str]:
+def offset_index_faults(path: str, entries: Sequence[IndexEntry], batches: Sequence[LogBatch]) -> list[str]:
+    """Entries that lead elsewhere than to the batch which ends with their offset, under a line that names the index."""
+    starts = {batch.position: batch.last_offset for batch in batches}
+    lines = [
+        f"  Index offset: {entry.offset}, log offset: {starts.get(entry.position, 'no batch starts there')}"
+        for entry in entries
+        if starts.get(entry.position) != entry.offset
+    ]
+    return [f"Mismatches in :{path}", *lines] if lines else []
+
+
+def time_index_faults(path: str, entries: Sequence[TimeEntry], batches: Sequence[LogBatch]) -> list[str]:
+    """Entries whose timestamp is not that of the batch which ends with their offset, or does not rise."""
+    last_offsets = [batch.last_offset for batch in batches]
+    wrong, falling, missing, previous = [], [], [], -1
+    for timestamp, offset in entries:
+        at = bisect_left(last_offsets, offset)
+        if at == len(batches) or last_offsets[at] != offset:
+            found = last_offsets[at] if at < len(batches) else -1
+            missing.append(f"Indexed offset: {offset}, found log offset: {found}")
+        else:
+            if batches[at].max_timestamp != timestamp:
+                wrong.append(f"  Index timestamp: {timestamp}, log timestamp: {batches[at].max_timestamp}")
+            if timestamp <= previous:
+                falling.append(f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous}")
+        previous = timestamp
+    faults = [f"Found timestamp mismatch in :{path}", *wrong] if wrong else []
+    faults += [f"Found out of order timestamp in :{path}", *falling] if falling else []
+    faults += ["The following indexed offsets are not found in the log.", *missing] if missing else []
+    return faults
+
+
+def transaction_lines(data: bytes) -> Iterator[str]:
     """The aborted transactions of a .txnindex file."""
     for version, producer_id, first, last, stable in _entries(_TRANSACTION_ENTRY, data):
         yield (
@@ -40,32 +101,29 @@ def dump_transaction_index(data: bytes) -> Iterator[str]:
         )
 
 
-def dump_snapshot(data: bytes) -> Iterator[str]:
-    """The producers of a .snapshot file, after whether its checksum is right."""
-    if len(data) < _SNAPSHOT_HEAD.size:
-        yield f"the file has {len(data)} bytes, its head takes {_SNAPSHOT_HEAD.size}"
-        return
-    version, stated, count = _SNAPSHOT_HEAD.unpack_from(data)
-    is_valid = crc32c(memoryview(data)[6:]) == stated
-    yield f"version: {version} crc: {stated} isvalid: {str(is_valid).lower()} producers: {count}"
-    for entry in _entries(_SNAPSHOT_ENTRY, data[_SNAPSHOT_HEAD.size :]):
-        producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, transaction = entry
-        first_sequence = (last_sequence - delta) & 0x7FFFFFFF if last_sequence >= 0 else -1
-        first = f"OptionalLong[{transaction}]" if transaction >= 0 else "None"
-        yield (
-            f"producerId: {producer_id} producerEpoch: {epoch} coordinatorEpoch: {coordinator_epoch} "
-            f"currentTxnFirstOffset: {first} lastTimestamp: {timestamp} firstSequence: {first_sequence} "
-            f"lastSequence: {last_sequence} lastOffset: {last_offset} offsetDelta: {delta} timestamp: {timestamp}"
+def snapshot_lines(data: bytes) -> Iterator[str]:
+    """The producers of a .snapshot file. Raises CorruptRecords if it is not whole."""
+    for producer_id, entry in snapshot_entries(data):
+        begun = entry.current_txn_first_offset
+        line = (
+            f"producerId: {producer_id} producerEpoch: {entry.producer_epoch} "
+            f"coordinatorEpoch: {entry.coordinator_epoch} "
+            f"currentTxnFirstOffset: {f'OptionalLong[{begun}]' if begun >= 0 else 'OptionalLong.empty'} "
+            f"lastTimestamp: {entry.last_timestamp} "
         )
+        for batch in entry.batches:
+            line += (
+                f"firstSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
+                f"lastOffset: {batch.last_offset} offsetDelta: {batch.last_offset - batch.base_offset} "
+                f"timestamp: {batch.timestamp}"
+            )
+        yield line
 
 
-def dump_epochs(data: bytes) -> Iterator[str]:
-    """The lines of leader-epoch-checkpoint: version, count, then an epoch and its first offset on each."""
-    lines = data.decode(errors="replace").split("\n")
-    for line in lines[2:]:
-        words = line.split()
-        if len(words) == 2:
-            yield f"leaderEpoch: {words[0]} startOffset: {words[1]}"
+def epoch_lines(data: bytes) -> Iterator[str]:
+    """The lines of leader-epoch-checkpoint, which Kafka's tool does not read. Raises CorruptRecords for other lines."""
+    for entry in EpochCache.from_bytes(data).entries:
+        yield f"leaderEpoch: {entry.epoch} startOffset: {entry.start_offset}"
 
 
 def _entries(form: struct.Struct, data: bytes) -> Iterator[tuple[int, ...]]:

@@ -3,11 +3,18 @@
 A noun lives in `cli/<noun>.py`, which has either `command`, a function, or `app`, a `typer.Typer` of several commands.
 Only the module that is asked for is imported: `tailrace serve` must not pay for tables, clients and Arrow.
 
-Exit codes: 0 done, 1 failed, 2 not understood. Data goes to stdout, everything else to stderr.
+Exit codes: 0 done, 1 failed, 2 not understood. Data goes to stdout, everything else to stderr, and nobody is shown a
+traceback unless TAILRACE_TRACEBACK is set.
+
+Shells complete words by calling the program again with _TAILRACE_COMPLETE in the environment; `--install-completion`
+tells the shell to.
 """
 
+import contextlib
 import importlib
 import importlib.util
+import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -28,34 +35,74 @@ NOUNS: Mapping[str, str] = {
     "brokers": "Show the brokers.",
     "sessions": "Show fetch sessions.",
     "snapshots": "Show metadata snapshots.",
-    "dump-log": "Print what a log file holds.",
+    "dump-log": "Print and check what log files hold.",
     "doctor": "Look for what is missing or wrong on this machine.",
     "bench": "Measure a cluster.",
     "pipeline": "Run named pipelines on Spark.",
 }
 
 _INTERRUPTED = 130
+_COMPLETING = "_TAILRACE_COMPLETE"
+_SHOW_TRACEBACK = "TAILRACE_TRACEBACK"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(words: list[str]) -> int:
+    """The exit code."""
     try:
-        build_app(words)(args=words, prog_name="tailrace")
+        try:
+            build_app(words)(args=words, prog_name="tailrace")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+            sys.stdout.flush()
+            return 1 if code == _INTERRUPTED else code
     except KafkaError as fault:
-        sys.exit(_fail(fault.detail or fault.code.name))
+        return _fail(fault.detail or fault.code.name)
     except BrokenPipeError:
-        sys.exit(1)
+        return _drop_output()
+    except KeyboardInterrupt:
+        return 1
     except OSError as fault:
-        sys.exit(_fail(fault.strerror or str(fault)))
-    except SystemExit as end:
-        sys.exit(1 if end.code == _INTERRUPTED else end.code)
+        name = f"{fault.filename}: " if fault.filename else ""
+        _drop_output()
+        return _fail(f"{name}{fault.strerror or fault}")
+    except Exception as fault:
+        if os.environ.get(_SHOW_TRACEBACK):
+            raise
+        return _fail(
+            f"this should not have happened: {type(fault).__name__}: {fault}"
+            f" ({_SHOW_TRACEBACK}=1 shows where; please report it)"
+        )
+    return 0
+
+
+def _prepare_streams() -> None:
+    """Streams that the shell has closed (`>&-`) come from nowhere and go nowhere; what cannot be encoded is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> int:
+    """Nobody reads what is still to be written: without this, the interpreter's own last flush would complain."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    return 1
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:
     """The command line in which the noun named in `words` is real; the others have their help text only."""
     app = typer.Typer(
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
@@ -63,11 +110,19 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
+    if _COMPLETING in os.environ:
+        words = _words_to_complete()
     asked = next((word for word in words if not word.startswith("-")), None)
     for noun, text in NOUNS.items():
         if importlib.util.find_spec(_module_of(noun)) is not None:
             _add(app, noun, text, is_asked=noun == asked)
     return app
+
+
+def _words_to_complete() -> list[str]:
+    """The words behind `tailrace` on the line that a shell wants completed. Bash says them its way, others theirs."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def _print_version(is_asked: bool) -> None:
@@ -90,7 +145,7 @@ def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
         return
     module = importlib.import_module(_module_of(noun))
     if hasattr(module, "app"):
-        app.add_typer(module.app, name=noun, help=text, rich_help_panel=None)
+        app.add_typer(module.app, name=noun, help=text)
     else:
         app.command(noun)(module.command)
 
@@ -104,5 +159,6 @@ def _module_of(noun: str) -> str:
 
 
 def _fail(line: str) -> int:
-    print(f"tailrace: {' '.join(line.splitlines())}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
+    shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(line.splitlines()))
+    print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
     return 1

@@ -10,9 +10,21 @@ from typing import Annotated
 import typer
 
 from tailrace.client.blocking import Admin
+from tailrace.model.errors import KafkaError
+from tailrace.net.connection import parse_addresses
 
 Cell = str | int | float | bool | None | Sequence["Cell"] | Mapping[str, "Cell"]
 Row = Mapping[str, Cell]
+
+
+def _check_addresses(text: str) -> str:
+    """The text, if it is a list of addresses."""
+    try:
+        parse_addresses(text)
+    except KafkaError as fault:
+        raise typer.BadParameter(fault.detail) from None
+    return text
+
 
 BootstrapServer = Annotated[
     str,
@@ -21,6 +33,7 @@ BootstrapServer = Annotated[
         metavar="HOST:PORT[,...]",
         envvar="TAILRACE_BOOTSTRAP",
         help="Where to reach the cluster first.",
+        callback=_check_addresses,
     ),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -58,13 +71,20 @@ def show(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:
 
 
 def _text(cell: Cell) -> str:
-    if cell is None or cell == "":
+    if cell is None:
         return "-"
     if isinstance(cell, Mapping):
-        return ",".join(f"{name}={value}" for name, value in cell.items()) or "-"
-    if isinstance(cell, Sequence) and not isinstance(cell, str):
-        return ",".join(map(str, cell)) or "-"
-    return str(cell)
+        cell = ",".join(f"{name}={value}" for name, value in cell.items())
+    elif isinstance(cell, Sequence) and not isinstance(cell, str):
+        cell = ",".join(map(str, cell))
+    return one_line(str(cell)) or "-"
+
+
+def one_line(text: str) -> str:
+    """The text with its control characters escaped: a group may be called anything, and a terminal obeys them."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
 def write(line: str) -> None:
@@ -74,8 +94,13 @@ def write(line: str) -> None:
 
 def say(line: str) -> None:
     """One line for the person at the terminal."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(one_line(line) + "\n")
     sys.stderr.flush()
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def readable(content: bytes | None) -> Cell:

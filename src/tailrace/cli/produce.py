@@ -1,60 +1,161 @@
 """`tailrace produce TOPIC`: lines from stdin become records."""
 
 import io
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from enum import StrEnum
 from random import randrange
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, say
-from tailrace.client.accumulator import RecordMetadata, StickyPartitioner
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
+from tailrace.cli.waiting import Patience
+from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
+from tailrace.client.outgoing import RecordMetadata
 from tailrace.client.producer import parse_codec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.protocol.records.record import BatchBuilder
 
+
+class Compression(StrEnum):
+    """How batches are compressed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    """Who must have a record before it counts as written."""
+
+    ALL = "all"
+    LEADER = "1"
+    NOBODY = "0"
+
+
 _READ_BYTES = 1 << 18
 _BATCH_BYTES = 1 << 18
+_LONGEST_LINE = 1 << 26
+"""Bytes; more than any topic takes unless it was told to."""
+_DELIVERY_TIMEOUT_MS = 60_000
+_LAST_SECONDS = 1.0
+"""What an interrupted command gives the cluster to take the lines that were read."""
 _PROGRESS_SECONDS = 1.0
 
 
 def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", help="What stands between key and value; none: no keys.")
+        str | None,
+        typer.Option("--key-separator", metavar="TEXT", help="What ends the key, such as : or \\t; none: no keys."),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Write to this partition only.")] = None,
-    compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Write to this partition only.")] = None,
+    compression: Annotated[Compression, typer.Option("--compression", help="Of the batches.")] = Compression.NONE,
+    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record: all, the leader, nobody.")] = Acks.ALL,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Write each line of stdin as a record to TOPIC."""
+    separator = _parse_separator(key_separator)
     with admin_of(bootstrap_server) as admin:
         admin.describe_cluster()  # nobody wants to type into a cluster that is not there
-    with Producer(bootstrap_server, acks=acks, compression=compression) as producer:
-        lines = _Lines(producer, topic, key_separator.encode() if key_separator else None, partition, compression)
-        for chunk in _whole_lines():
-            lines.send(chunk)
-        lines.finish()
-    say(f"{lines.count} records written to {topic}")
+    producer = Producer(
+        bootstrap_server,
+        acks=acks.value,
+        compression=compression.value,
+        max_request_size=_LONGEST_LINE,
+        delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+    )
+    lines = _Lines(producer, topic, separator, partition, compression)
+    was_interrupted = False
+    with _sigterm_as_interrupt():
+        try:
+            try:
+                lines.open()
+                lines.send_all(_whole_lines())
+            except KeyboardInterrupt:
+                was_interrupted = True
+            lines.finish(_LAST_SECONDS if was_interrupted else None)
+        finally:
+            if lines.is_settled:
+                producer.close()  # otherwise it would wait for what nobody waits for any more
+    if output is Format.JSON:
+        show([{"topic": topic, "records": lines.written}], (), output)
+    say(f"{counted(lines.written, 'record')} written to {topic}")
+    if was_interrupted:
+        raise typer.Exit(1)
+
+
+def _parse_separator(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    if not text:
+        raise typer.BadParameter("an empty text separates nothing", param_hint="--key-separator")
+    return text.replace("\\t", "\t").encode()
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Lines that were read are written, whichever signal ends the reading."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _whole_lines() -> Iterator[list[bytes]]:
     """The lines of stdin as they come: what is typed is sent at once, what is piped goes in large pieces."""
     source = cast(io.BufferedReader, sys.stdin.buffer)
-    rest = b""
+    begun: list[bytes] = []
+    size_bytes = 0
     while piece := source.read1(_READ_BYTES):
-        *lines, rest = (rest + piece).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+        end = piece.rfind(b"\n")
+        if end >= 0:
+            yield b"".join((*begun, piece[:end])).split(b"\n")
+            begun.clear()
+            size_bytes = 0
+            piece = piece[end + 1 :]
+        begun.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > _LONGEST_LINE:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a line has more than {_LONGEST_LINE} bytes")
+    if size_bytes:
+        yield [b"".join(begun)]
+
+
+class _Sent(NamedTuple):
+    """A batch on its way."""
+
+    future: Future[RecordMetadata]
+    records: int
+    first_line: int
+    last_line: int
+
+    @property
+    def name(self) -> str:
+        if self.records == 1:
+            return f"line {self.first_line} was"
+        whole = self.records == self.last_line - self.first_line + 1
+        return f"{'' if whole else 'some of '}lines {self.first_line} to {self.last_line} were"
+
+
+class _Open:
+    """A batch that takes lines."""
+
+    def __init__(self, builder: BatchBuilder, first_line: int) -> None:
+        self.builder = builder
+        self.first_line = self.last_line = first_line
 
 
 class _Lines:
@@ -68,21 +169,42 @@ class _Lines:
         self._separator = separator
         self._only = partition
         self._codec = parse_codec(compression)
-        self._partition_count = producer.partitions_for(topic)
+        self._partition_count = 0
         self._sticky = StickyPartitioner(randrange, _BATCH_BYTES)
-        self._builders: dict[int, BatchBuilder] = {}
-        self._sent: deque[Future[RecordMetadata]] = deque()
+        self._open: dict[int, _Open] = {}
+        self._sent: deque[_Sent] = deque()
+        self._fault: KafkaError | None = None
+        self._patience = Patience()
         self._said_at = time.monotonic()
         self._line_number = 0
-        self.count = 0
+        self.written = 0
+        """Records that the cluster has taken."""
 
-    def send(self, lines: list[bytes]) -> None:
+    def open(self) -> None:
+        """See how many partitions there are; it makes the topic where the cluster does that."""
+        self._partition_count = self._producer.partition_count(self._topic)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._sent
+
+    def send_all(self, pieces: Iterator[list[bytes]]) -> None:
+        """Send these lines until they end or one cannot be written."""
+        try:
+            for lines in pieces:
+                self._send(lines)
+                if self._fault is not None:
+                    return
+        except KafkaError as fault:
+            self._fault = self._fault or fault
+
+    def _send(self, lines: list[bytes]) -> None:
         """Send these lines; nothing stays behind."""
         now_ms = time.time_ns() // 1_000_000
         for line in lines:
             self._add(line, now_ms)
-        for partition in list(self._builders):
-            self._send_batch(partition)
+        self._send_open()
         self._watch()
 
     def _add(self, line: bytes, now_ms: int) -> None:
@@ -92,17 +214,17 @@ class _Lines:
         if self._separator is not None:
             key, found, value = value.partition(self._separator)
             if not found:
-                self.finish()
                 detail = f"line {self._line_number} has no key separator {self._separator.decode()!r}"
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"{detail}; the lines before it are written")
+                raise KafkaError(ErrorCode.INVALID_RECORD, detail)
         partition = self._choose(key, len(value))
-        builder = self._builders.get(partition)
-        if builder is None:
-            builder = self._builders[partition] = BatchBuilder(codec=self._codec)
-        builder.append(now_ms, key, value)
-        self.count += 1
-        if builder.size_bytes >= _BATCH_BYTES:
-            self._send_batch(partition)
+        batch = self._open.get(partition)
+        if batch is not None and batch.builder.size_bytes + len(line) > _BATCH_BYTES:
+            self._send_batch(partition)  # a long line goes alone: the topic may refuse it
+            batch = None
+        if batch is None:
+            batch = self._open[partition] = _Open(BatchBuilder(codec=self._codec), self._line_number)
+        batch.builder.append(now_ms, key, value)
+        batch.last_line = self._line_number
 
     def _choose(self, key: bytes | None, size_bytes: int) -> int:
         if self._only is not None:
@@ -111,23 +233,49 @@ class _Lines:
             return partition_for_key(key, self._partition_count)
         return self._sticky.partition(self._topic, range(self._partition_count), size_bytes)
 
+    def _send_open(self) -> None:
+        for partition in list(self._open):
+            self._send_batch(partition)
+
     def _send_batch(self, partition: int) -> None:
-        payload = self._builders.pop(partition).build()
-        self._sent.append(self._producer.send_batch(self._topic, partition, payload))
+        batch = self._open.pop(partition)
+        future = self._producer.send_batch(self._topic, partition, batch.builder.build())
+        self._sent.append(_Sent(future, batch.builder.count, batch.first_line, batch.last_line))
 
     def _watch(self) -> None:
-        """Raise what has failed; tell the person at the terminal how far it is."""
-        while self._sent and self._sent[0].done():
-            self._sent.popleft().result()
+        """Note what has been written and what not; tell the person at the terminal how far it is."""
+        while self._sent and self._sent[0].future.done():
+            self._settle(self._sent.popleft())
         now = time.monotonic()
-        if sys.stderr.isatty() and now - self._said_at >= _PROGRESS_SECONDS:
+        if now - self._said_at >= _PROGRESS_SECONDS:
             self._said_at = now
-            sys.stderr.write(f"\r{self.count} records ")
-            sys.stderr.flush()
+            self._patience.look(self._producer.trouble)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{self.written} records ")
+                sys.stderr.flush()
 
-    def finish(self) -> None:
-        """Wait for every answer. Raises the first failure."""
-        for partition in list(self._builders):
-            self._send_batch(partition)
+    def _settle(self, sent: _Sent) -> None:
+        try:
+            sent.future.result()
+        except KafkaError as fault:
+            self._fault = self._fault or KafkaError(fault.code, f"{sent.name} not written: {fault.detail}")
+        else:
+            self.written += sent.records
+
+    def finish(self, within: float | None) -> None:
+        """Wait for every answer, so many seconds at most. Raises the first failure."""
+        self._send_open()
+        deadline = None if within is None else time.monotonic() + within
         while self._sent:
-            self._sent.popleft().result()
+            if deadline is not None and time.monotonic() >= deadline:
+                waiting = counted(sum(sent.records for sent in self._sent), "record")
+                detail = f"{waiting} given up unacknowledged; {counted(self.written, 'record')} written"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+            try:
+                self._sent[0].future.exception(timeout=_PROGRESS_SECONDS)
+            except TimeoutError:
+                self._patience.look(self._producer.trouble)
+            self._watch()
+        if self._fault is not None:
+            written = f"{counted(self.written, 'record')} written"
+            raise KafkaError(self._fault.code, f"{self._fault.detail}; {written}")

@@ -9,12 +9,14 @@ import typer
 
 def command(
     config: Annotated[
-        Path | None, typer.Option("--config", help="A server.properties or TOML file.", show_default=False)
+        Path | None, typer.Option("--config", metavar="FILE", help="A server.properties or TOML file.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where the node keeps its data.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="Where the node keeps its data.")
+    ] = None,
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
     ] = None,
@@ -23,6 +25,12 @@ def command(
     ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let other machines connect without asking who they are.")
+    ] = False,
+    until_stdin_closes: Annotated[
+        bool,
+        typer.Option(
+            "--until-stdin-closes", help="Stop when standard input ends, so that no program leaves it behind."
+        ),
     ] = False,
 ) -> None:
     """Run one node, broker and controller, until SIGTERM or SIGINT.
@@ -34,7 +42,9 @@ def command(
 
     flags: dict[str, str] = {}
     if data_dir is not None:
-        flags["log.dirs"] = str(data_dir)
+        if not data_dir.strip():
+            raise typer.BadParameter("a directory has a name", param_hint="--data-dir")
+        flags["log.dirs"] = data_dir
     if listen is not None:
         flags["listeners"] = listen
     if dev:
@@ -42,4 +52,4 @@ def command(
     if insecure:
         flags["listener.insecure.allow"] = "true"
     loaded = load_config(file=config, overrides=settings or (), environment=os.environ, flags=flags)
-    raise typer.Exit(run(loaded))
+    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes))

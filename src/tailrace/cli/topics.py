@@ -1,10 +1,22 @@
-"""`tailrace topics`: list, create, describe, delete."""
+"""`tailrace topics`: list, create, alter, describe, delete."""
 
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
+from tailrace.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Format,
+    Output,
+    Row,
+    admin_of,
+    counted,
+    say,
+    show,
+    write,
+)
 from tailrace.client.admin import DYNAMIC_TOPIC_CONFIG, TOPIC, NewTopic
 from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
@@ -13,6 +25,7 @@ from tailrace.model.ids import format_topic_id
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
+_TOPIC_COLUMNS = ("Topic", "TopicId", "PartitionCount", "ReplicationFactor")
 _PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr")
 
 
@@ -25,17 +38,22 @@ def list_topics(
     """List the topics."""
     with admin_of(bootstrap_server) as admin:
         topics = admin.list_topics(include_internal=internal)
-    if output is Format.TABLE:
-        for topic in topics:
-            write(topic.name)
+    if output is Format.JSON:
+        show([_topic_row(topic) for topic in topics], _TOPIC_COLUMNS, output)
         return
-    rows: list[Row] = [{"Topic": topic.name, "PartitionCount": len(topic.partitions)} for topic in topics]
-    show(rows, ("Topic", "PartitionCount"), output)
+    for topic in topics:
+        write(topic.name)
+    _say_if_none(topics)
+
+
+def _say_if_none(topics: Iterable[TopicInfo]) -> None:
+    if not any(topics):
+        say("there are no topics yet (`tailrace topics create NAME` makes one)")
 
 
 @app.command()
 def create(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", show_default=False)],
     partitions: Annotated[int, typer.Option(help="How many; -1: the cluster's default.")] = -1,
     replication_factor: Annotated[int, typer.Option(help="Copies of each; -1: the cluster's default.")] = -1,
     config: Annotated[
@@ -43,20 +61,51 @@ def create(
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create topics."""
     configs = _parse_configs(config or [])
+    created: list[str] = []
     with admin_of(bootstrap_server) as admin:
-        for name in names:
+
+        def create_one(name: str) -> None:
             topic = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, configs=configs)
             try:
                 admin.create_topics([topic])
             except KafkaError as fault:
-                if not (if_not_exists and fault.code is ErrorCode.TOPIC_ALREADY_EXISTS):
+                if fault.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
+                if not if_not_exists:
+                    raise KafkaError(fault.code, f"{fault.detail} (--if-not-exists leaves it as it is)") from None
                 say(f"topic {name} exists already")
             else:
+                created.append(name)
                 say(f"created topic {name}")
+
+        try:
+            _for_each(names, create_one)
+        finally:
+            if output is Format.JSON:
+                made = admin.describe_topics(created) if created else []
+                show([_topic_row(topic) for topic in made], _TOPIC_COLUMNS, output)
+
+
+def _for_each(names: list[str], action: Callable[[str], None]) -> None:
+    """Do it for every name, whatever becomes of the others. Raises KafkaError if one of them failed."""
+    if len(names) == 1:
+        action(names[0])
+        return
+    failures = 0
+    for name in names:
+        try:
+            action(name)
+        except KafkaError as fault:
+            if fault.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
+                raise  # a cluster that does not answer will not answer the next time either
+            say(fault.detail)
+            failures += 1
+    if failures:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{failures} of {len(names)} topics failed, see above")
 
 
 def _parse_configs(words: list[str]) -> dict[str, str]:
@@ -70,56 +119,109 @@ def _parse_configs(words: list[str]) -> dict[str, str]:
 
 
 @app.command()
-def describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)] = None,
+def alter(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    partitions: Annotated[
+        int | None, typer.Option(help="How many it is to have, all told; more than now.", min=1, show_default=False)
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="NAME", help="A setting that goes back to its default; repeatable."),
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Describe topics, all of them without names: settings, and leader and replicas of each partition."""
+    """Change settings, add partitions.
+
+    Records stay where they are; with more partitions the next record of a key may go to another one.
+    """
+    changes: dict[str, str | None] = {**_parse_configs(config or [])}
+    for setting in delete_config or []:
+        if setting in changes:
+            raise typer.BadParameter(f"{setting} is set and deleted", param_hint="--delete-config")
+        changes[setting] = None
+    if partitions is None and not changes:
+        raise typer.BadParameter("nothing to change: name --partitions, --config or --delete-config")
     with admin_of(bootstrap_server) as admin:
-        topics = admin.describe_topics(names or None)
-        configs = {topic.name: _own_configs(admin, topic.name) for topic in topics}
+        if changes:
+            admin.alter_configs(TOPIC, name, changes)
+            say(f"altered the settings of topic {name}")
+        if partitions is not None:
+            admin.create_partitions({name: partitions})
+            say(f"topic {name} has {counted(partitions, 'partition')}")
+        if output is Format.JSON:
+            topics = admin.describe_topics([name])
+            show([{**_topic_row(topics[0]), "Configs": _own_configs(admin, topics)[name]}], _TOPIC_COLUMNS, output)
+
+
+@app.command()
+def describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show settings, leaders and replicas.
+
+    Without names, of all topics.
+    """
+    with admin_of(bootstrap_server) as admin:
+        topics = admin.describe_topics(dict.fromkeys(names) if names else None)
+        configs = _own_configs(admin, topics)
     if output is Format.JSON:
-        show([_topic_row(topic, configs[topic.name]) for topic in topics], (), output)
+        show([_description(topic, configs[topic.name]) for topic in topics], (), output)
         return
-    for topic in topics:
+    for number, topic in enumerate(topics):
+        if number:
+            write("")
         settings = ",".join(f"{name}={value}" for name, value in configs[topic.name].items())
-        write(
-            f"Topic: {topic.name}  TopicId: {format_topic_id(topic.topic_id)}  "
-            f"PartitionCount: {len(topic.partitions)}  ReplicationFactor: {topic.replication_factor}  "
-            f"Configs: {settings}".rstrip()
+        words = (f"{name}: {value}" for name, value in {**_topic_row(topic), "Configs": settings}.items())
+        write("  ".join(words).rstrip())
+        rows = [_partition_row(topic.name, partition) for partition in topic.partitions]
+        show(
+            [row if row["Leader"] is not None else {**row, "Leader": "none"} for row in rows],
+            _PARTITION_COLUMNS,
+            output,
         )
-    rows = [_partition_row(topic.name, partition) for topic in topics for partition in topic.partitions]
-    show(rows, _PARTITION_COLUMNS, output)
+    _say_if_none(topics)
 
 
-def _own_configs(admin: Admin, topic: str) -> dict[str, str]:
-    """What was set for this topic, without defaults; nothing where the cluster cannot say."""
+def _own_configs(admin: Admin, topics: list[TopicInfo]) -> dict[str, dict[str, str]]:
+    """What was set for these topics, without defaults; nothing where the cluster cannot say."""
+    names = [topic.name for topic in topics]
     try:
-        entries = admin.describe_configs(TOPIC, topic)
+        entries = admin.describe_topic_configs(names) if names else {}
     except KafkaError as fault:
         if fault.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
-        return {}
-    return {entry.name: entry.value or "" for entry in entries if entry.source == DYNAMIC_TOPIC_CONFIG}
+        entries = {}
+    return {
+        name: {entry.name: entry.value or "" for entry in entries.get(name, ()) if entry.source == DYNAMIC_TOPIC_CONFIG}
+        for name in names
+    }
 
 
-def _topic_row(topic: TopicInfo, configs: dict[str, str]) -> Row:
+def _topic_row(topic: TopicInfo) -> Row:
     return {
         "Topic": topic.name,
         "TopicId": format_topic_id(topic.topic_id),
         "PartitionCount": len(topic.partitions),
         "ReplicationFactor": topic.replication_factor,
-        "Configs": configs,
-        "Partitions": [_partition_row(topic.name, partition) for partition in topic.partitions],
     }
+
+
+def _description(topic: TopicInfo, configs: dict[str, str]) -> Row:
+    partitions = [_partition_row(topic.name, partition) for partition in topic.partitions]
+    return {**_topic_row(topic), "Configs": configs, "Partitions": partitions}
 
 
 def _partition_row(topic: str, partition: PartitionInfo) -> Row:
     return {
         "Topic": topic,
         "Partition": partition.partition,
-        "Leader": partition.leader if partition.leader >= 0 else "none",
+        "Leader": partition.leader if partition.leader >= 0 else None,
         "Replicas": list(partition.replicas),
         "Isr": list(partition.in_sync_replicas),
     }
@@ -127,11 +229,21 @@ def _partition_row(topic: str, partition: PartitionInfo) -> Row:
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete topics with all their records."""
+    deleted: list[Row] = []
     with admin_of(bootstrap_server) as admin:
-        for name in names:
+
+        def delete_one(name: str) -> None:
             admin.delete_topics([name])
+            deleted.append({"Topic": name})
             say(f"deleted topic {name}")
+
+        try:
+            _for_each(names, delete_one)
+        finally:
+            if output is Format.JSON:
+                show(deleted, ("Topic",), output)

@@ -55,7 +55,8 @@ class _Node:
         """Start the process and wait until it answers requests."""
         assert not self.is_running, f"node {self.index} runs already"
         command = [sys.executable, "-m", "tailrace", "serve", "--dev"]
-        command += ["--listen", self.address, "--data-dir", str(self.data_dir)]
+        # The node reads this pipe and stops when it ends, so that not even a killed test leaves a node behind.
+        command += ["--until-stdin-closes", "--listen", self.address, "--data-dir", str(self.data_dir)]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         # The node runs the package that the test runs, installed or not.
@@ -65,7 +66,7 @@ class _Node:
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -127,6 +128,8 @@ class _Node:
             return False
         if self._reader is not None:
             self._reader.join(5)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         return True
 
 

@@ -63,6 +63,34 @@ def test_a_topic_is_created_listed_described_and_deleted(run: Run, topic: str) -
     assert topic not in run("topics", "list").out
 
 
+def test_a_topic_is_altered(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "1", "--config", "retention.ms=5000", "--config", "segment.ms=9")
+    done = run(
+        "topics", "alter", topic, "--partitions", "3", "--config", "retention.ms=7000", "--delete-config", "segment.ms"
+    )
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"altered the settings of topic {topic}\ntopic {topic} has 3 partitions\n"
+    assert (
+        "PartitionCount: 3  ReplicationFactor: 1  Configs: retention.ms=7000\n" in run("topics", "describe", topic).out
+    )
+    (as_json,) = json.loads(run("topics", "alter", topic, "--partitions", "4", "-o", "json").out)
+    assert (as_json["PartitionCount"], as_json["Configs"]) == (4, {"retention.ms": "7000"})
+
+
+def test_what_cannot_be_altered_stays_as_it_is(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--partitions", "2")
+    assert run("topics", "alter", topic, "--partitions", "2").err == (
+        f"tailrace: topic {topic} has 2 partitions; 2 would not be more\n"
+    )
+    done = run("topics", "alter", topic, "--config", "retention.ms=soon", "--config", "segment.ms=9")
+    assert done.code == 1
+    assert done.err.startswith("tailrace: retention.ms='soon': ")
+    assert "Configs: segment.ms" not in run("topics", "describe", topic).out
+    assert run("topics", "alter", topic).code == 2
+    assert run("topics", "alter", topic, "--config", "a=1", "--delete-config", "a").code == 2
+    assert run("topics", "alter", f"{topic}-lost", "--partitions", "2").code == 1
+
+
 def test_a_failure_is_one_line_with_the_way_out_and_exit_code_1(run: Run) -> None:
     done = run("topics", "describe", "there-is-none")
     assert done.code == 1
@@ -121,7 +149,7 @@ def test_a_line_without_its_separator_is_named_and_what_stood_before_is_written(
     run("topics", "create", topic)
     done = run("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\n")
     assert done.code == 1
-    assert "line 2 has no key separator ':'; the lines before it are written" in done.err
+    assert done.err == "tailrace: line 2 has no key separator ':'; 1 record written\n"
     assert run("consume", topic, "--from-beginning", "--max-messages", "1").out == "1\n"
 
 
@@ -148,12 +176,29 @@ def test_a_group_continues_where_it_stopped_and_its_lag_is_shown(run: Run, topic
     assert group in run("groups", "list").out
     head, row = run("groups", "describe", group).out.splitlines()
     columns = ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
-    assert head.split() == [*columns, "CONSUMER-ID", "HOST", "CLIENT-ID"]
-    assert row.split() == [group, topic, "0", "2", "3", "1", "-", "-", "-"]
+    assert head.split() == [*columns, "CONSUMER-ID", "HOST", "CLIENT-ID", "LAG-MS", "LOST", "VERDICT"]
+    *known, lag_ms, lost, verdict = row.split()
+    assert known == [group, topic, "0", "2", "3", "1", "-", "-", "-"]
+    assert (0 <= int(lag_ms) < 600_000, lost, verdict) == (True, "0", "-")
     assert "Empty" in run("groups", "describe", group, "--state").out
     assert run("consume", topic, "--group", group, "--max-messages", "1").out == "2\n"
     assert run("groups", "delete", group).code == 0
     assert run("groups", "describe", group).code == 1
+
+
+def test_the_history_of_a_group_names_causes(run: Run, topic: str) -> None:
+    group = f"group-{topic}"
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin=b"0\n")
+    run("consume", topic, "--group", group, "--from-beginning", "--max-messages", "1")
+    head, *rows = run("groups", "history", group).out.splitlines()
+    assert head.split() == ["TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT"]
+    told = [row.split(maxsplit=2)[1] for row in rows]
+    assert told[:2] == ["join", "rebalance"]
+    assert "assigned" in told
+    events = json.loads(run("groups", "history", group, "-o", "json").out)
+    assert any(event["EVENT"] == "leave" for event in events)
+    assert run("groups", "history", "nobody").code == 1
 
 
 def test_the_files_of_a_log_are_dumped_in_kafkas_words(run: Run, tailrace_cluster: Cluster, topic: str) -> None:
@@ -178,11 +223,11 @@ def test_the_metadata_log_and_the_offsets_are_decoded(run: Run, tailrace_cluster
     run("consume", topic, "--group", f"group-{topic}", "--from-beginning", "--max-messages", "1")
     data = tailrace_cluster.data_dir()
     metadata = run("dump-log", str(data / "__cluster_metadata-0"), "--cluster-metadata-decoder").out
-    assert '"type": "TOPIC_RECORD"' in metadata
-    assert f'"name": "{topic}"' in metadata
+    assert '"type":"TOPIC_RECORD"' in metadata
+    assert f'"name":"{topic}"' in metadata
     logs = [str(path) for path in data.glob("__consumer_offsets-*/*.log")]
     decoded = run("dump-log", *logs, "--offsets-decoder").out
-    assert f'"group": "group-{topic}", "topic": "{topic}", "partition": 0' in decoded
+    assert f'"group":"group-{topic}","topic":"{topic}","partition":0' in decoded
 
 
 def test_damage_is_reported_and_is_exit_code_1(run: Run, tailrace_cluster: Cluster, topic: str, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -1,6 +1,9 @@
 """The test kit itself: nodes start, die and come back as told, and leave nothing behind."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,27 @@ def test_a_node_that_does_not_start_says_why() -> None:
 def test_a_number_of_brokers_that_cannot_be_had_is_refused() -> None:
     with pytest.raises(ValueError, match="one broker for now"):
         Cluster(brokers=3)
+
+
+ORPHAN = """
+import sys
+from tailrace.testing import Cluster
+
+cluster = Cluster()
+cluster.start()
+print(cluster.process_id(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_node_ends_with_the_program_that_started_it_even_by_kill_9() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        node = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{node}").exists():
+        assert time.monotonic() < deadline, f"node {node} lives on"
+        time.sleep(0.05)

@@ -1,0 +1,146 @@
+"""What the records of internal topics say, and control records: decoded as Kafka's log dump shows them.
+
+A record that cannot be decoded does not end the dump: what is wrong with it stands in its place.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tailrace.cli.message_json import compact, message_json
+from tailrace.cli.output import Cell
+from tailrace.coordinators.groups.consumer.records import ConsumerRecord, GroupKey, GroupMemberKey, consumer_key
+from tailrace.coordinators.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecord,
+    MemberMetadata,
+    OffsetCommitKey,
+)
+from tailrace.coordinators.groups.records import decode_record as decode_group_record
+from tailrace.metadata.records import decode_record as decode_metadata_record
+from tailrace.model.errors import KafkaError
+from tailrace.protocol.messages.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_prefixed,
+)
+from tailrace.protocol.primitives import read_uvarint
+from tailrace.protocol.records.control import (
+    EndTransactionMarker,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+    decode_control,
+)
+from tailrace.protocol.records.record import Record
+
+TOMBSTONE = "<DELETE>"
+
+Content = bytes | Cell
+
+
+class Decoded(NamedTuple):
+    """Key and payload of a record: bytes as they are, text, or values for JSON. None: there is nothing to show."""
+
+    key: Content
+    payload: Content
+
+
+_CONTROL_NAMES: dict[type, str] = {
+    LeaderChangeMessage: "LeaderChange",
+    SnapshotHeaderRecord: "SnapshotHeader",
+    SnapshotFooterRecord: "SnapshotFooter",
+    KRaftVersionRecord: "KRaftVersion",
+    VotersRecord: "KRaftVoters",
+}
+_WITHOUT_COLON = frozenset(("SnapshotHeader", "SnapshotFooter", "KRaftVersion", "KRaftVoters"))
+
+Decoder = Callable[[Record], Decoded]
+
+
+def plain(record: Record) -> Decoded:
+    """The record as it is."""
+    return Decoded(record.key, record.value)
+
+
+def group_record(record: Record) -> Decoded:
+    """A record of `__consumer_offsets`."""
+    try:
+        decoded = decode_group_record(record.key, record.value)
+    except KafkaError as fault:
+        return Decoded(f"Error at offset {record.offset}, skipping. {fault.detail}", None)
+    kind = _leading_int16(record.key)
+    if decoded is None:
+        return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
+    key: OffsetCommitKey | GroupMetadataKey | GroupKey | GroupMemberKey
+    if isinstance(decoded, ConsumerRecord):
+        key = consumer_key(decoded)
+    elif isinstance(decoded, GroupRecord):
+        key = GroupMetadataKey(group=decoded.group_id)
+    else:
+        key = OffsetCommitKey(group=decoded.group_id, topic=decoded.topic, partition=decoded.partition)
+    shown_key: Cell = {"type": str(kind), "data": message_json(key, kind)}
+    if decoded.value is None:
+        return Decoded(shown_key, TOMBSTONE)
+    version = _leading_int16(record.value)
+    data = message_json(decoded.value, version)
+    if isinstance(decoded.value, GroupMetadataValue) and decoded.value.protocol_type == PROTOCOL_TYPE:
+        data["members"] = [_member(member, version) for member in decoded.value.members]
+    return Decoded(shown_key, {"version": str(version), "data": data})
+
+
+def _member(member: MemberMetadata, version: int) -> Cell:
+    """A member with what its opaque bytes say, where they say something."""
+    shown = message_json(member, version)
+    for name, cls in (("subscription", ConsumerProtocolSubscription), ("assignment", ConsumerProtocolAssignment)):
+        content = getattr(member, name)
+        try:
+            shown[name] = message_json(decode_prefixed(cls, content), _leading_int16(content))
+        except KafkaError:
+            continue  # not the consumers' protocol after all: base64 stays
+    return shown
+
+
+def _leading_int16(data: bytes | None) -> int:
+    return int.from_bytes((data or b"")[:2], "big", signed=True)
+
+
+def metadata_record(record: Record) -> Decoded:
+    """A record of `__cluster_metadata`. Its key says nothing."""
+    content = record.value or b""
+    try:
+        decoded = decode_metadata_record(content)
+    except KafkaError as fault:
+        return Decoded(None, f"Error at {record.offset}, skipping. {fault.detail}")
+    _, position = read_uvarint(content, 0)
+    _, position = read_uvarint(content, position)
+    version, _ = read_uvarint(content, position)
+    data = message_json(decoded, version)
+    return Decoded(None, {"type": _type_name(type(decoded)), "version": version, "data": data})
+
+
+def _type_name(cls: type) -> str:
+    """`NoOpRecord` as NO_OP_RECORD."""
+    return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in cls.__name__).lstrip("_")
+
+
+def control_fields(record: Record) -> dict[str, Cell]:
+    """What a control record says, by name. Raises CorruptRecords."""
+    value = decode_control(record.key, record.value)
+    if value is None:
+        return {"controlType": f"UNKNOWN({_leading_int16((record.key or b'')[2:])})"}
+    if isinstance(value, EndTransactionMarker):
+        return {"endTxnMarker": value.type.name, "coordinatorEpoch": value.coordinator_epoch}
+    return {_CONTROL_NAMES[type(value)]: message_json(value, value.version)}
+
+
+def control_text(fields: Mapping[str, Cell]) -> str:
+    """The fields as words behind a record. Kafka puts no colon behind the newer names, nor do we."""
+    words = ""
+    for name, value in fields.items():
+        mark = "" if name in _WITHOUT_COLON else ":"
+        words += f" {name}{mark} {compact(value) if isinstance(value, Mapping) else value}"
+    return words

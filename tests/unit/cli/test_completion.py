@@ -1,0 +1,71 @@
+"""Completion of words in the shell, and what every listing has in common."""
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from tailrace.cli.main import NOUNS
+
+LISTS_NOTHING = {("serve", "serve"), ("topics", "alter")}
+
+
+def complete(line: str, *, shell: str = "bash") -> set[str]:
+    """What the shell offers for the last word of the line."""
+    words = line.split(" ")
+    environment = {**os.environ, "_TAILRACE_COMPLETE": f"complete_{shell}"}
+    if shell == "bash":
+        environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    else:
+        environment["_TYPER_COMPLETE_ARGS"] = line
+    command = [sys.executable, "-m", "tailrace"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_nouns_commands_and_options_are_completed() -> None:
+    assert complete("tailrace dum") == {"dump-log"}
+    assert complete("tailrace topics desc") == {"describe"}
+    assert "--bootstrap-server" in complete("tailrace topics describe --")
+    assert "connect" in " ".join(complete("tailrace doctor conn", shell="zsh"))
+
+
+def test_completion_of_a_noun_imports_no_other() -> None:
+    script = (
+        "import sys\nfrom tailrace.cli.main import build_app\nbuild_app([])\n"
+        "print(sorted(name for name in sys.modules if name.startswith('tailrace.cli.')))"
+    )
+    environment = {**os.environ, "_TAILRACE_COMPLETE": "complete_bash", "COMP_WORDS": "tailrace serve --"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "['tailrace.cli.main', 'tailrace.cli.serve']"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_printed(shell: str) -> None:
+    command = [sys.executable, "-m", "tailrace", "--show-completion", shell]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "_TAILRACE_COMPLETE=complete_" in done.stdout
+
+
+def test_whatever_lists_can_do_so_as_json() -> None:
+    without = set()
+    for noun in NOUNS:
+        name = f"tailrace.cli.{noun.replace('-', '_')}"
+        if importlib.util.find_spec(name) is None:
+            continue
+        module = importlib.import_module(name)
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer()
+            app.command(noun)(module.command)
+        command = typer.main.get_command(app)
+        for verb, each in getattr(command, "commands", {noun: command}).items():
+            if not any("-o" in parameter.opts for parameter in each.params):
+                without.add((noun, verb))
+    assert without <= LISTS_NOTHING
