@@ -281,7 +281,7 @@ def main() -> None:
         with steps.step("Loading the flights"):
             load(cluster.bootstrap_servers, rows)
         with steps.step("Starting Spark"):
-            spark = local_session("flights")
+            spark = local_session("flights", brief=True)
         try:
             with steps.step("Streaming through Spark"):
                 remove(OUTPUT / "checkpoint")

@@ -17,9 +17,7 @@ _numbers = count()
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     try:
-        session = local_session(
-            "tests", **{"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        )
+        session = local_session("tests", brief=True)
     except JavaNotFound as fault:
         pytest.skip(str(fault))
     yield session

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -160,6 +162,21 @@ def test_an_offset_after_the_end_is_not_waited_for(load: Load, topic: str) -> No
     end = json.dumps({topic: {"0": 9, "1": 0, "2": 0}})
     with pytest.raises(PySparkException, match="offset 5 does not exist, the log ends at 0"):
         load(startingOffsets=start, endingOffsets=end).count()
+
+
+def test_a_task_waits_for_records_as_long_as_the_option_says(load: Load, send: Send, topic: str) -> None:
+    send(range(5))
+    end = json.dumps({topic: {"0": 9, "1": 0, "2": 0}})
+    start = json.dumps({topic: {"0": 0, "1": 0, "2": 0}})
+    with pytest.raises(PySparkException, match="no record at or after offset 5 .* within 600 ms"):
+        load(startingOffsets=start, endingOffsets=end, **{"kafkaConsumer.pollTimeoutMs": 600}).count()
+
+
+def test_spark_finds_the_data_source_without_loading_what_reads_and_writes() -> None:
+    """It looks the name up in processes of their own, which need neither Arrow nor a client."""
+    program = "import sys, pyspark_tailrace\nprint(*{'pyarrow', 'numpy', 'asyncio'} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
 
 
 def test_spark_calls_the_data_source_by_these_parameter_names() -> None:

@@ -13,7 +13,8 @@ from spark.reading import positions
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.options import parse_source_options
-from tailrace.spark.source import ROW, TailraceReader, TailraceStreamReader
+from tailrace.spark.readers import TailraceReader, TailraceStreamReader
+from tailrace.spark.source import ROW
 from tailrace.spark.splits import OffsetRange
 from tailrace.testing import Cluster
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +16,12 @@ from pyspark.sql.types import StructType
 
 from interop.clients import wait_until
 from spark.reading import positions
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking import Admin, Consumer
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
+from tailrace.spark.readers import IDLE_WAIT_S, TailraceStreamReader, Work
 from tailrace.spark.session import GroupProgress
-from tailrace.spark.source import ROW, TailraceStreamReader, Work
+from tailrace.spark.source import ROW
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -133,6 +135,16 @@ def test_initial_offset_may_be_asked_for_again(reader: TailraceStreamReader, sen
     reader.stop()
 
 
+def test_a_stream_that_starts_at_latest_starts_where_it_was_first_asked(bootstrap: str, topic: str, send: Send) -> None:
+    """Spark asks before every trigger until a batch has run: what comes between two of its questions must be read."""
+    options = parse_source_options({"kafka.bootstrap.servers": bootstrap, "subscribe": topic}, streaming=True)
+    reader = TailraceStreamReader(SCHEMA, options)
+    start = reader.initialOffset()
+    send(range(5))
+    assert reader.initialOffset() == start
+    reader.stop()
+
+
 def test_equal_offsets_plan_nothing(reader: TailraceStreamReader, send: Send) -> None:
     """Trap 7: partitions(start, end) may be called with start == end."""
     send(range(5))
@@ -204,6 +216,43 @@ def test_a_topic_made_anew_is_reported_as_loss(
     with pytest.raises(Exception, match="failOnDataLoss=false"):
         reader.latestOffset(at, ReadAllAvailable())
     reader.stop()
+
+
+@pytest.mark.parametrize("loss", ["a topic is deleted", "a topic is made anew"])
+def test_an_idle_stream_takes_its_time_although_a_topic_is_not_what_it_was(
+    bootstrap: str, admin: Admin, topic: str, send: Send, loss: str
+) -> None:
+    """Trap 5 again: positions that will never be equal to the ends of the logs must not make it ask without pause."""
+    admin.create_topics({f"{topic}-more": 1})
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribePattern": f"{topic}(-more)?",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+    }
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(5))
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    admin.delete_topics([topic])
+    if loss == "a topic is made anew":
+        admin.create_topics({topic: 3})
+    began = time.monotonic()
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    assert time.monotonic() - began >= IDLE_WAIT_S
+    reader.stop()
+
+
+def test_a_group_that_cannot_be_told_of_the_progress_does_not_end_the_query(
+    bootstrap: str, admin: Admin, topic: str, send: Send
+) -> None:
+    send(range(5))
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": f"{topic}-in-use"}
+    with Consumer(bootstrap, group=f"{topic}-in-use", topics=[topic], enable_auto_commit=False) as member:
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment()) == 3, "the group has a member")
+        reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+        reader.commit(reader.initialOffset())
+        reader.stop()
+    assert admin.group_offsets(f"{topic}-in-use") == {}
 
 
 def test_progress_is_committed_to_the_group_that_is_named(

@@ -13,5 +13,11 @@ def code_of(number: int) -> ErrorCode:
 
 def check(number: int, detail: str) -> None:
     """Raise the KafkaError that this number stands for, unless it stands for success."""
-    if number:
-        raise KafkaError(code_of(number), detail)
+    if not number:
+        return
+    code = code_of(number)
+    if number == ErrorCode.UNKNOWN_SERVER_ERROR:
+        detail = f"{detail}: the broker has failed at it, and its own log says why"
+    elif code is ErrorCode.UNKNOWN_SERVER_ERROR:
+        detail = f"{detail}: the broker says error {number}, which is newer than this client"
+    raise KafkaError(code, detail)

@@ -238,7 +238,8 @@ def _header_buffers(column: pa.Array) -> HeaderBuffers | None:
     if column.type != HEADERS_TYPE:
         column = column.cast(HEADERS_TYPE)
     validity, offsets = column.buffers()[:2]
-    keys, values = (_binary_buffers(column.values.field(index)) for index in (0, 1))
+    # flatten() and not field(): an entry that is null as a whole has no key either.
+    keys, values = map(_binary_buffers, column.values.flatten())
     assert keys is not None
     assert values is not None
     return HeaderBuffers(_view(validity), _view(offsets) or bytes(4), keys, values, column.offset)

@@ -4,33 +4,43 @@ The work is done by the asyncio clients on this process's background loop (see l
 works in the child too: it makes its connections anew there, when first used.
 """
 
+import asyncio
+import atexit
+import logging
 import os
+import sys
 import threading
-import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tailrace.client import admin as _admin
 from tailrace.client import consumer as _consumer
 from tailrace.client import producer as _producer
 from tailrace.client import ranged_fetch as _ranged_fetch
-from tailrace.client.accumulator import Headers, RecordMetadata, record_cost
 from tailrace.client.admin import ClusterDescription, ConfigEntry, NewTopic
+from tailrace.client.cluster_changes import MorePartitions
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
+from tailrace.client.facade import Facade
+from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
+from tailrace.client.log_dirs import LogDirectorySize
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import OffsetAt
-from tailrace.client.producer import PrebuiltBatch, Unsent
+from tailrace.client.outgoing import Headers, RecordMetadata, record_cost
+from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.schema import Buffer
 
 if TYPE_CHECKING:
@@ -47,71 +57,16 @@ __all__ = (
     "RecordMetadata",
 )
 
+_log = logging.getLogger(__name__)
+
+EXIT_FLUSH_S = 5.0
+"""How long the interpreter's end waits for records that nobody flushed."""
+
 _ENQUEUE_AT_ONCE = 2_000
 """Records that one turn of the loop takes over, so that answers are not kept waiting."""
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
-
-
-class _PerProcess(Generic[C]):
-    """An asyncio client, made on the loop of the process that uses it."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
-        self._process_id = 0
-        self._client: C | None = None
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def get(self) -> C:
-        """This process's client. Raises KafkaError(NETWORK_EXCEPTION) after `close`."""
-        client = self._client
-        if client is not None and self._process_id == os.getpid():
-            return client
-        if self._is_closed:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
-        with self._lock:
-            if self._client is None or self._process_id != os.getpid():
-                self._client = loop_thread().call(self._made())
-                self._process_id = os.getpid()
-            return self._client
-
-    async def _made(self) -> C:
-        return self._make()
-
-    def close(self) -> None:
-        """Close this process's client, if it has one. May be called again."""
-        self._is_closed = True
-        client, self._client = self._client, None
-        if client is not None and self._process_id == os.getpid():
-            loop_thread().call(client.close())
-
-
-class _Facade(Generic[C]):
-    """What the blocking clients share."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._client = _PerProcess(make)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Finish and close the connections."""
-        self._client.close()
-
-
-class Admin(_Facade[_admin.Admin]):
+class Admin(Facade[_admin.Admin]):
     """See `tailrace.client.admin.Admin`."""
 
     def __init__(
@@ -136,6 +91,19 @@ class Admin(_Facade[_admin.Admin]):
         """Delete them all."""
         loop_thread().call(self._client.get().delete_topics(names, timeout_ms=timeout_ms))
 
+    def create_partitions(
+        self, topics: Mapping[str, int | MorePartitions], *, timeout_ms: int = 30_000, validate_only: bool = False
+    ) -> None:
+        """Give each of these topics so many partitions, all told, and wait until the new ones can be used."""
+        client = self._client.get()
+        loop_thread().call(client.create_partitions(topics, timeout_ms=timeout_ms, validate_only=validate_only))
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, int]:
+        """Give up the records below these offsets, -1 for all of them; where each log starts then."""
+        return loop_thread().call(self._client.get().delete_records(offsets, timeout_ms=timeout_ms))
+
     def list_topics(self, *, include_internal: bool = False) -> list[TopicInfo]:
         """All topics, by name."""
         return loop_thread().call(self._client.get().list_topics(include_internal=include_internal))
@@ -159,6 +127,21 @@ class Admin(_Facade[_admin.Admin]):
         """The settings of a topic (type 2) or a broker (type 4)."""
         return loop_thread().call(self._client.get().describe_configs(resource_type, name))
 
+    def alter_configs(
+        self, resource_type: int, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Change settings of a topic (type 2) or a broker (type 4); None: back to the default. All of them or none."""
+        client = self._client.get()
+        loop_thread().call(client.alter_configs(resource_type, name, changes, validate_only=validate_only))
+
+    def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[BrokerId, list[LogDirectorySize]]:
+        """The log directories of these brokers, or of all, with the size of every partition."""
+        return loop_thread().call(self._client.get().describe_log_dirs(brokers))
+
+    def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The settings of each of these topics."""
+        return loop_thread().call(self._client.get().describe_topic_configs(names))
+
     def list_groups(self) -> list[GroupListing]:
         """All groups, by name."""
         return loop_thread().call(self._client.get().list_groups())
@@ -181,12 +164,18 @@ class Admin(_Facade[_admin.Admin]):
         """Set the offsets of a group without members, from outside."""
         loop_thread().call(self._client.get().commit_offsets(group, offsets))
 
+    def partition_health(
+        self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int
+    ) -> dict[TopicPartition, PartitionHealth]:
+        """How a group with these committed offsets gets on in these partitions, all of which exist."""
+        return loop_thread().call(self._client.get().partition_health(committed, details, timeout_ms=timeout_ms))
+
     def group_lag(self, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:
         """Committed offset and end of the log, per partition with a committed offset."""
         return loop_thread().call(self._client.get().group_lag(group))
 
 
-class Producer(_Facade[_producer.Producer]):
+class Producer(Facade[_producer.Producer]):
     """See `tailrace.client.producer.Producer`, whose settings it takes."""
 
     def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
@@ -204,6 +193,7 @@ class Producer(_Facade[_producer.Producer]):
             return client
 
         super().__init__(make)
+        _producers.add(self)
 
     def _reset(self) -> None:
         self._room = threading.Condition(threading.Lock())
@@ -228,7 +218,7 @@ class Producer(_Facade[_producer.Producer]):
         """
         client = self._client.get()
         completion = DeliveryFuture()
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        stamp = stamp_of(timestamp)
         cost = record_cost(key, value, headers)
         self._hand_over(client, Unsent(topic, partition, key, value, headers, stamp, cost, completion))
         return completion
@@ -241,12 +231,14 @@ class Producer(_Facade[_producer.Producer]):
         return completion
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has; asking for a topic creates it where the cluster does that."""
+        """How many partitions the topic has now; asking for a topic creates it where the cluster does that."""
         return loop_thread().call(self._client.get().partition_count(topic))
 
     def _hand_over(self, client: _producer.Producer, item: Unsent | PrebuiltBatch) -> None:
         with self._room:
-            if self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes:
+            is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
+            # A callback of a future runs where the room is made: it may not wait for it.
+            if is_full and not loop_thread().is_current:
                 self._wait_for_room(item.cost)
             self._buffered_bytes += item.cost
             self._inbox.append(item)
@@ -283,9 +275,10 @@ class Producer(_Facade[_producer.Producer]):
             if self._waiters:
                 self._room.notify_all()
 
-    def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has; asking creates it where the cluster does so."""
-        return loop_thread().call(self._client.get().partitions_for(topic))
+    @property
+    def trouble(self) -> KafkaError | None:
+        """What keeps records from being written, while it is retried; None while all goes well."""
+        return self._client.get().trouble
 
     def flush(self) -> None:
         """Return when every record handed over so far is written or has failed."""
@@ -302,8 +295,32 @@ class Producer(_Facade[_producer.Producer]):
             self.flush()
         super().close()
 
+    def close_at_exit(self) -> None:
+        """The interpreter ends, and with it the background thread: write what can be written soon."""
+        client = self._client.made()
+        if client is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._finish(client), loop_thread().loop).result(EXIT_FLUSH_S)
+        except TimeoutError:
+            what = f"{self._buffered_bytes} bytes of records"
+            _log.error("%s were not written before the interpreter ended: call flush() or close()", what)
 
-class RangedFetch(_Facade[_ranged_fetch.RangedFetch]):
+    async def _finish(self, client: _producer.Producer) -> None:
+        await self._flush(client)
+        await client.close()
+
+
+_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for producer in list(_producers):
+        producer.close_at_exit()
+
+
+class RangedFetch(Facade[_ranged_fetch.RangedFetch]):
     """See `tailrace.client.ranged_fetch.RangedFetch`, whose settings it takes."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
@@ -324,7 +341,8 @@ class RangedFetch(_Facade[_ranged_fetch.RangedFetch]):
                     return
                 yield chunk.buffers
         finally:
-            if os.getpid() == process_id:
+            # At the interpreter's end the background thread has stopped already, and with it everything of ours.
+            if os.getpid() == process_id and not sys.is_finalizing():
                 thread.call(_close(generator))
 
     def arrow(
@@ -354,10 +372,11 @@ async def _next_chunk(generator: Any) -> Chunk | None:
 
 
 async def _close(generator: Any) -> None:
-    await generator.aclose()
+    with suppress(RuntimeError):  # it is running: an interrupted call has been cancelled and is about to end it
+        await generator.aclose()
 
 
-class Consumer(_Facade[_consumer.Consumer]):
+class Consumer(Facade[_consumer.Consumer]):
     """See `tailrace.client.consumer.Consumer`, whose settings it takes."""
 
     def __init__(
@@ -391,6 +410,11 @@ class Consumer(_Facade[_consumer.Consumer]):
     def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records in order of offset per partition; none if none came within `timeout` seconds."""
         return loop_thread().call(self._client.get().poll(timeout, max_records=max_records))
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """What keeps `poll` from giving all there is, while it is retried; None while all goes well."""
+        return self._client.get().trouble
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Read on from this offset."""

@@ -16,6 +16,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header
 
+COMMIT_TIMEOUT_MS = 10_000
+
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 
@@ -85,6 +87,8 @@ class Consumer:
             max_partition_bytes=max_partition_fetch_bytes,
         )
         self._committed: dict[TopicPartition, int] = {}
+        self._has_lost_partitions = False
+        self._position_trouble: KafkaError | None = None
         self._member: GroupMember | None = None
         if group is not None:
             self._member = GroupMember(
@@ -142,6 +146,13 @@ class Consumer:
         """The offset of the next record that `poll` will give; None while it is not decided."""
         return self._fetcher.position(topic_partition)
 
+    @property
+    def trouble(self) -> KafkaError | None:
+        """What keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged log, a group
+        without a coordinator. None while all goes well."""
+        of_group = None if self._member is None else self._member.trouble
+        return of_group or self._position_trouble or self._fetcher.trouble
+
     # records
 
     async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - running out of time is a result here
@@ -153,7 +164,7 @@ class Consumer:
         deadline_ms = self._router.now_ms() + int(timeout * 1000)
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
-        await self._auto_commit_if_due()
+        await self._auto_commit_if_due(deadline_ms)
         limit = self._max_poll_records if max_records is None else max_records
         while True:
             if await self._is_ready(deadline_ms):
@@ -188,6 +199,7 @@ class Consumer:
     async def _find_positions(self, deadline_ms: int) -> None:
         """Decide where to start in partitions that have no position: at the committed offset, or by the reset rule."""
         undecided = self._fetcher.undecided()
+        trouble: KafkaError | None = None
         if undecided:
             budget_ms = max(deadline_ms - self._router.now_ms(), 0)
             try:
@@ -195,13 +207,17 @@ class Consumer:
             except KafkaError as fault:
                 if not fault.code.retriable or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
+                trouble = fault
+        self._position_trouble = trouble
 
     async def _decide(self, undecided: Mapping[TopicPartition, bool], budget_ms: int) -> None:
         fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._group is not None and fresh:
             stable = self._isolation == READ_COMMITTED
-            committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable)
+            committed = await fetch_group_offsets(
+                self._router, self._group, fresh, require_stable=stable, timeout_ms=budget_ms
+            )
             for partition, offset in committed.items():
                 self._committed[partition] = offset.offset
                 self._fetcher.start_at(partition, offset.offset)
@@ -226,13 +242,27 @@ class Consumer:
         """
         if self._group is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has nowhere to commit to")
+        if self._has_lost_partitions:
+            raise self._not_a_member()
         wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._progress() if offsets is None else offsets
         await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
 
-    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _not_a_member(self) -> KafkaError:
+        detail = (
+            f"no member of group {self._group!r} now: others may have read these partitions; the next poll joins again"
+        )
+        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
+    ) -> None:
         assert self._group is not None, "only a member of a group commits"
-        member = self._member.identity if self._member is not None and self._is_subscribed else OUTSIDE
-        await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=10_000)
+        member = OUTSIDE
+        if self._member is not None and self._is_subscribed:
+            member = self._member.identity
+            if offsets and member.generation_id < 0:
+                raise self._not_a_member()  # the coordinator would take it for somebody outside the group
+        await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
         for partition, offset in offsets.items():
             self._committed[partition] = offset.offset
 
@@ -243,20 +273,21 @@ class Consumer:
             partition: offset for partition, offset in positions.items() if self._committed.get(partition) != offset
         }
 
-    async def _auto_commit_if_due(self) -> None:
+    async def _auto_commit_if_due(self, deadline_ms: int) -> None:
         now_ms = self._router.now_ms()
         if not self._auto_commit or now_ms < self._next_commit_ms:
             return
         first, self._next_commit_ms = self._next_commit_ms == 0, now_ms + self._auto_commit_interval_ms
         if not first:
-            await self._try_commit()
+            await self._try_commit(timeout_ms=max(deadline_ms - now_ms, 0))
 
-    async def _try_commit(self) -> None:
+    async def _try_commit(self, *, timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
         """Commit what can be committed: a failure costs repetition, not records, and the next commit makes it good."""
         progress = self._progress()
         if progress:
             try:
-                await self._commit({partition: OffsetAndMetadata(offset) for partition, offset in progress.items()})
+                offsets = {partition: OffsetAndMetadata(offset) for partition, offset in progress.items()}
+                await self._commit(offsets, timeout_ms=timeout_ms)
             except KafkaError:
                 return
 
@@ -285,5 +316,11 @@ class Consumer:
 
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """The group has given this consumer these partitions."""
+        self._has_lost_partitions = False
         self._committed.clear()
         self._fetcher.assign(partitions)
+
+    def lost(self) -> None:
+        """The group has gone on without this consumer: others may read its partitions already."""
+        self.assigned(())
+        self._has_lost_partitions = True

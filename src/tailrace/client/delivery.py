@@ -1,13 +1,22 @@
 """The future of one record, light enough to make one for each of a hundred thousand records per second."""
 
+import os
 import threading
 from concurrent.futures import Future
 from typing import Any
 
-from tailrace.client.accumulator import RecordMetadata
+from tailrace.client.outgoing import RecordMetadata
 
 _making = threading.Lock()
 """Held only while a future decides whether somebody waits for it already."""
+
+
+def _renew_lock() -> None:
+    global _making
+    _making = threading.Lock()  # the loop thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 _LAZY = ("_condition", "_waiters", "_done_callbacks")
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterable
 from tailrace.client.cluster_view import Broker
 from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, Wanted, fetch
 from tailrace.client.router import Router
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records
@@ -58,6 +58,12 @@ class Fetcher:
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._fault: KafkaError | None = None
+        self._troubles: dict[TopicPartition | None, KafkaError] = {}  # None: of a whole fetch
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """A fault that goes on being retried; None while reading goes well."""
+        return next(iter(self._troubles.values()), None)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -67,6 +73,7 @@ class Fetcher:
         """Read exactly these; those assigned before keep their positions."""
         before = self._partitions
         self._partitions = {partition: before.get(partition) or _Partition() for partition in sorted(partitions)}
+        self._troubles.clear()
         self._news.set()
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -105,9 +112,15 @@ class Fetcher:
             fault, self._fault = self._fault, None
             raise fault
         taken: list[tuple[TopicPartition, Record]] = []
-        for name, partition in self._partitions.items():
-            while len(taken) < limit and not partition.is_drained:
-                self._take_from(name, partition, limit - len(taken), taken)
+        for name, partition in list(self._partitions.items()):
+            try:
+                while len(taken) < limit and not partition.is_drained:
+                    self._take_from(name, partition, limit - len(taken), taken)
+            except KafkaError:
+                # What others gave is handed out first; the damage is met again, when they have had their turn.
+                self._partitions[name] = self._partitions.pop(name)
+                if not taken:
+                    raise
         if taken:
             # Whoever was served now comes last next time.
             first = taken[0][0]
@@ -122,7 +135,8 @@ class Fetcher:
         assert partition.position is not None, "records come from a position"
         if not partition.records:
             position = partition.position
-            records = read_records(partition.batches.popleft())
+            records = _records(name, partition.batches[0])
+            partition.batches.popleft()
             partition.records.extend(record for record in records if record.offset >= position)
         while partition.records and limit:
             record = partition.records.popleft()
@@ -170,7 +184,8 @@ class Fetcher:
     def _leader(self, name: TopicPartition) -> Broker | None:
         try:
             return self._router.view.leader(name)
-        except KafkaError:
+        except KafkaError as fault:
+            self._troubles[name] = fault
             return None
 
     def _wanted(self, name: TopicPartition, partition: _Partition) -> Wanted:
@@ -192,8 +207,10 @@ class Fetcher:
     async def _guarded(self, node: int, work: Coroutine[None, None, None]) -> None:
         try:
             await work
+            self._troubles.pop(None, None)
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
+                self._troubles[None] = fault
                 for name in self._partitions:
                     self._router.view.mark_stale(name.topic)
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
@@ -205,6 +222,8 @@ class Fetcher:
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         await self._router.ensure_fresh(topics)
+        if self._router.view.needs_refresh(topics, self._router.now_ms()):
+            await asyncio.sleep(self._router.retry_backoff_ms / 1000)  # a topic or a leader is still missing
 
     async def _fetch(self, node: int, wanted: list[Wanted], options: FetchOptions) -> None:
         connection = await self._router.node_connection(node, _USE)
@@ -222,6 +241,7 @@ class Fetcher:
             return False
         if fetched.fault is not None:
             return self._take_fault(fetched.topic_partition, partition, fetched.fault)
+        self._troubles.pop(fetched.topic_partition, None)
         if fetched.preferred_read_replica >= 0 and not fetched.buffers:
             partition.node = fetched.preferred_read_replica
         for buffer in fetched.buffers:
@@ -239,7 +259,9 @@ class Fetcher:
             return False
         if fault.code in STALE_LEADER:
             self._router.view.mark_stale(name.topic)
-        if not fault.code.retriable:
+        if fault.code.retriable:
+            self._troubles[name] = fault
+        else:
             self._fault = fault
         return True
 
@@ -249,3 +271,10 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _records(name: TopicPartition, batch: Buffer) -> list[Record]:
+    try:
+        return read_records(batch)
+    except CorruptRecords as damage:
+        raise CorruptRecords(f"{name}: {damage.detail}") from None

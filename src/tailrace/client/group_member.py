@@ -8,16 +8,12 @@ from tailrace.client import group_offsets
 from tailrace.client import membership as events
 from tailrace.client.answers import code_of
 from tailrace.client.assignors import ASSIGNORS
-from tailrace.client.consumer_protocol import (
-    PROTOCOL_TYPE,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from tailrace.client.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
 from tailrace.client.membership import Membership, State
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -46,6 +42,10 @@ class Listener(Protocol):
 
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read these from now on; none: nothing."""
+        ...
+
+    def lost(self) -> None:
+        """Stop reading, and commit nothing: the partitions belong to others."""
         ...
 
 
@@ -88,6 +88,8 @@ class GroupMember:
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
         """Why the group refuses this member for good."""
+        self.trouble: KafkaError | None = None
+        """Why the coordinator cannot be reached now; None once it has answered."""
 
     @property
     def is_stable(self) -> bool:
@@ -152,7 +154,7 @@ class GroupMember:
             case events.Revoke():
                 await self._listener.revoke()
             case events.Lost():
-                self._listener.assigned(())
+                self._listener.lost()
             case events.Assigned(partitions):
                 self._listener.assigned(partitions)
             case events.ForgetCoordinator():
@@ -162,11 +164,11 @@ class GroupMember:
             case events.MakeAssignment(protocol_name, members):
                 return await self._make_assignment(protocol_name, members)
             case events.SendJoin():
-                return await _or(self._join(effect), lambda code: events.JoinAnswered(code=code))
+                return await self._or(self._join(effect), lambda code: events.JoinAnswered(code=code))
             case events.SendSync():
-                return await _or(self._sync(effect), lambda code: events.SyncAnswered(code=code))
+                return await self._or(self._sync(effect), lambda code: events.SyncAnswered(code=code))
             case events.SendHeartbeat():
-                return await _or(self._heartbeat(effect), events.HeartbeatAnswered)
+                return await self._or(self._heartbeat(effect), events.HeartbeatAnswered)
             case events.SendLeave(member_id):
                 await self._send_leave(member_id)
             case _:
@@ -258,10 +260,12 @@ class GroupMember:
         except KafkaError:
             return  # the session's end will tell the group
 
-
-async def _or(answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]) -> events.Event:
-    """The answer, or what it means that there is none."""
-    try:
-        return await answer
-    except KafkaError as fault:
-        return refused(fault.code)
+    async def _or(self, answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]) -> events.Event:
+        """The answer, or what it means that there is none."""
+        try:
+            event = await answer
+        except KafkaError as fault:
+            self.trouble = fault
+            return refused(fault.code)
+        self.trouble = None
+        return event

@@ -26,9 +26,14 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is on this thread, and must not wait for it."""
+        return threading.current_thread() is self._thread
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of the coroutine, run on the loop. An interrupted wait cancels it."""
-        assert threading.current_thread() is not self._thread, "a blocking call inside the loop would never return"
+        assert not self.is_current, "a blocking call inside the loop would never return"
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()

@@ -8,15 +8,9 @@ from random import randrange
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tailrace.client.accumulator import (
-    Accumulator,
-    Completion,
-    Headers,
-    RecordMetadata,
-    StickyPartitioner,
-    record_cost,
-)
+from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
+from tailrace.client.outgoing import Completion, Headers, RecordMetadata, record_cost
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -50,6 +44,15 @@ def parse_acks(acks: str | int) -> int:
     if str(acks) not in _ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks!r}; say all, 1 or 0")
     return _ACKS[str(acks)]
+
+
+def stamp_of(timestamp: int | None) -> int:
+    """The timestamp in ms since 1970, now for None. Raises KafkaError(INVALID_TIMESTAMP) for what cannot be one."""
+    if timestamp is None:
+        return time.time_ns() // 1_000_000
+    if not isinstance(timestamp, int) or not 0 <= timestamp < 2**63:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp!r}; say milliseconds since 1970")
+    return timestamp
 
 
 class Unsent(NamedTuple):
@@ -121,7 +124,9 @@ class Producer:
         self._flushing: list[asyncio.Event] = []
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._fault: KafkaError | None = None
+        """Why nothing is taken any more."""
+        self._is_closing = False
         self.on_release: Callable[[int], None] | None = None
         """Told how many bytes of buffer.memory are free again: for a facade that keeps its own count."""
 
@@ -144,7 +149,16 @@ class Producer:
                 idempotent=self._idempotent,
                 on_release=self._release,
             )
-            self._spawn(self._sender.run())
+            self._spawn(self._run(self._sender))
+
+    async def _run(self, sender: Sender) -> None:
+        try:
+            await sender.run()
+        except Exception as bug:
+            # A mistake of ours: let it be seen, and let nobody wait for ever.
+            self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this producer has failed: {bug!r}")
+            sender.collapse(self._fault)
+            raise
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -169,8 +183,8 @@ class Producer:
         """
         completion: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         cost = record_cost(key, value, headers)
+        stamp = stamp_of(timestamp)
         await self._wait_for_room(cost)
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         self.enqueue(Unsent(topic, partition, key, value, headers, stamp, cost, completion))
         return completion
 
@@ -185,11 +199,14 @@ class Producer:
         return completion
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has; asking for a topic creates it where the cluster does that."""
-        info = await self._router.topic(
-            topic, allow_auto_create=True, wait_for_unknown=True, timeout_ms=UNKNOWN_TOPIC_WAIT_MS
-        )
-        return len(info.partitions)
+        """How many partitions the topic has now; asking for a topic creates it where the cluster does that."""
+        self._router.view.mark_stale(topic)
+        return len((await self._topic(topic)).partitions)
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """What keeps records from being written, while it is retried; None while all goes well."""
+        return None if self._sender is None else self._sender.trouble
 
     async def _wait_for_room(self, cost: int) -> None:
         while self._buffered_bytes + cost > self.buffer_memory and self._buffered_bytes > 0:
@@ -206,8 +223,8 @@ class Producer:
         """Take a record without waiting; what is wrong with it goes to its completion."""
         assert self._sender is not None, "start() comes before the first record"
         self._buffered_bytes += item.cost
-        if self._closed:
-            self._refuse(item, KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed"))
+        if self._fault is not None:
+            self._refuse(item, self._fault)
             return
         info = None if item.topic in self._parked else self._router.view.find(item.topic)
         if info is None:
@@ -221,10 +238,6 @@ class Producer:
             parked = self._parked[item.topic] = []
             self._spawn(self._resolve(item.topic))
         parked.append(item)
-
-    async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has; asking creates it where the cluster does so."""
-        return len((await self._topic(topic)).partitions)
 
     async def _topic(self, name: str) -> TopicInfo:
         return await self._router.topic(
@@ -264,6 +277,11 @@ class Producer:
             )
         except KafkaError as fault:
             self._refuse(item, fault)
+            return False
+        except Exception as mistake:  # noqa: BLE001  # a str for bytes, or a partitioner that raises
+            # It concerns this record and no other.
+            detail = f"a record for topic {item.topic!r} cannot be written: {mistake}"
+            self._refuse(item, KafkaError(ErrorCode.INVALID_RECORD, detail))
             return False
 
     def _choose(self, item: Unsent, info: TopicInfo) -> int:
@@ -326,10 +344,11 @@ class Producer:
 
     async def close(self) -> None:
         """Flush, then close the connections."""
-        if self._closed:
+        if self._is_closing:
             return
+        self._is_closing = True
+        self._fault = self._fault or KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed")
         await self.flush()
-        self._closed = True
         if self._sender is not None:
             self._sender.stop()
         await asyncio.gather(*self._tasks)

@@ -163,7 +163,7 @@ class _Reading:
         except KafkaError as fault:
             await self._take_fault(fault)
             return None
-        if fetched.preferred_read_replica >= 0 and not fetched.buffers:
+        if fetched.preferred_read_replica >= 0 and not fetched.buffers and self._options.rack:
             self._node = fetched.preferred_read_replica
             return None
         return fetched if fetched.next_offset > self._offset else None
@@ -197,15 +197,17 @@ class _Reading:
         return min(estimate, self._max_bytes)
 
     async def _take_fault(self, fault: KafkaError) -> None:
-        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._node is None:
+        self._last_fault = fault
+        if fault.code in STALE_LEADER:
+            self._router.view.mark_stale(self._topic_partition.topic)
+        if self._node is not None:
+            # Whatever a follower cannot answer, the leader can. Without a rack it will not name that one again.
+            self._node = None
+            self._options = self._options._replace(rack="")
+        elif fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._explain_out_of_range()
-        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE or fault.code.retriable:
-            self._node = None  # whatever a follower cannot answer, the leader can
-            self._last_fault = fault
-            if fault.code in STALE_LEADER:
-                self._router.view.mark_stale(self._topic_partition.topic)
-            return
-        raise fault
+        elif not fault.code.retriable:
+            raise fault
 
     async def _explain_out_of_range(self) -> None:
         """Raise what OFFSET_OUT_OF_RANGE means here. Returns if the offset is in the log after all (a moved leader)."""

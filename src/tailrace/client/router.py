@@ -82,7 +82,10 @@ class Router:
             else:
                 self._has_answered = True
                 return connection
-        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "; ".join(reasons))
+        detail = "; ".join(reasons)
+        if not self._has_answered and not detail.endswith("?"):
+            detail += f"; `tailrace serve` starts a node, `tailrace doctor connect {addresses[0]}` looks closer"
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
     async def node_connection(self, node_id: int, use: str = "") -> Connection:
         """To this node; asks for the cluster's brokers once more if it is not known."""

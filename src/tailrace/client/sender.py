@@ -5,11 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from tailrace.client.accumulator import Accumulator, Identity, OutgoingBatch, PartitionQueue, Verdict
+from tailrace.client.accumulator import Accumulator
 from tailrace.client.answers import check, code_of
 from tailrace.client.cluster_view import Broker
+from tailrace.client.outgoing import Identity, OutgoingBatch
+from tailrace.client.partition_queue import PartitionQueue, Verdict
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -26,7 +29,13 @@ MAX_IN_FLIGHT_PER_NODE = 5
 _USE = "produce"
 _LAST_WITH_NAMES = 12
 """From version 13 Produce names topics by id."""
-_STALE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+_AGAIN = (Verdict.RETRY, Verdict.BEHIND, Verdict.DOUBT, Verdict.RENEW)
+_STALE = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
 
 
 class Sender:
@@ -47,6 +56,8 @@ class Sender:
         self._idempotent = idempotent
         self._on_release = on_release
         self._identity: Identity | None = None
+        self._identity_cluster: str | None = None
+        """The cluster that gave the identity."""
         self._in_flight: dict[int, int] = defaultdict(int)
         self._wake = asyncio.Event()
         self._stopping = False
@@ -54,6 +65,12 @@ class Sender:
         self._running_jobs: set[str] = set()
         self._paused_until_ms: dict[str, int] = {}
         self._last_fault: KafkaError | None = None
+        self._troubles: dict[TopicPartition | str, KafkaError] = {}  # by partition, or by the name of a job
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """A fault that goes on being retried; None while writing goes well."""
+        return next(iter(self._troubles.values()), None)
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -96,6 +113,10 @@ class Sender:
         ready = list(self._accumulator.ready(now_ms))
         if not ready:
             return
+        if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
+            # The same numbers may be somebody else's there, and their records taken for repetitions.
+            self._identity = None
+            self._accumulator.restart()
         if self._idempotent and self._identity is None:
             self._start("identity", self._obtain_identity)
             return
@@ -110,17 +131,19 @@ class Sender:
     def _leader(self, queue: PartitionQueue) -> Broker | None:
         topic = queue.topic_partition.topic
         if self._router.view.needs_refresh((topic,), self._router.now_ms()):
-            self._start(f"metadata of {topic}", partial(self._router.ensure_fresh, (topic,)))
+            self._start(f"metadata of {topic}", partial(self._describe, queue.topic_partition))
         try:
             return self._router.view.leader(queue.topic_partition)
         except KafkaError as fault:
-            self._last_fault = fault
+            self._last_fault = self._troubles[queue.topic_partition] = fault
             return None
 
     def _send_to(self, leader: Broker, queues: list[PartitionQueue], now_ms: int) -> None:
+        connecting = f"connection to node {leader.node_id}"
         connection = self._router.open_connection(leader, _USE)
         if connection is None:
-            self._start(f"connection to node {leader.node_id}", partial(self._connect, leader))
+            self._start(connecting, partial(self._connect, leader))
+        if connection is None or connecting in self._running_jobs:
             return
         while queues and self._in_flight[leader.node_id] < MAX_IN_FLIGHT_PER_NODE:
             batches: list[OutgoingBatch] = []
@@ -201,19 +224,25 @@ class Sender:
             self._last_fault = fault
             if code in _STALE or code == ErrorCode.NETWORK_EXCEPTION:
                 self._router.view.mark_stale(batch.topic_partition.topic)
-        if verdict in (Verdict.RETRY, Verdict.RENEW) and now_ms >= batch.deadline_ms:
-            verdict = Verdict.FAIL
+        if verdict in _AGAIN and now_ms >= batch.deadline_ms:
+            verdict = Verdict.GIVE_UP
             fault = self._expired(batch)
         if verdict is Verdict.RENEW and self._identity is not None and batch.identity is not None:
             refused_id = batch.identity.producer_id
             self._identity = self._identity if self._identity.producer_id != refused_id else None
-        queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
+        if fault is not None and verdict in _AGAIN:
+            self._troubles[batch.topic_partition] = fault
+        else:
+            self._troubles.pop(batch.topic_partition, None)
+        settled = queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
         if verdict is Verdict.DONE:
             written = answer is not None and answer.error_code == 0
-            self._finish(batch, None, answer if written else None)
-        elif verdict is Verdict.FAIL:
+            for each in settled:
+                self._finish(each, None, answer if written and each is batch else None)
+            return
+        for each in settled:
             assert fault is not None, "only a fault fails a batch"
-            self._finish(batch, fault)
+            self._finish(each, _in_doubt(fault) if verdict is Verdict.GIVE_UP else fault)
 
     def _finish(
         self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None = None
@@ -249,8 +278,9 @@ class Sender:
         try:
             await job()
             self._paused_until_ms.pop(name, None)
+            self._troubles.pop(name, None)
         except KafkaError as fault:
-            self._last_fault = fault
+            self._last_fault = self._troubles[name] = fault
             self._paused_until_ms[name] = self._router.now_ms() + self._router.retry_backoff_ms
             if name == "identity" and not fault.code.retriable and fault.code != ErrorCode.BROKER_NOT_AVAILABLE:
                 self.fail_all(fault)
@@ -258,9 +288,19 @@ class Sender:
             self._running_jobs.discard(name)
             self._wake.set()
 
+    async def _describe(self, topic_partition: TopicPartition) -> None:
+        """Ask for the topic. Raises KafkaError, for a pause before the next question, while something is missing."""
+        router, topic = self._router, topic_partition.topic
+        await router.ensure_fresh((topic,))
+        if router.view.needs_refresh((topic,), router.now_ms()):
+            router.view.leader(topic_partition)
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r} has partitions without a leader")
+
     async def _connect(self, leader: Broker) -> None:
         try:
             await self._router.broker_connection(leader, _USE)
+            if self._identity is not None:
+                await self._router.refresh(())  # a connection was lost: is this still the same cluster?
         except KafkaError:
             for topic in self._router.view.topics:
                 self._router.view.mark_stale(topic.name)
@@ -275,8 +315,18 @@ class Sender:
         )
         check(response.error_code, f"{connection.address} gave no producer id")
         self._identity = Identity(response.producer_id, response.producer_epoch)
+        self._identity_cluster = self._router.view.cluster_id
 
     def fail_all(self, fault: KafkaError) -> None:
         """Give up everything that is not on its way."""
         for batch in self._accumulator.give_up_unsent():
             self._finish(batch, fault)
+
+    def collapse(self, fault: KafkaError) -> None:
+        """`run` has ended by a fault of its own: nothing is sent any more, and nobody may wait for it."""
+        for batch in self._accumulator.give_up_all():
+            self._finish(batch, fault)
+
+
+def _in_doubt(fault: KafkaError) -> KafkaError:
+    return KafkaError(fault.code, f"{fault.detail}; nobody knows whether the records are written")

@@ -1,6 +1,7 @@
 """One outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to them in order.
 
-1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id ends the connection.
+1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id, or one that cannot
+   be read, ends the connection.
 2. Every request has a deadline. One that passes it ends the connection, since all later answers stand behind it.
 3. Whatever closes the connection fails every pending request with that reason, and nothing is pending afterwards.
 """
@@ -11,7 +12,7 @@ from collections import deque
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tailrace import __version__
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.framing import frame_prefix
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -30,6 +31,7 @@ some servers answer a version they do not know in a form nobody can read."""
 _SCRATCH_BYTES = 64 * 1024
 _ANY_VERSION = 0x7FFF
 _LENGTH = struct.Struct(">i")
+_ERROR_35 = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Address(NamedTuple):
@@ -163,9 +165,13 @@ class Connection(asyncio.BufferedProtocol):
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer that nobody asked for")
         pending = self._pending[0]
         version = pending.version
-        if pending.api.key == 18 and frame[4] == 0 and frame[5] == ErrorCode.UNSUPPORTED_VERSION:
+        if pending.api.key == 18 and frame[4:6] == _ERROR_35:
             version = 0  # KIP-511: error 35 comes in the form of version 0, whatever was asked
-        correlation_id, response = decode_response(pending.response_type, version, frame)
+        try:
+            correlation_id, response = decode_response(pending.response_type, version, frame)
+        except MalformedMessage as malformed:
+            detail = f"the answer of {self.address} to {pending.api.name} v{version} cannot be read: {malformed.detail}"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from malformed
         if correlation_id != pending.correlation_id:
             raise KafkaError(
                 ErrorCode.NETWORK_EXCEPTION,
@@ -315,8 +321,7 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
     except TimeoutError:
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
     except OSError as fault:
-        why = fault.strerror or str(fault)
-        detail = f"cannot connect to {address}: {why}; is a broker running there? (`tailrace serve` starts one)"
+        detail = f"cannot connect to {address}: {fault.strerror or fault}"
     raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
 

@@ -9,10 +9,12 @@ from tailrace.net.connection import Address, Connection, connect
 
 @dataclass(slots=True)
 class _Slot:
-    """One place for a connection. The lock makes concurrent askers share one attempt."""
+    """One place for a connection. The lock makes concurrent askers share one attempt, and its failure too."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
+    fault: KafkaError | None = None
+    """Of the last attempt."""
     failures: int = 0
     not_before: float = 0.0
 
@@ -53,9 +55,14 @@ class ConnectionPool:
         if ready is not None:
             return ready
         slot = self._slots.setdefault((address, use), _Slot())
+        failures = slot.failures
         async with slot.lock:
             ready = self.open_connection(address, use)
-            return ready if ready is not None else await self._connect(slot, address)
+            if ready is not None:
+                return ready
+            if slot.fault is not None and slot.failures > failures:
+                raise KafkaError(slot.fault.code, slot.fault.detail)
+            return await self._connect(slot, address)
 
     async def _connect(self, slot: _Slot, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
@@ -64,7 +71,8 @@ class ConnectionPool:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
         try:
             slot.connection = await connect(address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms)
-        except KafkaError:
+        except KafkaError as fault:
+            slot.fault = fault
             pause_ms = min(self._backoff_ms << min(slot.failures, 10), self._backoff_max_ms)
             slot.failures += 1
             slot.not_before = loop.time() + pause_ms / 1000

@@ -19,6 +19,7 @@ class Planner:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin = Admin(options.bootstrap_servers)
+        self._reported: set[str] = set()
 
     def close(self) -> None:
         self._admin.close()
@@ -125,4 +126,10 @@ class Planner:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{what} (removed by retention or with their topic); to go on without them say failOnDataLoss=false",
             )
-        _log.warning("data loss: %s", what)
+        if what not in self._reported:  # a stream that stands there meets it at every look
+            self._reported.add(what)
+            _log.warning("data loss: %s", what)
+
+    def show_progress(self, group: str, offsets: Offsets) -> None:
+        """Commit the offsets for the group. Raises KafkaError, for a group with members among others."""
+        self._admin.commit_offsets(group, offsets)

@@ -1,22 +1,14 @@
-"""Batches per partition: what is sent when, in which order, under which numbers."""
+"""Records become batches per partition: what is gathered, when it is ready, when it is too late."""
 
 from concurrent.futures import Future
 
 import pytest
 
-from tailrace.client.accumulator import (
-    MAX_IN_FLIGHT,
-    Accumulator,
-    Identity,
-    OutgoingBatch,
-    PartitionQueue,
-    RecordMetadata,
-    StickyPartitioner,
-    Verdict,
-)
+from tailrace.client.accumulator import Accumulator, StickyPartitioner
+from tailrace.client.outgoing import Identity, OutgoingBatch, RecordMetadata
+from tailrace.client.partition_queue import PartitionQueue, Verdict
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.batch import crc_is_valid, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 
 PARTITION = TopicPartition("orders", 0)
@@ -77,116 +69,16 @@ def test_records_of_a_batch_get_consecutive_offsets_and_the_brokers_time() -> No
     assert [record.value for record in read_records(batch.payload)] == [b"a", b"b"]
 
 
-def test_sequence_numbers_follow_on_from_batch_to_batch() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 3)
-    sequences = [read_header(_take(accumulator).payload).base_sequence for _ in range(3)]
-    assert sequences == [0, 1, 2]
-
-
-def test_sequence_numbers_wrap_to_zero() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 2)
-    _take(accumulator)
-    accumulator.queue(PARTITION).next_sequence = 0x7FFFFFFF
-    assert _take(accumulator).base_sequence == 0x7FFFFFFF
-    assert accumulator.queue(PARTITION).next_sequence == 0
-
-
-def test_at_most_five_batches_of_a_partition_are_in_flight() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, MAX_IN_FLIGHT + 1)
-    for _ in range(MAX_IN_FLIGHT):
-        _take(accumulator)
-    assert not _ready(accumulator, 100)
-
-
 def test_an_open_batch_outgrows_batch_size_while_nothing_more_may_be_sent() -> None:
     accumulator = _accumulator()
-    _fill(accumulator, MAX_IN_FLIGHT)
-    for _ in range(MAX_IN_FLIGHT):
-        _take(accumulator)
+    _fill(accumulator, 1)
+    _take(accumulator)
     for _ in range(20):
         _add(accumulator, b"x" * 100)
     queue = accumulator.queue(PARTITION)
     assert not queue.waiting
     assert queue.open is not None
     assert queue.open.count == 20
-
-
-def test_a_retry_keeps_its_numbers_and_goes_alone_before_all_others() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 4)
-    first, second = _take(accumulator), _take(accumulator)
-    queue = accumulator.queue(PARTITION)
-    queue.settle(first, Verdict.RETRY, not_before_ms=150)
-    assert not _ready(accumulator, 200), "the second is still in flight"
-    queue.settle(second, Verdict.RETRY, not_before_ms=150)
-    assert not _ready(accumulator, 149)
-    again = _take(accumulator, 150)
-    assert (again, again.base_sequence) == (first, 0)
-    assert not _ready(accumulator, 200), "a retry is alone on its way"
-    queue.settle(again, Verdict.DONE)
-    assert _take(accumulator, 200) is second
-
-
-@pytest.mark.parametrize(
-    ("code", "verdict"),
-    [
-        (ErrorCode.NONE, Verdict.DONE),
-        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Verdict.DONE),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
-        (ErrorCode.REQUEST_TIMED_OUT, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_PRODUCER_ID, Verdict.RENEW),
-        (ErrorCode.INVALID_PRODUCER_EPOCH, Verdict.RENEW),
-        (ErrorCode.MESSAGE_TOO_LARGE, Verdict.FAIL),
-        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Verdict.FAIL),
-    ],
-)
-def test_what_an_error_means_for_the_first_batch_in_flight(code: ErrorCode, verdict: Verdict) -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 1)
-    assert accumulator.queue(PARTITION).verdict(_take(accumulator), code) is verdict
-
-
-def test_a_batch_behind_one_that_failed_is_out_of_order_only_for_now() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 2)
-    first, second = _take(accumulator), _take(accumulator)
-    queue = accumulator.queue(PARTITION)
-    queue.settle(first, Verdict.RETRY)
-    assert queue.verdict(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
-
-
-def test_after_a_batch_given_up_the_partition_starts_again_at_zero_in_the_next_epoch() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 3)
-    first, second = _take(accumulator), _take(accumulator)
-    queue = accumulator.queue(PARTITION)
-    queue.settle(first, Verdict.FAIL)
-    assert not _ready(accumulator, 200), "the numbers change only when nothing is on its way"
-    queue.settle(second, queue_verdict(queue, second))
-    again = _take(accumulator, 200)
-    header = read_header(again.payload)
-    assert again is second
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 0)
-    assert crc_is_valid(again.payload, 0, header)
-    queue.settle(again, Verdict.DONE)
-    assert _take(accumulator, 200).base_sequence == 1
-
-
-def queue_verdict(queue: PartitionQueue, batch: OutgoingBatch) -> Verdict:
-    return queue.verdict(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-
-
-def test_an_id_the_broker_refuses_is_replaced_and_the_batch_is_sent_under_the_new_one() -> None:
-    accumulator = _accumulator()
-    _fill(accumulator, 1)
-    batch = _take(accumulator)
-    queue = accumulator.queue(PARTITION)
-    queue.settle(batch, Verdict.RENEW)
-    again = queue.take(Identity(8, 0))
-    assert (again.identity, again.base_sequence) == (Identity(8, 0), 0)
 
 
 def test_what_waits_for_delivery_timeout_ms_expires() -> None:
@@ -213,7 +105,11 @@ def test_a_prebuilt_batch_keeps_its_place_among_records() -> None:
     completion: Future[RecordMetadata] = Future()
     accumulator.append_prebuilt(PARTITION, payload, completion, 0)
     _add(accumulator, b"after")
-    values = [[record.value for record in read_records(_take(accumulator).payload)] for _ in range(3)]
+    values = []
+    for _ in range(3):
+        batch = _take(accumulator)
+        values.append([record.value for record in read_records(batch.payload)])
+        accumulator.queue(PARTITION).settle(batch, Verdict.DONE)
     assert values == [[b"before"], [b"one", b"two"], [b"after"]]
 
 
@@ -243,3 +139,13 @@ def test_a_flush_names_what_it_waits_for_and_nothing_that_comes_later() -> None:
     _take(accumulator, 0).succeed(0, -1)
     assert batch.is_settled
     assert not later.done()
+
+
+def test_a_record_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    accumulator = _accumulator()
+    with pytest.raises(TypeError):
+        _add(accumulator, "text")  # type: ignore[arg-type]
+    assert accumulator.is_empty
+    _add(accumulator, b"bytes")
+    batch = _take(accumulator)
+    assert [record.value for record in read_records(batch.payload)] == [b"bytes"]

@@ -254,3 +254,9 @@ def test_what_was_read_can_be_written_again() -> None:
     )
     assert made.batch[61:] == chunk[61:]
     assert read_header(made.batch).max_timestamp == read_header(chunk).max_timestamp
+
+
+def test_a_header_that_is_null_as_a_whole_is_refused_like_one_without_a_key() -> None:
+    headers = pa.array([[None, {"key": "a", "value": b"1"}]], HEADERS_TYPE)
+    with pytest.raises(ValueError, match="row 0 has a header without a key"):
+        list(partition_batches(None, pa.array([b"v"]), np.zeros(1, np.int64), headers=headers, default_timestamp=1))

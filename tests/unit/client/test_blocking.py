@@ -72,7 +72,7 @@ def test_every_level_of_acks_writes(bootstrap: str, topic: str, acks: str) -> No
 
 def test_a_key_always_goes_to_the_partition_that_every_client_gives_it(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
-        count = producer.partitions_for(topic)
+        count = producer.partition_count(topic)
         written = {key: producer.send(topic, b"v", key=key).result(20).partition for key in (b"a", b"key", b"21")}
     # librdkafka's murmur2 partitioner is the other opinion.
     other = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2", "log_level": 0})

@@ -2,12 +2,15 @@
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import threading
 
 import pytest
 
-from tailrace.client.accumulator import RecordMetadata
+from tailrace.client import delivery
 from tailrace.client.delivery import DeliveryFuture
+from tailrace.client.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 
 WRITTEN = RecordMetadata("orders", 0, 7, 1_000)
@@ -68,3 +71,15 @@ def test_asyncio_can_wait_for_it() -> None:
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(wait()) == WRITTEN
+
+
+def test_a_child_forked_while_the_parents_loop_settles_a_record_can_settle_its_own() -> None:
+    """The lock is held by a thread that the child does not have: nobody would ever release it."""
+    with delivery._making:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends the child should it wait for ever
+            future = DeliveryFuture()
+            future.set_result(WRITTEN)
+            os._exit(0 if future.result(0) == WRITTEN else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -245,13 +245,49 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
     _with_server(serve, use)
 
 
-def test_nobody_listening_is_said_with_the_way_out() -> None:
+def test_an_answer_that_cannot_be_read_ends_the_connection_and_may_be_asked_for_elsewhere() -> None:
+    """Nobody's request is at fault, least of all that of those who wait behind: they are all to try again."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.negotiate()
+        _, _, correlation_id = await peer.request()
+        peer.raw(struct.pack(">iib", 5, correlation_id, 1))
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000) for _ in range(2)]
+        for answer in await asyncio.gather(*pending, return_exceptions=True):
+            assert isinstance(answer, KafkaError)
+            assert answer.code is ErrorCode.NETWORK_EXCEPTION
+            assert "Heartbeat v3" in answer.detail
+        assert not connection.is_open
+
+    _with_server(serve, use)
+
+
+@pytest.mark.parametrize("length", [4, 5])
+def test_an_answer_to_api_versions_that_is_too_short_is_no_accident_of_ours(length: int) -> None:
+    async def serve(peer: Peer) -> None:
+        _, _, correlation_id = await peer.request()
+        peer.raw(struct.pack(">ii", length, correlation_id) + bytes(length - 4))
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        with pytest.raises(KafkaError, match="ApiVersions v0 cannot be read") as caught:
+            await _connect(address)
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    _with_server(serve, use)
+
+
+def test_nobody_listening_is_said_with_the_address() -> None:
     async def run() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         server.close()
         await server.wait_closed()
-        with pytest.raises(KafkaError, match=f"cannot connect to 127.0.0.1:{port}.*tailrace serve"):
+        with pytest.raises(KafkaError, match=f"cannot connect to 127.0.0.1:{port}: "):
             await _connect(Address("127.0.0.1", port))
 
     asyncio.run(run())
@@ -275,6 +311,24 @@ def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> Non
             await pool.get(address)
 
     _with_server(serve, use)
+
+
+def test_those_who_wait_for_one_attempt_share_its_failure() -> None:
+    attempts = 0
+
+    async def serve(peer: Peer) -> None:
+        nonlocal attempts
+        attempts += 1
+
+    async def use(address: Address) -> None:
+        pool = ConnectionPool(client_id="test", backoff_ms=10_000)
+        asked = [asyncio.create_task(pool.get(address)) for _ in range(10)]
+        for fault in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(fault, KafkaError)
+        pool.close()
+
+    _with_server(serve, use)
+    assert attempts == 2, "ApiVersions v3, then v0"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""A batch of records on its way out, and those who wait for it. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import stamp_producer
+from tailrace.protocol.records.record import BatchBuilder
+
+_RECORD_OVERHEAD = 24
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record has been written. Offset -1: the broker did not say (acks=0, or a repetition it recognised)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Completion(Protocol):
+    """Whoever waits for a record: an asyncio or a concurrent future."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: RecordMetadata, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Identity(NamedTuple):
+    """What a broker knows an idempotent producer by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes of buffer.memory that a record counts for."""
+    cost = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        cost += len(name) + (len(content) if content else 0) + 4
+    return cost
+
+
+class OutgoingBatch:
+    """One batch of one partition, with those who wait for it."""
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "builder",
+        "completions",
+        "cost",
+        "count",
+        "created_at_ms",
+        "deadline_ms",
+        "identity",
+        "is_settled",
+        "may_be_written",
+        "number",
+        "payload",
+        "timestamps",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, builder: BatchBuilder | None, number: int, now_ms: int, deadline_ms: int
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.builder = builder
+        self.number = number
+        """Counts up per partition: the order of sending."""
+        self.payload = bytearray()
+        self.count = 0
+        self.cost = 0
+        self.created_at_ms = now_ms
+        self.deadline_ms = deadline_ms
+        self.attempts = 0
+        self.is_settled = False
+        self.may_be_written = False
+        """An attempt has ended without a clear answer."""
+        self.identity: Identity | None = None
+        self.base_sequence = -1
+        self.completions: list[Completion] = []
+        self.timestamps: list[int] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """As it will be sent; before compression while it is open."""
+        return self.builder.size_bytes if self.builder is not None else len(self.payload)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other numbers could write it a second time."""
+        return self.may_be_written and self.identity is not None
+
+    def close(self) -> None:
+        """Turn the records into bytes; none can be added afterwards."""
+        if self.builder is not None:
+            self.payload = self.builder.build()
+            self.builder = None
+
+    def number_records(self, identity: Identity, base_sequence: int) -> None:
+        """Write identity and sequence numbers into the bytes."""
+        self.identity = identity
+        self.base_sequence = base_sequence
+        stamp_producer(
+            self.payload,
+            0,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+    def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
+        """Tell everybody where the records are."""
+        self.is_settled = True
+        topic, partition = self.topic_partition
+        appended_at = log_append_time_ms if log_append_time_ms >= 0 else None
+        offset = base_offset
+        step = 1 if base_offset >= 0 else 0
+        for completion, timestamp in zip(self.completions, self.timestamps, strict=True):
+            if not completion.done():
+                stamp = timestamp if appended_at is None else appended_at
+                completion.set_result(RecordMetadata(topic, partition, offset, stamp))
+            offset += step
+
+    def fail(self, fault: KafkaError) -> None:
+        """Tell everybody that the records are not written, or that nobody knows."""
+        self.is_settled = True
+        for completion in self.completions:
+            if not completion.done():
+                completion.set_exception(KafkaError(fault.code, fault.detail))

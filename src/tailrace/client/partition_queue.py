@@ -1,0 +1,230 @@
+"""The batches of one partition on their way out, from the first record to the last answer. Pure.
+
+A batch is open (takes records) -> waiting -> in flight -> done, or back to retrying and in flight again. Invariants,
+which are what makes an idempotent producer write each record once and in order (KIP-98):
+
+1. A batch gets its sequence numbers when it is first taken, and keeps them in every retry.
+2. While a batch is retrying, nothing else is sent before it, and it is sent alone.
+3. A batch given up leaves a gap in the numbers; so nothing is sent until all in flight has come back, and the queue
+   starts again at number 0 under the next epoch.
+4. The first batch under an epoch is sent alone: a broker takes any number from a producer it does not know, and if the
+   second batch reached it first, the first could not be written any more.
+5. A batch that may have been written never gets other numbers, which could write it twice. Where a gap forbids the old
+   ones, it fails.
+6. A broker that was restarted remembers no more than the last batch, and calls those before it out of order when they
+   are sent again. They are in doubt until the one behind them is answered: numbers have no gaps, so if that one is
+   written, so are they.
+"""
+
+from collections import deque
+from enum import Enum, auto
+
+from tailrace.client.outgoing import Identity, OutgoingBatch
+from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
+
+MAX_IN_FLIGHT = 5
+"""Batches of one partition: as many as a broker remembers to recognise a repetition (KIP-98)."""
+
+_MAX_EPOCH = 0x7FFF
+
+
+class Verdict(Enum):
+    """What an answer means for a batch."""
+
+    DONE = auto()
+    RETRY = auto()
+    """Written or not, nobody knows: send it again under the same numbers."""
+    BEHIND = auto()
+    """Not written, since one before it was not: send it again after that one."""
+    DOUBT = auto()
+    """Written if the one behind it is: wait for that answer."""
+    RENEW = auto()
+    """Retry under another producer id: the broker does not accept this one any more, and has not written the batch."""
+    FAIL = auto()
+    """Not written."""
+    GIVE_UP = auto()
+    """Written or not, nobody knows, and nobody will."""
+
+
+class PartitionQueue:
+    """One partition's batches and sequence numbers."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.open: OutgoingBatch | None = None
+        self.waiting: deque[OutgoingBatch] = deque()
+        self.retrying: list[OutgoingBatch] = []
+        self.in_flight: list[OutgoingBatch] = []
+        self.doubtful: list[OutgoingBatch] = []
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+        self.must_renew = False
+        self.not_before_ms = 0
+        """No attempt before this: the pause after a failed one."""
+        self.most_in_flight = 1
+        """How many batches may be on their way now: one until the broker knows the epoch (invariant 4)."""
+        self._last_written = -1
+        """The number of the last batch written under this epoch, -1 for none."""
+        self._has_lost_track = False
+        """A batch given up may have been written: those behind it that may be as well cannot be told apart from it."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.open or self.waiting or self.retrying or self.in_flight or self.doubtful)
+
+    def can_send(self, now_ms: int, linger_ms: int) -> bool:
+        """Whether `take` would give a batch now."""
+        if now_ms < self.not_before_ms:
+            return False
+        if self.retrying or self.must_renew:
+            return not self.in_flight and bool(self.retrying or self._has_ready(now_ms, linger_ms))
+        return len(self.in_flight) < self.most_in_flight and self._has_ready(now_ms, linger_ms)
+
+    def _has_ready(self, now_ms: int, linger_ms: int) -> bool:
+        return bool(self.waiting) or (self.open is not None and now_ms - self.open.created_at_ms >= linger_ms)
+
+    def take(self, identity: Identity | None) -> OutgoingBatch:
+        """The next batch to send, now in flight. `identity` is the producer's, None without idempotence."""
+        if self.must_renew:
+            self._renew()
+        if self.retrying:
+            batch = self.retrying.pop(0)
+        else:
+            if not self.waiting:
+                self.seal_open()
+            batch = self.waiting.popleft()
+        batch.close()
+        if identity is not None and batch.identity is None:
+            if self.identity is None:
+                self.identity, self.next_sequence = identity, 0
+            batch.number_records(self.identity, self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.count) & 0x7FFFFFFF
+        batch.attempts += 1
+        self.in_flight.append(batch)
+        return batch
+
+    def _renew(self) -> None:
+        """Start again at sequence number 0 under the next epoch, or under another id where that is asked for."""
+        assert not self.in_flight, "numbers are given anew only while nothing is on its way"
+        self.must_renew = self._has_lost_track = False
+        self.next_sequence = 0
+        self.most_in_flight = 1
+        self._last_written = -1
+        if self.identity is not None:
+            producer_id, epoch = self.identity
+            self.identity = Identity(producer_id, epoch + 1) if epoch < _MAX_EPOCH else None
+        for batch in self.retrying:
+            batch.identity = None
+            batch.may_be_written = False
+
+    def seal_open(self) -> None:
+        """The open batch takes no more records."""
+        if self.open is not None:
+            self.waiting.append(self.open)
+            self.open = None
+
+    def restart(self) -> None:
+        """Begin again under another producer id: this is another cluster, which has none of the batches."""
+        if self.identity is not None:
+            self.identity = None
+            self.must_renew = True
+            self.retrying = sorted([*self.doubtful, *self.retrying], key=lambda each: each.number)
+            self.doubtful.clear()
+
+    # answers
+
+    def verdict(self, batch: OutgoingBatch, code: ErrorCode) -> Verdict:
+        """What this answer means for a batch in flight (KIP-98, KIP-360)."""
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            return Verdict.DONE
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.identity is not None:
+            return self._out_of_order(batch)
+        if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
+            return Verdict.RENEW if batch.identity is not None and not self.doubtful else Verdict.FAIL
+        if not code.retriable:
+            return Verdict.FAIL
+        return Verdict.GIVE_UP if self._has_lost_track else Verdict.RETRY
+
+    def _out_of_order(self, batch: OutgoingBatch) -> Verdict:
+        if batch.number < self._last_written:
+            return Verdict.DONE
+        is_first = all(batch.number <= other.number for other in (*self.in_flight, *self.retrying))
+        if self.must_renew or not is_first:
+            return Verdict.GIVE_UP if self._has_lost_track and batch.is_in_doubt else Verdict.BEHIND
+        if not batch.is_in_doubt:
+            return Verdict.FAIL  # the broker has lost records it had acknowledged: that must be seen
+        return Verdict.DOUBT if self.retrying else Verdict.GIVE_UP
+
+    def settle(self, batch: OutgoingBatch, verdict: Verdict, *, not_before_ms: int = 0) -> list[OutgoingBatch]:
+        """A batch in flight has come back. Returns the batches that this has settled, all as the verdict says."""
+        self.in_flight.remove(batch)
+        match verdict:
+            case Verdict.DONE:
+                self.most_in_flight = MAX_IN_FLIGHT
+                self._last_written = max(self._last_written, batch.number)
+                settled = [*self.doubtful, batch]
+                self.doubtful.clear()
+                return settled
+            case Verdict.FAIL if not self.doubtful:
+                self._leave_gap(batch)
+                return [batch]
+            case Verdict.FAIL | Verdict.GIVE_UP:
+                return self._give_up([batch])
+            case Verdict.DOUBT:
+                self.doubtful.append(batch)
+                return []
+        self._try_again(batch, verdict, not_before_ms)
+        return []
+
+    def _try_again(self, batch: OutgoingBatch, verdict: Verdict, not_before_ms: int) -> None:
+        self.not_before_ms = not_before_ms
+        self.retrying.append(batch)
+        self.retrying.sort(key=lambda each: each.number)
+        if verdict is Verdict.RETRY:
+            batch.may_be_written = True
+        elif verdict is Verdict.RENEW and self.identity is not None and batch.identity == self.identity:
+            self.identity = None
+            self.must_renew = True
+
+    def _leave_gap(self, batch: OutgoingBatch) -> None:
+        if batch.identity is not None and batch.identity == self.identity:
+            self.must_renew = True
+
+    def _give_up(self, batches: list[OutgoingBatch]) -> list[OutgoingBatch]:
+        """Give these up and, if they are numbered, with them all that may have been written: invariant 5."""
+        for batch in batches:
+            self._leave_gap(batch)
+        if not self.must_renew:
+            return batches
+        self._has_lost_track = True
+        settled = [*batches, *(each for each in (*self.doubtful, *self.retrying) if each.is_in_doubt)]
+        self.doubtful.clear()
+        self.retrying = [batch for batch in self.retrying if not batch.is_in_doubt]
+        return sorted(settled, key=lambda each: each.number)
+
+    # time
+
+    def expire(self, now_ms: int) -> list[OutgoingBatch]:
+        """Remove and return what has been here for delivery.timeout.ms and is not in flight."""
+        late = [batch for batch in (*self.doubtful, *self.retrying) if batch.deadline_ms <= now_ms]
+        if late:
+            self.doubtful = [batch for batch in self.doubtful if batch not in late]
+            self.retrying = [batch for batch in self.retrying if batch not in late]
+            late = self._give_up(late)
+        while self.waiting and self.waiting[0].deadline_ms <= now_ms:
+            late.append(self.waiting.popleft())
+        if self.open is not None and self.open.deadline_ms <= now_ms:
+            late.append(self.open)
+            self.open = None
+        return late
+
+    def next_deadline_ms(self, now_ms: int, linger_ms: int) -> int | None:
+        """When there may be something to do although nothing happened; what is due already waits for an answer."""
+        times = [self.not_before_ms]
+        times += [batch.deadline_ms for batch in (*self.doubtful[:1], *self.retrying[:1])]
+        if self.waiting:
+            times.append(self.waiting[0].deadline_ms)
+        if self.open is not None:
+            times += (self.open.created_at_ms + linger_ms, self.open.deadline_ms)
+        return min((time for time in times if time > now_ms), default=None)

@@ -1,0 +1,218 @@
+"""Reads for Spark: its questions on one side, the planner and the client on the other.
+
+Spark pickles readers and partitions to its workers, so what they hold is plain values; connections are made where they
+are used and kept per process, since Spark reuses its workers.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from tailrace.client.blocking import RangedFetch
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import from_json_dict, to_json_dict
+from tailrace.spark.options import SourceOptions
+from tailrace.spark.planning import Planner
+from tailrace.spark.splits import OffsetRange, cut, limit_rows, pack, ranges_between
+
+_log = logging.getLogger(__name__)
+
+IDLE_POLL_S = 0.05
+IDLE_WAIT_S = 0.25
+"""An idle stream asks for the latest offset without pause; looking every 50 ms, at most 250 ms long, spares the planner
+and still starts a batch at once when records come."""
+
+
+class Work(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+
+
+class _RangeReader:
+    """Reads planned ranges on an executor. What both readers share."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._schema = schema
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark compares the first batch's schema with exactly this one.
+        expected = to_arrow_schema(self._schema, timezone="UTC")
+        fetch = _worker_fetch(self._options)
+        # Where nothing was planned, Spark still runs one task, with a partition of its own making.
+        for one in partition.value or ():
+            for batch in self._read_range(fetch, one, expected.names):
+                yield batch if batch.schema.equals(expected) else batch.cast(expected)
+
+    def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """The range; where retention has overtaken the plan, without what is gone if the user can bear that."""
+        start = one.start
+        while start < one.end:
+            try:
+                yield from fetch.arrow(one.topic_partition, start, one.end, columns=columns)
+                return
+            except KafkaError as fault:
+                if fault.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                start = self._first_after_loss(one.topic_partition, start, fault)
+
+    def _first_after_loss(self, topic_partition: TopicPartition, start: int, loss: KafkaError) -> int:
+        planner = Planner(self._options)
+        try:
+            first = planner.earliest([topic_partition])[topic_partition]
+            planner.report_loss(loss.detail)
+        finally:
+            planner.close()
+        # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
+        if first <= start:
+            raise loss
+        return first
+
+    def _plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
+        options = self._options
+        pieces = cut(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+        # Small partitions share tasks up to the number of cores, unless the user asked for more tasks.
+        tasks = max(_slots(), options.min_partitions)
+        if options.max_records_per_partition:
+            return [Work((piece,)) for piece in pieces]
+        return [Work(work) for work in pack(pieces, tasks=tasks)]
+
+
+def _slots() -> int:
+    """How many tasks run at once, as far as the planner can see it: it runs on the driver without a Spark context."""
+    return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
+
+
+_fetches: dict[tuple[int, str, int], RangedFetch] = {}
+
+
+def _worker_fetch(options: SourceOptions) -> RangedFetch:
+    """This process's connections. The process id is in the key, since Spark forks its workers."""
+    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms)
+    if key not in _fetches:
+        _fetches[key] = RangedFetch(options.bootstrap_servers, timeout_ms=options.fetch_timeout_ms)
+    return _fetches[key]
+
+
+class TailraceReader(_RangeReader, DataSourceReader):
+    """A batch read."""
+
+    def partitions(self) -> list[InputPartition]:
+        planner = Planner(self._options)
+        try:
+            partitions = planner.partitions()
+            start = planner.resolve(self._options.starting, partitions, is_start=True)
+            end = planner.resolve(self._options.ending, partitions, is_start=False)
+            start = planner.check_loss(start, end)
+        finally:
+            planner.close()
+        return self._plan(ranges_between(start, end))
+
+
+class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. Spark keeps it for the life of the query on the driver and pickles it to the tasks."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        super().__init__(schema, options)
+        self._planner: Planner | None = None
+        self._initial: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._latest: dict[TopicPartition, int] = {}
+        self._waiting_since = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plan_with(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        # Asked before every trigger until a batch has run: another answer then would leave out what came meanwhile.
+        if self._initial is None:
+            partitions = self._plan_with.partitions()
+            self._initial = self._plan_with.resolve(self._options.starting, partitions, is_start=True)
+        return to_json_dict(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._plan_with.latest(self._plan_with.partitions())
+
+    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Where the next batch ends: `start` itself when there is nothing to do."""
+        at = from_json_dict(start, what="the checkpoint's offsets")
+        end = self._wait_for_records(at)
+        self._plan_with.check_end(at, end)
+        # A deleted topic stays where it was; a partition found only now enters at its first record, without rows.
+        found = self._plan_with.earliest(tp for tp in end if tp not in at)
+        end = {**at, **{tp: max(offset, at[tp]) for tp, offset in end.items() if tp in at}, **found}
+        if not self._is_enough(at, end):
+            return to_json_dict(at)
+        self._waiting_since = time.monotonic()
+        if isinstance(limit, ReadMaxRows):
+            end = limit_rows(at, end, limit.max_rows)
+        return to_json_dict(end)
+
+    def _wait_for_records(self, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if self._target is not None:
+            return self._target
+        deadline = time.monotonic() + IDLE_WAIT_S
+        while True:
+            self._latest = self._plan_with.latest(self._plan_with.partitions())
+            has_news = any(offset > at.get(tp, -1) for tp, offset in self._latest.items())
+            if has_news or time.monotonic() >= deadline:
+                return self._latest
+            time.sleep(IDLE_POLL_S)
+
+    def _is_enough(self, at: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
+        """Whether minOffsetsPerTrigger is met or maxTriggerDelay has passed since the last batch."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return True
+        backlog = sum(end[tp] - at.get(tp, end[tp]) for tp in end)
+        waited_ms = (time.monotonic() - self._waiting_since) * 1000
+        return backlog >= least or waited_ms >= self._options.max_trigger_delay_ms
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        latest = self._target or self._latest
+        return to_json_dict(latest) if latest else None
+
+    def partitions(
+        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+    ) -> list[InputPartition]:
+        until = from_json_dict(end)
+        since = self._plan_with.check_loss(from_json_dict(start), until)
+        return self._plan(ranges_between(since, until))
+
+    def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
+        """Spark will not ask for what lies before `end` again. Tell the group, so that lag tools see the progress.
+
+        Comes one batch late and never for the last batch of a query (that is Spark's doing), so it is for display only.
+        """
+        group = self._options.group_id
+        if group is not None:
+            try:
+                self._plan_with.show_progress(group, from_json_dict(end))
+            except KafkaError as fault:
+                _log.warning("progress of group %s is not shown: %s", group, fault)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None

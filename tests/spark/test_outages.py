@@ -1,0 +1,87 @@
+"""Nodes that are killed and started again under queries: a short outage costs time, and nothing else."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.client.blocking import Admin, Producer
+from tailrace.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+TOPIC = "survivors"
+OUTAGE_S = 1.0
+"""Long enough that the planner and the workers of a query meet it."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics({TOPIC: 2})
+        yield cluster
+
+
+def _send(cluster: Cluster, values: range) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(TOPIC, str(value).encode())
+
+
+def _outage(cluster: Cluster) -> None:
+    cluster.kill()
+    time.sleep(OUTAGE_S)
+    cluster.restart()
+
+
+def _values(frame: DataFrame) -> list[int]:
+    return sorted(int(row.value) for row in frame.selectExpr("CAST(value AS STRING) AS value").collect())
+
+
+@pytest.fixture
+def load(spark: SparkSession, cluster: Cluster) -> Callable[[], DataFrame]:
+    reader = spark.read.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    return lambda: reader.option("subscribe", TOPIC).load()
+
+
+def test_a_running_stream_survives_a_node_that_is_killed_and_started_again(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    _send(cluster, range(5))
+    source = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    frame = source.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+    query = frame.writeStream.format("memory").queryName("survived").start()
+    try:
+        query.processAllAvailable()
+        _outage(cluster)
+        _send(cluster, range(5, 10))
+        query.processAllAvailable()
+        assert _values(spark.table("survived")) == list(range(10))
+    finally:
+        query.stop()
+
+
+def test_connections_that_workers_keep_are_made_anew(
+    spark: SparkSession, cluster: Cluster, load: Callable[[], DataFrame]
+) -> None:
+    def write(values: range) -> None:
+        frame = spark.range(values.start, values.stop).selectExpr("CAST(id AS STRING) AS value")
+        writer = frame.write.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        writer.option("topic", TOPIC).mode("append").save()
+
+    write(range(5))
+    assert _values(load()) == list(range(5))
+    _outage(cluster)
+    write(range(5, 10))
+    assert _values(load()) == list(range(10))
+    # Another cluster at the same address, with a topic of another shape: the workers know the old one.
+    cluster.kill()
+    shutil.rmtree(cluster.data_dir())
+    cluster.restart()
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({TOPIC: 1})
+    write(range(100, 105))
+    assert _values(load()) == list(range(100, 105))

@@ -1,0 +1,72 @@
+"""A program that ends without closing its clients ends, and loses nothing that a moment can save."""
+
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import tailrace
+from tailrace.client.blocking import Admin, Producer
+from tailrace.client.offsets import LATEST
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+START = """
+import sys
+from tailrace.client.blocking import Consumer, Producer, RangedFetch
+from tailrace.model.partitions import TopicPartition
+bootstrap, topic = sys.argv[1:]
+"""
+
+
+def _run(program: str, bootstrap: str, topic: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", START + program, bootstrap, topic],
+        env={"PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def topic(tailrace_cluster: Cluster) -> str:
+    """A topic with one record."""
+    name = f"topic-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics({name: 1})
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        producer.send(name, b"first")
+    return name
+
+
+def test_records_that_nobody_flushed_are_written_before_the_interpreter_ends(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    program = "p = Producer(bootstrap)\nfor _ in range(1000): p.send(topic, b'v')"
+    ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        partition = TopicPartition(topic, 0)
+        assert admin.list_offsets({partition: LATEST})[partition].offset == 1001
+
+
+def test_records_that_cannot_be_written_any_more_are_reported(topic: str) -> None:
+    program = "import tailrace.client.blocking as b\nb.EXIT_FLUSH_S = 0.2\np = Producer(bootstrap)\np.send(topic, b'v')"
+    ended = _run(program, "127.0.0.1:1", topic)
+    assert ended.returncode == 0
+    assert "bytes of records were not written before the interpreter ended" in ended.stderr
+
+
+def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """The background thread stops before the last objects go: whoever waits for it then waits for ever."""
+    program = "for _ in RangedFetch(bootstrap).fetch_range(TopicPartition(topic, 0), 0, 1000): raise SystemExit(7)"
+    ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
+    assert (ended.returncode, ended.stderr) == (7, "")
+    kept = "it = RangedFetch(bootstrap).fetch_range(TopicPartition(topic, 0), 0, 1000)\nnext(it)"
+    assert _run(kept, tailrace_cluster.bootstrap_servers, topic).returncode == 0

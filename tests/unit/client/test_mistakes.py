@@ -1,0 +1,66 @@
+"""What callers get wrong fails by itself: it names the record, and the producer goes on."""
+
+from typing import Any
+
+import pytest
+
+from tailrace.client.blocking import Producer
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.testing import Cluster
+
+SECONDS = 20.0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"value": "text"},
+        {"key": "text"},
+        {"headers": (("name", "text"),)},
+        {"headers": ((b"name", b"bytes"),)},
+        {"headers": (("\ud800", b"half a character"),)},
+        {"partition": "0"},
+    ],
+    ids=str,
+)
+def test_a_record_that_cannot_be_encoded_fails_and_those_around_it_are_written(
+    tailrace_cluster: Cluster, record: dict[str, Any]
+) -> None:
+    with Producer(tailrace_cluster.bootstrap_servers, linger_ms=50) as producer:
+        before = producer.send("mistakes", b"before")
+        wrong = producer.send("mistakes", **{"value": b"v", **record})
+        after = producer.send("mistakes", b"after")
+        with pytest.raises(KafkaError, match="a record for topic 'mistakes' cannot be written") as caught:
+            wrong.result(SECONDS)
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+        assert after.result(SECONDS).offset == before.result(SECONDS).offset + 1
+
+
+@pytest.mark.parametrize("timestamp", [-1, 2**63, "now", 1.5])
+def test_a_timestamp_that_cannot_be_one_is_refused_at_once(tailrace_cluster: Cluster, timestamp: Any) -> None:
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        with pytest.raises(KafkaError, match="milliseconds since 1970"):
+            producer.send("mistakes", b"v", timestamp=timestamp)
+        producer.send("mistakes", b"v").result(SECONDS)
+
+
+def test_a_partitioner_that_raises_fails_its_record_only(tailrace_cluster: Cluster) -> None:
+    def choose(topic: str, key: bytes | None, count: int) -> int:
+        return {b"good": 0}[key or b""]
+
+    with Producer(tailrace_cluster.bootstrap_servers, partitioner=choose) as producer:
+        wrong, right = (producer.send("mistakes", b"v", key=key) for key in (b"bad", b"good"))
+        right.result(SECONDS)
+        with pytest.raises(KafkaError, match="b'bad'"):
+            wrong.result(SECONDS)
+
+
+def test_a_callback_may_send_although_the_buffer_is_full(tailrace_cluster: Cluster) -> None:
+    """Callbacks run on the thread that makes room: waiting there for room would be waiting for oneself."""
+    sent = []
+    with Producer(tailrace_cluster.bootstrap_servers, buffer_memory=1_000, max_block_ms=60_000) as producer:
+        first = producer.send("mistakes", b"x" * 900)
+        first.add_done_callback(lambda _: sent.append(producer.send("mistakes", b"y" * 900)))
+        producer.send("mistakes", b"z" * 900).result(SECONDS)
+        producer.flush()
+        assert [future.result(SECONDS).offset >= 0 for future in sent] == [True]

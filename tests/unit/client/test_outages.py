@@ -1,0 +1,136 @@
+"""Topics that go, logs that are damaged, and another cluster where the old one was."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
+from tailrace.client.router import Router
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.testing import Cluster
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A node that creates no topics by itself."""
+    with Cluster(config={"auto.create.topics.enable": "false"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When metadata was asked for."""
+    asked: list[float] = []
+    refresh = Router.refresh
+
+    async def counted(self: Router, *arguments: object, **options: object) -> None:
+        asked.append(time.monotonic())
+        await refresh(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Router, "refresh", counted)
+    return asked
+
+
+def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questions: list[float]) -> None:
+    gone = TopicPartition("gone", 0)
+    with (
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_000) as producer,
+        Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer,
+    ):
+        admin.create_topics({gone.topic: 1})
+        producer.send(gone.topic, b"v").result(SECONDS)
+        consumer.assign([gone])
+        assert consumer.poll(SECONDS)
+        admin.delete_topics([gone.topic])
+        questions.clear()
+        lost = producer.send(gone.topic, b"v")
+        assert consumer.poll(1.0) == []
+        assert lost.exception(SECONDS) is not None
+    assert 2 < len(questions) < 40, "ten a second from each of the two"
+
+
+def test_a_topic_made_anew_has_as_many_partitions_as_it_has_now(cluster: Cluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+        admin.create_topics({"anew": 3})
+        assert producer.partition_count("anew") == 3
+        admin.delete_topics(["anew"])
+        admin.create_topics({"anew": 1})
+        assert producer.partition_count("anew") == 1
+        producer.send("anew", b"v", partition=0).result(SECONDS)
+
+
+def test_damage_in_one_partition_costs_no_record_of_another() -> None:
+    good, damaged = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    with Cluster() as cluster:
+        with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+            admin.create_topics({good.topic: 2})
+            for number in range(40):
+                producer.send(good.topic, b"record %d" % number, partition=number % 2).result(SECONDS)
+        cluster.stop()
+        _damage(cluster.data_dir() / "orders-1" / "00000000000000000000.log", b"record 21")
+        cluster.restart()
+        with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([good, damaged])
+            read, faults = _read(consumer, 20 + 10)
+    assert [offset for partition, offset in read if partition == 0] == list(range(20))
+    assert [offset for partition, offset in read if partition == 1] == list(range(10))
+    assert faults
+    assert all("orders-1" in fault for fault in faults)
+
+
+def _damage(log: Path, value: bytes) -> None:
+    content = log.read_bytes()
+    position = content.index(value)
+    log.write_bytes(content[:position] + b"R" + content[position + 1 :])
+
+
+def _read(consumer: Consumer, count: int) -> tuple[list[tuple[int, int]], list[str]]:
+    """(partition, offset) of so many records, and the faults met until then and right after."""
+    read: list[tuple[int, int]] = []
+    faults: list[str] = []
+    deadline = time.monotonic() + SECONDS
+    while (len(read) < count or not faults) and time.monotonic() < deadline:
+        try:
+            read += [(record.partition, record.offset) for record in consumer.poll(0.2)]
+        except CorruptRecords as fault:
+            faults.append(fault.detail)
+    return read, faults
+
+
+def test_another_cluster_at_the_same_address_gets_every_record() -> None:
+    """The id that the old one gave may be somebody else's in the new one: records under it look like repetitions."""
+    with (
+        Cluster(config={"num.partitions": "2"}) as cluster,
+        Producer(cluster.bootstrap_servers) as old,
+        RangedFetch(cluster.bootstrap_servers) as fetch,
+    ):
+        old.send("orders", b"lost with its cluster", partition=1).result(SECONDS)
+        assert _values(fetch, TopicPartition("orders", 1), 1) == [b"lost with its cluster"]
+        cluster.kill()
+        shutil.rmtree(cluster.data_dir())
+        cluster.restart()
+        with Producer(cluster.bootstrap_servers) as new:
+            new.send("orders", b"from the new one", partition=0).result(SECONDS)
+            assert old.send("orders", b"from the old one", partition=0).result(SECONDS).offset == 1
+            assert new.send("orders", b"and again", partition=0).result(SECONDS).offset == 2
+        expected = [b"from the new one", b"from the old one", b"and again"]
+        assert _values(fetch, TopicPartition("orders", 0), 3) == expected
+
+
+def _values(fetch: RangedFetch, partition: TopicPartition, end: int) -> list[bytes | None]:
+    return [
+        record.value
+        for stretch in fetch.fetch_range(partition, 0, end)
+        for buffer in stretch
+        for position, _ in iter_batches(buffer)
+        for record in read_records(buffer, position)
+    ]

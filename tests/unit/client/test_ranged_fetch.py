@@ -1,0 +1,164 @@
+"""Ranges of logs that a node of ours does not make yet: with gaps, markers and followers. The node here is scripted."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.client.ranged_fetch import RangedFetch
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.headers import decode_request_header, encode_response
+from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tailrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.protocol.schema import decode
+
+PARTITION = TopicPartition("orders", 0)
+TOPIC_ID = b"1" * 16
+APIS = {1: 13, 3: 12, 18: 3}
+
+Fetch = Callable[[int, str], PartitionData]
+"""(offset, rack) -> answer."""
+
+
+class Node:
+    """Leader of one partition; a script answers its fetches."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.port = 0
+        self.offsets: list[int] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(length)
+                header, position = decode_request_header(frame)
+                response = self._answer(header.api_key, header.api_version, frame, position)
+                body = b"".join(encode_response(response, header.api_version, header.correlation_id))
+                writer.write(struct.pack(">i", len(body)) + body)
+
+    def _answer(self, key: int, version: int, frame: bytes, position: int) -> object:
+        if key == 18:
+            keys = tuple(ApiVersion(api_key=api, min_version=0, max_version=newest) for api, newest in APIS.items())
+            return ApiVersionsResponse(error_code=0, api_keys=keys)
+        if key == 3:
+            return self._metadata()
+        request = decode(FetchRequest, version, frame, position)
+        offset = request.topics[0].partitions[0].fetch_offset
+        self.offsets.append(offset)
+        answer = self._fetch(offset, request.rack_id)
+        return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(answer,)),))
+
+    def _metadata(self) -> MetadataResponse:
+        partition = MetadataResponsePartition(
+            partition_index=0, leader_id=1, leader_epoch=0, replica_nodes=(1, 2), isr_nodes=(1, 2)
+        )
+        return MetadataResponse(
+            brokers=(MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port),),
+            controller_id=1,
+            topics=(MetadataResponseTopic(name=PARTITION.topic, topic_id=TOPIC_ID, partitions=(partition,)),),
+        )
+
+
+def _read(fetch: Fetch, start: int, end: int, **settings: object) -> tuple[list[int], list[int]]:
+    """The offsets of the range's records, and those that were asked for."""
+
+    async def run() -> tuple[list[int], list[int]]:
+        node = Node(fetch)
+        server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
+        node.port = server.sockets[0].getsockname()[1]
+        async with server, RangedFetch(f"127.0.0.1:{node.port}", **settings) as reader:  # type: ignore[arg-type]
+            offsets = [
+                record.offset
+                async for chunk in reader.fetch_range(PARTITION, start, end)
+                for buffer in chunk.buffers
+                for position, _ in iter_batches(buffer)
+                for record in read_records(buffer, position)
+            ]
+        return [offset for offset in offsets if start <= offset < end], node.offsets
+
+    return asyncio.run(run())
+
+
+def _batch(base_offset: int, count: int = 1, *, is_control: bool = False) -> bytes:
+    record = Record(0, 1, b"\0\0\0\1" if is_control else None, b"v")
+    transaction = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True, "is_control": True}
+    return bytes(build_batch([record] * count, base_offset=base_offset, **(transaction if is_control else {})))  # type: ignore[arg-type]
+
+
+def _log(*batches: tuple[int, bytes], end: int) -> Fetch:
+    """A log of (last offset, batch), from which a fetch gets one batch at a time."""
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        found = next((batch for last_offset, batch in batches if last_offset >= offset), None)
+        return _data(found, end=end)
+
+    return fetch
+
+
+def _data(records: bytes | None, *, end: int = 100, replica: int = -1, error: int = 0) -> PartitionData:
+    return PartitionData(
+        partition_index=0,
+        error_code=error,
+        high_watermark=end,
+        last_stable_offset=end,
+        log_start_offset=0,
+        aborted_transactions=None,
+        preferred_read_replica=replica,
+        records=records,
+    )
+
+
+def test_a_range_that_ends_in_a_gap_of_compaction_ends_with_the_batch_behind_it() -> None:
+    fetch = _log((2, _batch(0, 3)), (9, _batch(9)), end=10)
+    assert _read(fetch, 0, 7) == ([0, 1, 2], [0, 3])
+
+
+def test_a_range_that_ends_with_a_marker_needs_no_record_behind_it() -> None:
+    fetch = _log((2, _batch(0, 3)), (3, _batch(3, is_control=True)), end=4)
+    assert _read(fetch, 0, 4) == ([0, 1, 2], [0, 3])
+
+
+def test_a_range_of_markers_only_is_empty() -> None:
+    assert _read(_log((3, _batch(3, is_control=True)), end=4), 3, 4) == ([], [3])
+
+
+@pytest.mark.parametrize("replica_fails", ["is not in the cluster", "is not a follower any more"])
+def test_what_a_near_replica_does_not_give_the_leader_gives(replica_fails: str) -> None:
+    """KIP-392: the leader names a replica in the reader's rack; once that one has failed the leader is to serve."""
+    gone, replica = 2, 1
+    named = gone if replica_fails == "is not in the cluster" else replica
+    asked_for_rack = []
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        asked_for_rack.append(rack)
+        if not rack:
+            return _data(_batch(0, 3), end=3)
+        if len(asked_for_rack) == 2:
+            return _data(None, error=ErrorCode.INVALID_REQUEST)
+        return _data(None, replica=named)
+
+    assert _read(fetch, 0, 3, rack="a", timeout_ms=3_000)[0] == [0, 1, 2]
+    assert asked_for_rack == (["a", ""] if named == gone else ["a", "a", ""])
+
+
+def test_damaged_bytes_are_an_error_that_says_where() -> None:
+    def fetch(offset: int, rack: str) -> PartitionData:
+        batch = bytearray(_batch(0, 3))
+        batch[16] = 1  # magic
+        return _data(bytes(batch))
+
+    with pytest.raises(KafkaError, match="orders-0"):
+        _read(fetch, 0, 3, timeout_ms=300)

@@ -1,0 +1,65 @@
+"""What a client that keeps trying says it is waiting for."""
+
+import time
+from collections.abc import Callable
+
+from tailrace.client.blocking import Consumer, Producer
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+SECONDS = 20.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def test_a_reader_and_a_writer_name_what_they_wait_for_until_it_is_over() -> None:
+    with (
+        Cluster() as cluster,
+        Producer(cluster.bootstrap_servers) as producer,
+        Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer,
+    ):
+        producer.send("orders", b"first", partition=0).result(SECONDS)
+        consumer.assign([TopicPartition("orders", 0)])
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"first"]
+        assert producer.trouble is None
+        assert consumer.trouble is None
+
+        cluster.kill()
+        second = producer.send("orders", b"second", partition=0)
+        wait_until(lambda: producer.trouble is not None)
+        wait_until(lambda: consumer.poll(0.05) == [] and consumer.trouble is not None)
+        for trouble in (producer.trouble, consumer.trouble):
+            assert isinstance(trouble, KafkaError)
+            assert trouble.code is ErrorCode.NETWORK_EXCEPTION
+            assert cluster.bootstrap_servers in trouble.detail
+
+        cluster.restart()
+        second.result(SECONDS)
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"second"]
+        assert producer.trouble is None
+        assert consumer.trouble is None
+
+
+def test_a_member_of_a_group_names_a_coordinator_that_is_gone() -> None:
+    with Cluster() as cluster:
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send("orders", b"first").result(SECONDS)
+        consumer = Consumer(
+            cluster.bootstrap_servers,
+            group="g",
+            topics=["orders"],
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=100,
+        )
+        with consumer:
+            assert consumer.poll(SECONDS)
+            cluster.kill()
+            wait_until(lambda: consumer.poll(0.05) == [] and consumer.trouble is not None)
+            cluster.restart()
+            wait_until(lambda: consumer.poll(0.05) == [] and consumer.trouble is None)
