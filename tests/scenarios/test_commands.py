@@ -348,7 +348,7 @@ def test_a_cluster_that_is_not_there_and_addresses_that_are_none() -> None:
     for process in [started(*words, "--bootstrap-server", "127.0.0.1:1") for words in commands]:
         done = finished(process)
         assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("tailrace: cannot connect to 127.0.0.1:1: Connection refused; `tailrace serve` starts a node")
+        assert "cannot connect to 127.0.0.1:1: Connection refused; `tailrace serve` starts a node" in done.err
     assert time.monotonic() - began < SECONDS
     assert run("topics", "list", "--bootstrap-server", "nonsense:port").code == 2
 
