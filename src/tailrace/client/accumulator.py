@@ -116,11 +116,15 @@ class Accumulator:
     # the sender's side
 
     def ready(self, now_ms: int) -> Iterator[PartitionQueue]:
-        """The queues that have a batch to send now."""
+        """The queues that have a batch to send now, those that have waited longest for their turn first."""
         linger_ms = self.effective_linger_ms
         for queue in list(self._active.values()):
             if queue.can_send(now_ms, linger_ms):
                 yield queue
+
+    def served(self, queue: PartitionQueue) -> None:
+        """A batch of this queue is on its way: others come before it now."""
+        self._active[queue.topic_partition] = self._active.pop(queue.topic_partition)
 
     def expire(self, now_ms: int) -> list[OutgoingBatch]:
         """Remove and return all that has waited for delivery.timeout.ms."""

@@ -69,7 +69,7 @@ class ClusterView:
     """The brokers, the controller and the topics asked for so far."""
 
     def __init__(self, *, max_age_ms: int = 300_000) -> None:
-        self._max_age_ms = max_age_ms
+        self.max_age_ms = max_age_ms
         self._topics: dict[str, _Known] = {}
         self._names: dict[TopicId, str] = {}
         self._faults: dict[str, ErrorCode] = {}
@@ -114,7 +114,7 @@ class ClusterView:
         known = self._topics.get(name)
         if known is None or known.is_stale:
             return True
-        return not known.info.has_every_leader or now_ms - known.asked_at_ms >= self._max_age_ms
+        return not known.info.has_every_leader or now_ms - known.asked_at_ms >= self.max_age_ms
 
     def mark_stale(self, topic: str) -> None:
         """An answer has shown that what is known of this topic is out of date."""

@@ -61,13 +61,14 @@ class Consumer:
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 52_428_800,
         max_partition_fetch_bytes: int = 1_048_576,
+        metadata_max_age_ms: int = 300_000,
         client_rack: str = "",
         client_id: str = "tailrace-consumer",
     ) -> None:
         if auto_offset_reset not in _RESETS:
             detail = f"auto.offset.reset {auto_offset_reset!r}; known are {', '.join(_RESETS)}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
-        self._router = Router(bootstrap_servers, client_id=client_id)
+        self._router = Router(bootstrap_servers, client_id=client_id, metadata_max_age_ms=metadata_max_age_ms)
         self._group = group
         self._reset = _RESETS[auto_offset_reset]
         self._auto_commit = enable_auto_commit and group is not None

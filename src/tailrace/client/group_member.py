@@ -84,6 +84,10 @@ class GroupMember:
         self._polled_at_ms = 0
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._shared: dict[str, int] | None = None
+        """The numbers of partitions that this member, as the leader, has shared out; 0 for a topic that is missing."""
+        self._look: asyncio.Task[None] | None = None
+        self._next_look_ms = 0
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
@@ -114,12 +118,16 @@ class GroupMember:
             self._task.result()  # it ends by a fault only, and nobody else looks at it
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(events.Polled())
+        if self.is_stable and self._shared is not None and self._polled_at_ms >= self._next_look_ms:
+            self._plan_look(self._shared)
+            self._look = asyncio.get_running_loop().create_task(self._look_at_topics(self._shared))
 
     async def leave(self) -> None:
         """Commit, tell the group, and stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._look) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._step(events.Leave())
 
     async def _run(self) -> None:
@@ -176,6 +184,7 @@ class GroupMember:
         return None
 
     async def _join(self, effect: events.SendJoin) -> events.Event:
+        self._shared = None
         metadata = encode_subscription(self._topics)
         request = JoinGroupRequest(
             group_id=self._group,
@@ -202,19 +211,34 @@ class GroupMember:
     async def _make_assignment(self, protocol_name: str, members: tuple[tuple[str, bytes], ...]) -> events.Event:
         subscriptions = {member_id: decode_subscription(metadata) for member_id, metadata in members}
         wanted = sorted({topic for topics in subscriptions.values() for topic in topics})
-        counts: dict[str, int] = {}
         try:
             await self._router.refresh(wanted, allow_auto_create=True)
         except KafkaError:
-            return events.JoinAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        for topic in wanted:
-            info = self._router.view.find(topic)
-            if info is not None:
-                counts[topic] = len(info.partitions)
+            # As if the group had refused the assignment: this member joins again, and so do the others.
+            return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        counts = self._shared = self._partition_counts(wanted)
+        self._plan_look(counts)
         assigned = ASSIGNORS[protocol_name](subscriptions, counts)
         return events.AssignmentMade(
             tuple((member_id, encode_assignment(partitions)) for member_id, partitions in assigned.items())
         )
+
+    def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        described = {topic: self._router.view.find(topic) for topic in topics}
+        return {topic: 0 if info is None else len(info.partitions) for topic, info in described.items()}
+
+    def _plan_look(self, shared: dict[str, int]) -> None:
+        pause_ms = self._router.view.max_age_ms if all(shared.values()) else self._router.retry_backoff_max_ms
+        self._next_look_ms = self._router.now_ms() + pause_ms
+
+    async def _look_at_topics(self, shared: dict[str, int]) -> None:
+        """The leader's duty: where topics have grown, come or gone, the group must share anew."""
+        try:
+            await self._router.refresh(shared)
+        except KafkaError:
+            return  # the next look will tell
+        if self._partition_counts(shared) != shared:
+            self._events.put_nowait(events.SubscriptionChanged())
 
     async def _sync(self, effect: events.SendSync) -> events.Event:
         connection = await self._router.coordinator_connection(self._group, _USE)

@@ -151,11 +151,15 @@ class Sender:
             for queue in queues:
                 batch = queue.take(self._identity)
                 batches.append(batch)
+                self._accumulator.served(queue)
                 size_bytes += len(batch.payload)
                 if size_bytes >= self._accumulator.max_request_size:
                     break
             self._send(connection, leader, batches)
-            queues = [queue for queue in queues if queue.can_send(now_ms, self._accumulator.effective_linger_ms)]
+            # Those that had no room in this request come first in the next.
+            served, left = queues[: len(batches)], queues[len(batches) :]
+            linger_ms = self._accumulator.effective_linger_ms
+            queues = left + [queue for queue in served if queue.can_send(now_ms, linger_ms)]
 
     def _send(self, connection: Connection, leader: Broker, batches: list[OutgoingBatch]) -> None:
         topics: dict[str, list[PartitionProduceData]] = defaultdict(list)

@@ -149,3 +149,14 @@ def test_a_record_that_cannot_be_encoded_leaves_nothing_behind() -> None:
     _add(accumulator, b"bytes")
     batch = _take(accumulator)
     assert [record.value for record in read_records(batch.payload)] == [b"bytes"]
+
+
+def test_a_partition_that_was_served_comes_after_the_others() -> None:
+    """Or the first partitions with enough records to fill every request would keep all others waiting."""
+    accumulator = _accumulator()
+    partitions = [TopicPartition("orders", number) for number in range(3)]
+    for partition in partitions:
+        accumulator.append(partition, 1_000, None, b"v", (), 25, Future(), 0)
+    first = next(accumulator.ready(100))
+    accumulator.served(first)
+    assert [queue.topic_partition.partition for queue in accumulator.ready(100)] == [1, 2, 0]

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -125,3 +126,55 @@ def test_an_offset_out_of_range_without_a_reset_rule_is_an_error_until_somebody_
                 _until_records(consumer)
         consumer.seek(partition, 4)
         assert _until_records(consumer) == RECORDS - 4
+
+
+def test_a_leader_that_cannot_describe_the_topics_tries_again(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may go between the join and the assignment: the group must not wait for this leader for ever."""
+    refresh = Router.refresh
+    failures = [KafkaError(ErrorCode.NETWORK_EXCEPTION, "the node has gone")]
+
+    async def failing_once(self: Router, *arguments: object, **options: object) -> None:
+        if options.get("allow_auto_create") and failures:
+            raise failures.pop()
+        await refresh(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Router, "refresh", failing_once)
+    settings = {"group": f"group-{topic}", "topics": [topic], "auto_offset_reset": "earliest"}
+    with Consumer(tailrace_cluster.bootstrap_servers, **settings) as consumer:  # type: ignore[arg-type]
+        assert _until_records(consumer) == RECORDS
+    assert not failures
+
+
+def test_a_group_reads_partitions_that_are_added_while_it_runs(tailrace_cluster: Cluster, topic: str) -> None:
+    with (
+        Admin(tailrace_cluster.bootstrap_servers) as admin,
+        Producer(tailrace_cluster.bootstrap_servers) as producer,
+        Consumer(
+            tailrace_cluster.bootstrap_servers,
+            group=f"group-{topic}",
+            topics=[topic],
+            auto_offset_reset="earliest",
+            metadata_max_age_ms=200,
+        ) as consumer,
+    ):
+        assert _until_records(consumer) == RECORDS
+        admin.create_partitions({topic: 3})
+        assert producer.partition_count(topic) == 3
+        producer.send(topic, b"v", partition=2).result(SECONDS)
+        assert _until_records(consumer) == 1
+        assert len(consumer.assignment()) == 3
+
+
+def test_a_group_reads_a_topic_that_is_created_later() -> None:
+    with (
+        Cluster(config={"auto.create.topics.enable": "false"}) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers) as producer,
+        Consumer(cluster.bootstrap_servers, group="g", topics=["later"], auto_offset_reset="earliest") as consumer,
+    ):
+        assert consumer.poll(0.5) == []
+        admin.create_topics({"later": 1})
+        producer.send("later", b"v").result(SECONDS)
+        assert _until_records(consumer) == 1
