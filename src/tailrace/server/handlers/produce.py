@@ -9,6 +9,7 @@ Each partition succeeds or fails alone, and the answer has them in the order of 
 error message and the records at fault; v10 who leads instead (KIP-951); v13 topic ids instead of names (KIP-516).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -175,7 +176,7 @@ class _Refusal(NamedTuple):
     leader: LeaderIdAndEpoch = _NO_LEADER_HINT
 
 
-class _Answer:
+class _Answer(ABC):
     """What one partition answers, as far as it is known. Keeps none of the request's bytes: they are used again."""
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
@@ -191,13 +192,13 @@ class _Answer:
         self.appended: Appended | None = None
         self.refusal: _Refusal | None = None
 
+    @abstractmethod
     def wait(self) -> None:
         """The partition waits for its high watermark: from now on there is a deadline."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self) -> None:
         """The partition's answer is known."""
-        raise NotImplementedError
 
     def written(self, outcome: Appended | KafkaError) -> None:
         """The batch is in the log, or could not be written."""
