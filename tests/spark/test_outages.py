@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 TOPIC = "survivors"
 OUTAGE_S = 1.0
-"""How long the node is away, so that the query asks in vain meanwhile. No verdict depends on whether it does."""
-"""Long enough that the planner and the workers of a query meet it."""
+"""Long enough that the planner and the workers of a query meet it. No verdict depends on whether they do."""
 
 
 @pytest.fixture
