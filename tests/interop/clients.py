@@ -5,25 +5,15 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import aiokafka
-import confluent_kafka
 import kafka
 
-DEADLINE_S = 60
-"""A test gives up here. No verdict depends on how fast something is."""
+from interop.librdkafka import DEADLINE_S, Confluent, Message, wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-class Message(NamedTuple):
-    """A record as an application sees it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Member(Protocol):
@@ -50,88 +40,6 @@ class Client(Protocol):
         ...
 
     def join(self, bootstrap: str, topic: str, group: str) -> Member: ...
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Ask again until the condition holds; fail with `what` if it never does."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.01)
-
-
-class ConfluentMember:
-    def __init__(self, bootstrap: str, topic: str, group: str, *, protocol: str = "classic") -> None:
-        settings: dict[str, str | int] = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "group.protocol": protocol,
-        }
-        if protocol == "classic":
-            settings["session.timeout.ms"] = 10_000  # with KIP-848 it is the broker's
-        self._consumer = confluent_kafka.Consumer(settings)
-        self._consumer.subscribe([topic])
-
-    def poll(self) -> list[Message]:
-        return [_from_confluent(m) for m in self._consumer.consume(100, timeout=0.1)]
-
-    def assignment(self) -> set[int]:
-        return {partition.partition for partition in self._consumer.assignment()}
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def _from_confluent(message: confluent_kafka.Message) -> Message:
-    assert message.error() is None, message.error()
-    headers = tuple((key, value) for key, value in message.headers() or ())
-    return Message(message.key(), message.value(), headers)
-
-
-class Confluent:
-    name = "confluent-kafka"
-
-    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True, "linger.ms": 5}
-        )
-        faults: list[object] = []
-        for message in messages:
-            producer.produce(
-                topic,
-                key=message.key,
-                value=message.value,
-                headers=list(message.headers),
-                on_delivery=lambda fault, _: faults.append(fault) if fault else None,
-            )
-        assert producer.flush(DEADLINE_S) == 0
-        assert not faults
-
-    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
-        )
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
-        messages: list[Message] = []
-        wait_until(
-            lambda: messages.extend(_from_confluent(m) for m in consumer.consume(count, 0.2)) or len(messages) >= count,
-            f"{count} records by {self.name}",
-        )
-        consumer.close()
-        return messages
-
-    def join(self, bootstrap: str, topic: str, group: str) -> Member:
-        return ConfluentMember(bootstrap, topic, group)
-
-
-class ConfluentConsumerProtocol(Confluent):
-    """With group.protocol=consumer (KIP-848)."""
-
-    name = "confluent-kafka-kip-848"
-
-    def join(self, bootstrap: str, topic: str, group: str) -> Member:
-        return ConfluentMember(bootstrap, topic, group, protocol="consumer")
 
 
 class KafkaPythonMember:

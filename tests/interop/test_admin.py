@@ -3,21 +3,12 @@
 from collections.abc import Iterator
 from uuid import uuid4
 
-import confluent_kafka
 import kafka
 import kafka.admin
 import kafka.errors
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-    OffsetSpec,
-)
 
+from interop.librdkafka import DEADLINE_S, ConfluentAdmin, librdkafka
 from tailrace.client.admin import BROKER, TOPIC
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
@@ -25,7 +16,8 @@ from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.interop
 
-DEADLINE_S = 30
+DYNAMIC_TOPIC = 1
+"""The source of a setting that was made for the topic itself."""
 
 
 @pytest.fixture
@@ -35,8 +27,9 @@ def ours(tailrace_cluster: Cluster) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def confluent(tailrace_cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": tailrace_cluster.bootstrap_servers})
+def confluent(tailrace_cluster: Cluster) -> ConfluentAdmin:
+    admin: ConfluentAdmin = librdkafka().ConfluentAdmin(tailrace_cluster.bootstrap_servers)
+    return admin
 
 
 @pytest.fixture
@@ -72,80 +65,48 @@ def partition_count(ours: Admin, name: str) -> int:
     return len(ours.describe_topics([name])[0].partitions)
 
 
-def test_confluent_adds_partitions(confluent: AdminClient, ours: Admin, topic: str) -> None:
-    confluent.create_partitions([NewPartitions(topic, 3)])[topic].result(DEADLINE_S)
+def test_confluent_adds_partitions(confluent: ConfluentAdmin, ours: Admin, topic: str) -> None:
+    assert confluent.add_partitions(topic, 3) is None
     assert partition_count(ours, topic) == 3
-    confluent.create_partitions([NewPartitions(topic, 4, [[1]])])[topic].result(DEADLINE_S)
+    assert confluent.add_partitions(topic, 4, [[1]]) is None
     assert partition_count(ours, topic) == 4
-    confluent.create_partitions([NewPartitions(topic, 9)], validate_only=True)[topic].result(DEADLINE_S)
+    assert confluent.add_partitions(topic, 9, validate_only=True) is None
     assert partition_count(ours, topic) == 4
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        confluent.create_partitions([NewPartitions(topic, 4)])[topic].result(DEADLINE_S)
-    assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_PARTITIONS
+    assert confluent.add_partitions(topic, 4) == "INVALID_PARTITIONS"
 
 
-def test_confluent_changes_settings_one_by_one(confluent: AdminClient, ours: Admin, topic: str) -> None:
-    def change(name: str, value: str | None, operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-        confluent.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
-
-    change("retention.ms", "5000", AlterConfigOpType.SET)
-    change("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+def test_confluent_changes_settings_one_by_one(confluent: ConfluentAdmin, ours: Admin, topic: str) -> None:
+    assert confluent.change_setting("TOPIC", topic, "SET", "retention.ms", "5000") is None
+    assert confluent.change_setting("TOPIC", topic, "APPEND", "cleanup.policy", "compact") is None
     assert own_settings(ours, topic) == {"retention.ms": "5000", "cleanup.policy": "delete,compact"}
-    change("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
-    change("retention.ms", None, AlterConfigOpType.DELETE)
+    assert confluent.change_setting("TOPIC", topic, "SUBTRACT", "cleanup.policy", "delete") is None
+    assert confluent.change_setting("TOPIC", topic, "DELETE", "retention.ms", None) is None
     assert own_settings(ours, topic) == {"cleanup.policy": "compact"}
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        change("retention.ms", "soon", AlterConfigOpType.SET)
-    assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
+    assert confluent.change_setting("TOPIC", topic, "SET", "retention.ms", "soon") == "INVALID_CONFIG"
 
 
-@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated:DeprecationWarning")
-def test_confluent_reads_settings_changes_one_and_writes_all(confluent: AdminClient, ours: Admin, topic: str) -> None:
+def test_confluent_reads_settings_changes_one_and_writes_all(
+    confluent: ConfluentAdmin, ours: Admin, topic: str
+) -> None:
     ours.alter_configs(TOPIC, topic, {"segment.ms": "9000"})
-    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    described = confluent.describe_configs([asked])[asked].result(DEADLINE_S)
-    assert described["segment.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    own = {
-        entry.name: entry.value
-        for entry in described.values()
-        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    }
-    changed = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={**own, "retention.ms": "5000"})
-    confluent.alter_configs([changed])[changed].result(DEADLINE_S)
+    own = {name: value for name, (value, source) in confluent.settings(topic).items() if source == DYNAMIC_TOPIC}
+    assert own == {"segment.ms": "9000"}
+    assert confluent.write_settings(topic, {**own, "retention.ms": "5000"}) is None
     assert own_settings(ours, topic) == {"segment.ms": "9000", "retention.ms": "5000"}
 
 
-def test_confluent_changes_what_holds_for_all_brokers(confluent: AdminClient, ours: Admin) -> None:
-    def change(value: str | None, operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry("log.roll.jitter.ms", value, incremental_operation=operation)
-        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
-        confluent.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
-
-    change("7", AlterConfigOpType.SET)
+def test_confluent_changes_what_holds_for_all_brokers(confluent: ConfluentAdmin, ours: Admin) -> None:
+    assert confluent.change_setting("BROKER", "1", "SET", "log.roll.jitter.ms", "7") is None
     assert own_settings(ours, "1", BROKER, source=2) == {"log.roll.jitter.ms": "7"}
-    change(None, AlterConfigOpType.DELETE)
+    assert confluent.change_setting("BROKER", "1", "DELETE", "log.roll.jitter.ms", None) is None
     assert own_settings(ours, "1", BROKER, source=2) == {}
 
 
-def test_confluent_deletes_records(confluent: AdminClient, ours: Admin, filled: str) -> None:
-    def delete(offset: int) -> int:
-        wanted = confluent_kafka.TopicPartition(filled, 0, offset)
-        (future,) = confluent.delete_records([wanted]).values()
-        low_watermark: int = future.result(DEADLINE_S).low_watermark
-        return low_watermark
-
-    def earliest() -> int:
-        asked = confluent_kafka.TopicPartition(filled, 0)
-        offset: int = confluent.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset
-        return offset
-
-    assert (delete(4), earliest()) == (4, 4)
-    assert (delete(confluent_kafka.OFFSET_END), earliest()) == (10, 10)
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        delete(11)
-    assert refused.value.args[0].code() == confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE
+def test_confluent_deletes_records(confluent: ConfluentAdmin, filled: str) -> None:
+    assert (confluent.delete_records(filled, 4), confluent.earliest(filled)) == (4, 4)
+    to_the_end = -1
+    assert (confluent.delete_records(filled, to_the_end), confluent.earliest(filled)) == (10, 10)
+    assert confluent.delete_records(filled, 11) == "OFFSET_OUT_OF_RANGE"
 
 
 def test_kafka_python_adds_partitions(kafka_python: kafka.KafkaAdminClient, ours: Admin, topic: str) -> None:

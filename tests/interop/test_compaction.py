@@ -7,9 +7,10 @@ from pathlib import Path
 import kafka
 import pytest
 
-from interop.clients import CLIENTS, CODECS, Client, Message, absent, wait_until
+from interop.clients import CLIENTS, CODECS, Client, absent
 from interop.kafka_tools import absent as tools_absent
 from interop.kafka_tools import dump_log_segments
+from interop.librdkafka import Message, wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records

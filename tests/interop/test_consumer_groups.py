@@ -2,7 +2,7 @@
 
 import pytest
 
-from interop.clients import ConfluentConsumerProtocol, wait_until
+from interop.librdkafka import ConfluentConsumerProtocol, wait_until
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.group_health import Verdict, verdict
 from tailrace.model.partitions import TopicPartition

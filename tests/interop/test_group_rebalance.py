@@ -2,7 +2,8 @@
 
 import pytest
 
-from interop.clients import CLIENTS, Client, ConfluentConsumerProtocol, Member, Message, absent, wait_until
+from interop.clients import CLIENTS, Client, Member, absent
+from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 

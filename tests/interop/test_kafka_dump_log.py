@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 
-from interop.clients import CODECS, DEADLINE_S, ConfluentMember, wait_until
+from interop.clients import CODECS
 from interop.kafka_tools import absent, dump_log_segments
+from interop.librdkafka import Confluent, Message, librdkafka, wait_until
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.testing import Cluster
@@ -71,32 +71,32 @@ def _create_topics(cluster: Cluster) -> None:
 
 def _produce(cluster: Cluster, chance: random.Random) -> None:
     for codec in CODECS:
-        producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": cluster.bootstrap_servers,
-                "compression.type": codec,
-                "enable.idempotence": chance.random() < 0.7,
-                "batch.num.messages": chance.choice((1, 20)),
-            }
-        )
-        for number in range(150):
-            producer.produce(
-                chance.choice(("small", "full-index", "stamped")),
-                key=None if number % 5 == 0 else f"key {number}".encode(),
-                value=None if number % 7 == 0 else f"значение {number} ".encode() * chance.randrange(20),
-                headers=[("trace", b"\0\xff"), ("null", None)] if number % 4 == 0 else [],
-                timestamp=chance.choice((0, 1_700_000_000_000 - chance.randrange(10**6))),
-            )
-            if number % 30 == 0:
-                producer.flush()
-        assert producer.flush(DEADLINE_S) == 0
+        settings = {
+            "compression.type": codec,
+            "enable.idempotence": chance.random() < 0.7,
+            "batch.num.messages": chance.choice((1, 20)),
+        }
+        producer = librdkafka().Producer(cluster.bootstrap_servers, settings)
+        for first in range(0, 150, 30):
+            for topic in ("small", "full-index", "stamped"):
+                numbers = [number for number in range(first, first + 30) if chance.random() < 1 / 3]
+                times = [chance.choice((0, 1_700_000_000_000 - chance.randrange(10**6))) for _ in numbers]
+                producer.write(topic, [_message(number, chance) for number in numbers], times)
+
+
+def _message(number: int, chance: random.Random) -> Message:
+    return Message(
+        key=None if number % 5 == 0 else f"key {number}".encode(),
+        value=None if number % 7 == 0 else f"значение {number} ".encode() * chance.randrange(20),
+        headers=(("trace", b"\0\xff"), ("null", None)) if number % 4 == 0 else (),
+    )
 
 
 def _commit(cluster: Cluster, group: str) -> None:
     with Consumer(cluster.bootstrap_servers, group=group, topics=["small"], auto_offset_reset="earliest") as consumer:
         wait_until(lambda: bool(consumer.poll(0.5)), "records come")
         consumer.commit()
-    member = ConfluentMember(cluster.bootstrap_servers, "small", f"{group}-of-librdkafka")
+    member = Confluent().join(cluster.bootstrap_servers, "small", f"{group}-of-librdkafka")
     wait_until(lambda: bool(member.poll()), "records come")
     member.close()
 

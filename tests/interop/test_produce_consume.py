@@ -2,7 +2,8 @@
 
 import pytest
 
-from interop.clients import CLIENTS, CODECS, Client, Message, absent
+from interop.clients import CLIENTS, CODECS, Client, absent
+from interop.librdkafka import Message
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 

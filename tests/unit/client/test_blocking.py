@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from uuid import uuid4
 
-import confluent_kafka
 import pytest
 
+from interop.librdkafka import Message, librdkafka
 from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, RangedFetch
 from tailrace.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -75,13 +75,8 @@ def test_a_key_always_goes_to_the_partition_that_every_client_gives_it(bootstrap
         count = producer.partition_count(topic)
         written = {key: producer.send(topic, b"v", key=key).result(20).partition for key in (b"a", b"key", b"21")}
     # librdkafka's murmur2 partitioner is the other opinion.
-    other = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2", "log_level": 0})
-    elsewhere: dict[bytes, int] = {}
-    for key in written:
-        other.produce(
-            topic, key=key, on_delivery=lambda _, message: elsewhere.update({message.key(): message.partition()})
-        )
-    assert other.flush(20) == 0
+    other = librdkafka().Producer(bootstrap, {"partitioner": "murmur2"})
+    elsewhere = dict(zip(written, other.write(topic, [Message(key, None) for key in written]), strict=True))
     assert elsewhere == written
     assert all(0 <= partition < count for partition in written.values())
 

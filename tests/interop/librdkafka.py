@@ -1,0 +1,217 @@
+"""librdkafka in a process of its own.
+
+Its threads block all signals, so a fault in one ends its process without a word: that must not be the one that runs the
+tests. The classes below live in that process; tests hold stand-ins, made by the functions at the end.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.managers import BaseManager
+from typing import Any, NamedTuple
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, OffsetSpec
+
+DEADLINE_S = 60
+"""A test gives up here. No verdict depends on how fast something is."""
+
+Settings = dict[str, str | int | bool]
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Message(NamedTuple):
+    """A record as an application sees it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Ask again until the condition holds; fail with `what` if it never does."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
+
+
+class _Producer:
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+
+    def write(self, topic: str, messages: Sequence[Message], timestamps: Sequence[int] | None = None) -> list[int]:
+        """Send all and wait for them: the partition of each. Timestamp 0 is now."""
+        partitions: dict[int, int] = {}
+        faults: list[object] = []
+
+        def delivered(number: int) -> Callable[[object, confluent_kafka.Message], None]:
+            return lambda fault, message: (
+                faults.append(fault) if fault else partitions.update({number: message.partition()})
+            )
+
+        for number, message in enumerate(messages):
+            self._producer.produce(
+                topic,
+                key=message.key,
+                value=message.value,
+                headers=list(message.headers),
+                timestamp=timestamps[number] if timestamps else 0,
+                on_delivery=delivered(number),
+            )
+        assert self._producer.flush(DEADLINE_S) == 0
+        assert not faults, faults
+        return [partitions[number] for number in range(len(messages))]
+
+
+class _Member:
+    def __init__(self, bootstrap: str, topic: str, group: str, protocol: str) -> None:
+        settings: Settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "group.protocol": protocol,
+        }
+        if protocol == "classic":
+            settings["session.timeout.ms"] = 10_000  # with KIP-848 it is the broker's
+        self._consumer = confluent_kafka.Consumer(settings)
+        self._consumer.subscribe([topic])
+
+    def poll(self) -> list[Message]:
+        return [_plain(message) for message in self._consumer.consume(100, timeout=0.1)]
+
+    def assignment(self) -> set[int]:
+        return {partition.partition for partition in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _plain(message: confluent_kafka.Message) -> Message:
+    assert message.error() is None, message.error()
+    return Message(message.key(), message.value(), tuple(message.headers() or ()))
+
+
+class _Reader:
+    def read(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        """The first `count` records of partition 0, without a group."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+        )
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+        messages: list[Message] = []
+        wait_until(
+            lambda: messages.extend(_plain(m) for m in consumer.consume(count, 0.2)) or len(messages) >= count,
+            f"{count} records by librdkafka",
+        )
+        consumer.close()
+        return messages
+
+
+class ConfluentAdmin:
+    """An administrator's calls. Those that change something give the name of the error, or None."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def add_partitions(
+        self, topic: str, count: int, assignment: list[list[int]] | None = None, *, validate_only: bool = False
+    ) -> str | None:
+        wanted = NewPartitions(topic, count, assignment) if assignment else NewPartitions(topic, count)
+        return _error(self._admin.create_partitions([wanted], validate_only=validate_only))
+
+    def change_setting(self, kind: str, resource: str, operation: str, name: str, value: str | None) -> str | None:
+        """`kind` is TOPIC or BROKER; `operation` SET, DELETE, APPEND or SUBTRACT."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType[operation])
+        changed = ConfigResource(ConfigResource.Type[kind], resource, incremental_configs=[entry])
+        return _error(self._admin.incremental_alter_configs([changed]))
+
+    def write_settings(self, topic: str, settings: dict[str, str | None]) -> str | None:
+        """All settings at once: what is not named is as if it had never been set."""
+        changed = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config=settings)
+        return _error(self._admin.alter_configs([changed]))
+
+    def settings(self, topic: str) -> dict[str, tuple[str | None, int]]:
+        """Value and source of each setting."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        described = self._admin.describe_configs([asked])[asked].result(DEADLINE_S)
+        return {entry.name: (entry.value, entry.source) for entry in described.values()}
+
+    def delete_records(self, topic: str, offset: int) -> int | str:
+        """The low watermark of partition 0 afterwards, or the error's name."""
+        (future,) = self._admin.delete_records([confluent_kafka.TopicPartition(topic, 0, offset)]).values()
+        try:
+            return int(future.result(DEADLINE_S).low_watermark)
+        except confluent_kafka.KafkaException as refused:
+            return str(refused.args[0].name())
+
+    def earliest(self, topic: str) -> int:
+        """The first offset of partition 0."""
+        asked = confluent_kafka.TopicPartition(topic, 0)
+        return int(self._admin.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset)
+
+
+def _error(futures: dict[Any, Any]) -> str | None:
+    (future,) = futures.values()
+    try:
+        future.result(DEADLINE_S)
+    except confluent_kafka.KafkaException as refused:
+        return str(refused.args[0].name())
+    return None
+
+
+class _MockCluster:
+    """librdkafka's own mock of three brokers. It creates topics of four partitions when asked for them."""
+
+    def __init__(self) -> None:
+        self._owner = confluent_kafka.Producer(
+            {"test.mock.num.brokers": 3, "bootstrap.servers": "mock", "log_level": 0}
+        )
+
+    def bootstrap(self) -> str:
+        return ",".join(f"{b.host}:{b.port}" for b in self._owner.list_topics(timeout=10).brokers.values())
+
+
+class LibrdkafkaProcess(BaseManager):
+    """The other process. It ends with ours."""
+
+
+for _kind in (_Producer, _Member, _Reader, ConfluentAdmin, _MockCluster):
+    LibrdkafkaProcess.register(_kind.__name__.strip("_"), _kind)
+
+_process: LibrdkafkaProcess | None = None
+
+
+def librdkafka() -> Any:
+    """The process, started when it is first needed, and again if a fault ended it: that fails one test and not all."""
+    global _process
+    alive = any(child.name.startswith(LibrdkafkaProcess.__name__) for child in multiprocessing.active_children())
+    if _process is None or not alive:
+        _process = LibrdkafkaProcess(ctx=multiprocessing.get_context("spawn"))
+        _process.start()
+    return _process
+
+
+class Confluent:
+    """confluent-kafka as one of the clients."""
+
+    name = "confluent-kafka"
+    protocol = "classic"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        settings: Settings = {"compression.type": codec, "enable.idempotence": True, "linger.ms": 5}
+        librdkafka().Producer(bootstrap, settings).write(topic, messages)
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        messages: list[Message] = librdkafka().Reader().read(bootstrap, topic, count)
+        return messages
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Any:
+        return librdkafka().Member(bootstrap, topic, group, self.protocol)
+
+
+class ConfluentConsumerProtocol(Confluent):
+    """The same with group.protocol=consumer (KIP-848)."""
+
+    name = "confluent-kafka-kip-848"
+    protocol = "consumer"
