@@ -1,13 +1,25 @@
 """The controller's state is its records, nothing else: after any commands, in any grouping, through the wire format."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.metadata.commands import (
+from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
+    BrokerHeartbeat,
+    FeatureUpdate,
+    FenceBroker,
+    FinalizeMetadataVersion,
+    RegisterBroker,
+    RegisterController,
+    UnfenceBroker,
+    UnregisterBroker,
+    UpdateFeatures,
+)
+from tailrace.metadata.commands import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
@@ -15,21 +27,28 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    FenceBroker,
-    FinalizeMetadataVersion,
     MorePartitions,
     NewTopic,
-    RegisterBroker,
     ResourceChanges,
     TopicReference,
-    UnfenceBroker,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, confusable_form
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    AlterReassignments,
+    ElectionType,
+    ElectLeaders,
+    InSyncChange,
+    InSyncReplica,
+    Reassignment,
+)
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import apply_all
+from tailrace.metadata.snapshot_records import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.node.settings import BROKER_SETTINGS
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
@@ -39,7 +58,17 @@ new_topics = st.builds(
     name=names,
     num_partitions=st.integers(-1, 3),
     replication_factor=st.integers(-1, 3),
-    configs=st.lists(st.sampled_from([("retention.ms", "5"), ("nonsense", "1")]), max_size=1).map(tuple),
+    configs=st.lists(
+        st.sampled_from(
+            [
+                ("retention.ms", "5"),
+                ("nonsense", "1"),
+                ("min.insync.replicas", "2"),
+                ("unclean.leader.election.enable", "true"),
+            ]
+        ),
+        max_size=1,
+    ).map(tuple),
 )
 resource_changes = st.builds(
     ResourceChanges,
@@ -59,6 +88,8 @@ more_partitions = st.builds(
     count=st.integers(-1, 5),
     assignments=st.none() | st.lists(st.lists(broker_ids, max_size=2).map(tuple), max_size=2).map(tuple),
 )
+topic_partitions = st.builds(TopicPartition, names, st.integers(0, 2))
+replica_lists = st.lists(broker_ids, min_size=1, max_size=3, unique=True).map(tuple)
 commands = st.one_of(
     st.builds(CreateTopics, topics=st.lists(new_topics, max_size=3).map(tuple), validate_only=st.booleans()),
     st.builds(DeleteTopics, topics=st.lists(st.builds(TopicReference, name=names), max_size=2).map(tuple)),
@@ -68,6 +99,43 @@ commands = st.one_of(
         incarnation_id=st.binary(min_size=16, max_size=16),
         endpoints=st.just(()),
         rack=st.sampled_from([None, "a", "b"]),
+        previous_broker_epoch=st.integers(-1, 20),
+    ),
+    st.builds(
+        BrokerHeartbeat,
+        broker_id=broker_ids,
+        broker_epoch=st.just(-1),
+        metadata_offset=st.just(10**6),
+        wants_fence=st.booleans(),
+        wants_shutdown=st.booleans(),
+    ),
+    st.builds(UnregisterBroker, broker_id=broker_ids),
+    st.builds(
+        RegisterController,
+        controller_id=broker_ids,
+        incarnation_id=st.binary(min_size=16, max_size=16),
+        endpoints=st.just(()),
+    ),
+    st.builds(
+        UpdateFeatures,
+        updates=st.builds(
+            FeatureUpdate,
+            feature=st.just("metadata.version"),
+            level=st.integers(25, 26),
+            allows_downgrade=st.booleans(),
+        ).map(lambda update: (update,)),
+    ),
+    st.builds(AlterPartition, broker_id=broker_ids, broker_epoch=st.just(-1), changes=st.just(())),
+    st.builds(
+        ElectLeaders,
+        type=st.sampled_from(ElectionType),
+        partitions=st.none() | st.lists(topic_partitions, max_size=2).map(tuple),
+    ),
+    st.builds(
+        AlterReassignments,
+        reassignments=st.builds(Reassignment, topic_partition=topic_partitions, replicas=st.none() | replica_lists).map(
+            lambda move: (move,)
+        ),
     ),
     st.builds(UnfenceBroker, broker_id=broker_ids, broker_epoch=st.just(-1)),
     st.builds(FenceBroker, broker_id=broker_ids, broker_epoch=st.just(-1)),
@@ -78,21 +146,42 @@ commands = st.one_of(
 )
 
 
-def with_present_epoch(command: ControllerCommand, image: ClusterImage) -> ControllerCommand:
+def with_present_epoch(command: ControllerCommand, image: ClusterImage, choice: int) -> ControllerCommand:
     """Commands of brokers name the epoch of the present registration, else they are only ever refused."""
-    if isinstance(command, (UnfenceBroker, FenceBroker, AllocateProducerIds)):
+    if isinstance(command, (UnfenceBroker, FenceBroker, AllocateProducerIds, BrokerHeartbeat, AlterPartition)):
         broker = image.brokers.get(command.broker_id)
         if broker is not None:
-            return type(command)(broker_id=command.broker_id, broker_epoch=broker.broker_epoch)
+            command = replace(command, broker_epoch=broker.broker_epoch)
+    if isinstance(command, AlterPartition):
+        return replace(command, changes=proposals(command.broker_id, image, choice))
     return command
+
+
+def proposals(leader: BrokerId, image: ClusterImage, choice: int) -> tuple[InSyncChange, ...]:
+    """For every partition that this broker leads, one of the sets of in-sync replicas that there can be."""
+    return tuple(
+        InSyncChange(
+            topic_id=topic_id,
+            partition=number,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            in_sync_replicas=tuple(
+                InSyncReplica(broker_id=replica)
+                for position, replica in enumerate(state.replicas)
+                if replica == leader or choice >> position & 1
+            ),
+        )
+        for topic_id, number, state in image.partitions()
+        if state.leader == leader
+    )
 
 
 def batches(machine: ControllerMachine, wanted: list[ControllerCommand]) -> Iterator[tuple[MetadataRecord, ...]]:
     """Carry the commands out; give the records of each."""
     offset = 0
-    for command in wanted:
+    for choice, command in enumerate(wanted):
         try:
-            decision = machine.decide(with_present_epoch(command, machine.image), 0, next_offset=offset)
+            decision = machine.decide(with_present_epoch(command, machine.image, choice), 0, next_offset=offset)
         except KafkaError:
             continue
         machine.apply_all(decision.records)
@@ -115,13 +204,21 @@ def check(image: ClusterImage) -> None:
         assert sorted(topic.partitions) == list(range(len(topic.partitions)))
         for state in topic.partitions.values():
             assert state.topic_id == topic.topic_id
-            assert state.in_sync_replicas
-            assert set(state.in_sync_replicas) <= set(state.replicas)
-            if state.leader == NO_LEADER:
-                assert not any(image.brokers[broker_id].is_alive for broker_id in state.in_sync_replicas)
-            else:
-                assert state.leader in state.in_sync_replicas
-                assert image.brokers[state.leader].is_alive
+            check_partition(image, state)
+
+
+def check_partition(image: ClusterImage, state: PartitionState) -> None:
+    in_sync, eligible = set(state.in_sync_replicas), set(state.eligible_leader_replicas)
+    assert len(in_sync) == len(state.in_sync_replicas)
+    assert in_sync | eligible <= set(state.replicas)
+    assert not in_sync & eligible
+    assert set(state.adding_replicas) | set(state.removing_replicas) <= set(state.replicas)
+    alive = {broker_id for broker_id, broker in image.brokers.items() if broker.is_alive}
+    if state.leader == NO_LEADER:
+        assert not in_sync & alive
+        assert in_sync or not eligible & alive, "an eligible leader that lives is elected"
+    else:
+        assert state.leader in in_sync & alive
 
 
 def machine_with_random_bytes() -> ControllerMachine:
@@ -144,6 +241,8 @@ def test_the_state_is_a_replay_of_the_records_after_every_step(wanted: list[Cont
         check(replica)
     restarted, _ = apply_all(EMPTY_IMAGE, [decode_record(value) for value in log])
     assert restarted == machine.image
+    snapshot = [encode_record(record) for record in records_of(machine.image)]
+    assert apply_all(EMPTY_IMAGE, [decode_record(value) for value in snapshot])[0] == machine.image
 
 
 @given(st.lists(commands, max_size=25))

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.commands import (
+from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
-    AlterConfigs,
     BrokerRegistered,
+    Done,
+    FenceBroker,
+    FinalizeMetadataVersion,
+    ProducerIdBlock,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    AlterConfigs,
     ConfigChange,
     ConfigOperation,
     ConfigsAltered,
@@ -19,14 +27,9 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    Done,
-    FenceBroker,
-    FinalizeMetadataVersion,
     MorePartitions,
     NewTopic,
     PartitionsCreated,
-    ProducerIdBlock,
-    RegisterBroker,
     ReplicaAssignment,
     ResourceChanges,
     TopicCreated,
@@ -36,7 +39,6 @@ from tailrace.metadata.commands import (
     TopicRefused,
     TopicsCreated,
     TopicsDeleted,
-    UnfenceBroker,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
@@ -410,10 +412,11 @@ SCENARIOS = [
                 incarnation_id=b"i" * 16,
                 broker_epoch=NEXT_OFFSET,
                 end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
-                features=(BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=25),),
+                features=(BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=26),),
                 rack="a",
                 fenced=True,
                 log_dirs=(DIRECTORY,),
+                derived_count=0,
             )
         ],
         response=BrokerRegistered(broker_epoch=NEXT_OFFSET),
@@ -697,7 +700,7 @@ SCENARIOS = [
     Scenario(
         name="the metadata version is written down first",
         when=FinalizeMetadataVersion(),
-        then=[FeatureLevelRecord(name="metadata.version", feature_level=25)],
+        then=[FeatureLevelRecord(name="metadata.version", feature_level=26)],
         response=Done(),
     ),
     Scenario(

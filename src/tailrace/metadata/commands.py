@@ -1,4 +1,6 @@
-"""What the controller can be asked for, and what it answers. No wire format here: handlers translate.
+"""What the controller can be asked for, and what it answers; in full here for topics and settings.
+
+No wire format: handlers translate.
 
 A request that fails as a whole is answered with a KafkaError in place of the response.
 """
@@ -7,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tailrace.metadata.image import ConfigResource, Endpoint
+from tailrace.metadata.broker_commands import BrokerCommand, BrokerResponse
+from tailrace.metadata.image import ConfigResource
+from tailrace.metadata.partition_commands import PartitionCommand, PartitionResponse
 from tailrace.model.errors import KafkaError
-from tailrace.model.ids import BrokerId, ProducerId, TopicId
+from tailrace.model.ids import BrokerId, TopicId
 
 DEFAULT_COUNT = -1
 """A number of partitions or replicas that the cluster is to choose."""
@@ -133,56 +137,6 @@ class TopicsDeleted:
     results: tuple[TopicDeletion, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
-    """A broker has started; it stays fenced until `UnfenceBroker`."""
-
-    broker_id: BrokerId
-    incarnation_id: bytes
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None = None
-    log_directories: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfenceBroker:
-    """A registered broker is ready to lead."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBroker:
-    """A registered broker must not lead any more."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistered:
-    """The registration that these commands speak of."""
-
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
-    """A broker needs producer ids to give away."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdBlock:
-    """Producer ids that nobody else will get: `size` of them from `first` on."""
-
-    first: ProducerId
-    size: int
-
-
 class ConfigOperation(IntEnum):
     """What is done to a setting, as on the wire (KIP-339)."""
 
@@ -229,27 +183,7 @@ class ConfigsAltered:
     errors: tuple[KafkaError | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizeMetadataVersion:
-    """Write down which records may be in the log. Does nothing in a log that says so already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """It is so."""
-
-
-ControllerCommand = (
-    CreateTopics
-    | DeleteTopics
-    | RegisterBroker
-    | UnfenceBroker
-    | FenceBroker
-    | AllocateProducerIds
-    | AlterConfigs
-    | CreatePartitions
-    | FinalizeMetadataVersion
-)
-ControllerResponse = (
-    TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | BrokerRegistered | ProducerIdBlock | Done
-)
+TopicCommand = CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs
+TopicResponse = TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered
+ControllerCommand = TopicCommand | BrokerCommand | PartitionCommand
+ControllerResponse = TopicResponse | BrokerResponse | PartitionResponse

@@ -4,16 +4,17 @@ Fencing a broker is one record. Every replica derives the same partition changes
 order (topic id, partition). The record carries the count and the checksum of the result, and a replica whose own result
 differs stops: it runs other rules than the leader.
 
-The rules belong to a metadata.version. These are those of 4.0-IV3; a change of rule is a new function under a new
-version, and these stay as they are.
+The rules belong to a metadata.version: those of one version are a module of their own, and are never edited once a
+release has written that version. A change of rule is a new module under a new version.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
+from tailrace.metadata import rules_25, rules_26
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 
 
@@ -28,62 +29,71 @@ class PartitionChange(NamedTuple):
 Partitions = Iterable[tuple[TopicId, int, PartitionState]]
 
 
+class Circumstances(Protocol):
+    """What rules may look at besides the partition: the replicated image before the record, and nothing of one node."""
+
+    def is_alive(self, broker_id: BrokerId, /) -> bool:
+        """Whether this broker may lead."""
+        ...
+
+    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
+        """The setting of the topic, else of the cluster, else 1. May be more than the topic has replicas."""
+        ...
+
+    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
+        """The setting `unclean.leader.election.enable`, found likewise."""
+        ...
+
+
+class Rules(Protocol):
+    """The rules of one metadata.version. None means that the partition stays as it is."""
+
+    def departure(
+        self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
+    ) -> PartitionState | None:
+        """The broker may no longer lead nor be in sync; `unclean`: what it had acknowledged may be lost besides."""
+        ...
+
+    def arrival(
+        self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /
+    ) -> PartitionState | None:
+        """The broker may lead again."""
+        ...
+
+
+_RULES: dict[int, Rules] = {25: rules_25, 26: rules_26}
+OLDEST = min(_RULES)
+
+
+def rules_of(metadata_version: int) -> Rules:
+    """The rules that hold in a cluster of this finalized version."""
+    return _RULES[metadata_version]
+
+
 def on_departure(
-    broker_id: BrokerId, partitions: Partitions, is_alive: Callable[[BrokerId], bool]
+    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules, *, unclean: bool = False
 ) -> tuple[PartitionChange, ...]:
-    """The partitions a fenced broker must give up: it leaves the in-sync replicas, and the next of them leads.
-
-    The last in-sync replica stays one, since it holds all that was acknowledged: such a partition waits for it.
-    """
-    return _changes(partitions, lambda state: _without(broker_id, state, is_alive))
-
-
-def on_arrival(broker_id: BrokerId, partitions: Partitions) -> tuple[PartitionChange, ...]:
-    """The partitions without a leader for which this broker was waited for: it leads them, in a new epoch."""
-    return _changes(partitions, lambda state: _led_again_by(broker_id, state))
-
-
-def _changes(
-    partitions: Partitions, rule: Callable[[PartitionState], PartitionState | None]
-) -> tuple[PartitionChange, ...]:
-    changes = [
+    """The partitions a fenced broker must give up."""
+    return _in_order(
         PartitionChange(topic_id, partition, changed)
         for topic_id, partition, state in partitions
-        if (changed := rule(state)) is not None
-    ]
-    changes.sort(key=lambda change: (change.topic_id, change.partition))
-    return tuple(changes)
-
-
-def _without(broker_id: BrokerId, state: PartitionState, is_alive: Callable[[BrokerId], bool]) -> PartitionState | None:
-    if broker_id not in state.in_sync_replicas:
-        return None
-    if len(state.in_sync_replicas) == 1:
-        return _next_state(state, NO_LEADER, state.in_sync_replicas) if state.leader == broker_id else None
-    in_sync = tuple(replica for replica in state.in_sync_replicas if replica != broker_id)
-    leader = state.leader
-    if leader == broker_id:
-        candidates = (replica for replica in state.replicas if replica in in_sync and is_alive(replica))
-        leader = next(candidates, NO_LEADER)
-    return _next_state(state, leader, in_sync)
-
-
-def _led_again_by(broker_id: BrokerId, state: PartitionState) -> PartitionState | None:
-    if state.leader != NO_LEADER or broker_id not in state.in_sync_replicas:
-        return None
-    return _next_state(state, broker_id, state.in_sync_replicas)
-
-
-def _next_state(state: PartitionState, leader: BrokerId, in_sync: tuple[BrokerId, ...]) -> PartitionState:
-    changed = leader != state.leader
-    return PartitionState(
-        topic_id=state.topic_id,
-        replicas=state.replicas,
-        leader=leader,
-        in_sync_replicas=in_sync,
-        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch,
-        partition_epoch=state.partition_epoch + 1,
+        if (changed := rules.departure(broker_id, state, circumstances, unclean=unclean)) is not None
     )
+
+
+def on_arrival(
+    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules
+) -> tuple[PartitionChange, ...]:
+    """The partitions without a leader that this broker may now lead."""
+    return _in_order(
+        PartitionChange(topic_id, partition, changed)
+        for topic_id, partition, state in partitions
+        if (changed := rules.arrival(broker_id, state, circumstances)) is not None
+    )
+
+
+def _in_order(changes: Iterable[PartitionChange]) -> tuple[PartitionChange, ...]:
+    return tuple(sorted(changes, key=lambda change: (change.topic_id, change.partition)))
 
 
 _ENTRY = Struct(">16siiiii")
@@ -99,4 +109,13 @@ def checksum(changes: Iterable[PartitionChange]) -> int:
             crc,
         )
         crc = crc32(b"".join(replica.to_bytes(4, "big") for replica in in_sync), crc)
+        if state.eligible_leader_replicas or state.last_known_leaders or state.is_recovering:
+            crc = crc32(_recovery_bytes(state), crc)
     return crc
+
+
+def _recovery_bytes(state: PartitionState) -> bytes:
+    """What partitions have only since 26; a partition with none of it gives the checksum it always gave."""
+    eligible, last = state.eligible_leader_replicas, state.last_known_leaders
+    numbers = (int(state.is_recovering), len(eligible), *eligible, len(last), *last)
+    return b"".join(number.to_bytes(4, "big") for number in numbers)

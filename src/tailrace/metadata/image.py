@@ -34,6 +34,9 @@ class ConfigResource(NamedTuple):
     name: str
 
 
+ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where a broker listens."""
@@ -43,6 +46,24 @@ class Endpoint:
     port: int
     security_protocol: int = 0
     """0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+
+class SupportedFeature(NamedTuple):
+    """The levels of a feature that a process can work with."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerImage:
+    """A controller that has told where it listens and what it knows."""
+
+    controller_id: BrokerId
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +81,7 @@ class BrokerImage:
     """A fenced broker leads nothing and is not shown to clients."""
     in_controlled_shutdown: bool = False
     log_directories: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
 
     @property
     def is_alive(self) -> bool:
@@ -90,6 +112,7 @@ class ClusterImage:
     """Topic names with '.' or '_' by `confusable_form`: two of one form would share a metric name, and are refused."""
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    controllers: Mapping[BrokerId, ControllerImage] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     """The finalized level of each feature; `metadata.version` says which records may be in the log."""
     next_producer_id: int = 0
@@ -111,6 +134,16 @@ class ClusterImage:
     def topic_overrides(self, topic: str) -> Mapping[str, str]:
         """The settings that were given to this topic itself."""
         return self.overrides(ConfigResource(ResourceType.TOPIC, topic))
+
+    def cluster_setting(self, topic: str, name: str) -> str | None:
+        """What the cluster has agreed on for this topic: its own setting, else the default for all brokers."""
+        own = self.topic_overrides(topic).get(name)
+        return self.overrides(ALL_BROKERS).get(name) if own is None else own
+
+    @property
+    def metadata_version(self) -> int | None:
+        """The finalized level of metadata.version; None in a log that does not name one."""
+        return self.features.get("metadata.version")
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """Every partition of the cluster."""

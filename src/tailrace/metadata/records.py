@@ -27,9 +27,13 @@ from tailrace.protocol.schema import (
 
 FRAME_VERSION = 1
 METADATA_VERSION_FEATURE = "metadata.version"
-METADATA_VERSION = 25
-"""What this release writes: Kafka's 4.0-IV3. It fixes the version of each record below."""
+METADATA_VERSION = 26
+"""What this release writes into a new cluster: Kafka's 4.1-IV0. It fixes the version of each record below."""
+OLDEST_METADATA_VERSION = 25
+"""Kafka's 4.0-IV3, without eligible leaders. What holds where the log names no version."""
 
+NOT_DERIVED = -1
+"""Nothing is derived from this record: Kafka's own controllers write all partition changes out."""
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 """A replica whose log directory its broker has not chosen yet (KIP-858)."""
 
@@ -63,9 +67,11 @@ class RegisterBrokerRecord:
     fenced: bool = True
     in_controlled_shutdown: bool = field(versions="1+", default=False)
     log_dirs: tuple[Uuid, ...] = field(versions="3+", tag=0, default=())
-    derived_count: Int32 = field(versions="0+", tag=10000, default=0)
+    derived_count: Int32 = field(versions="0+", tag=10000, default=NOT_DERIVED)
     """How many partition changes follow from this record, see `derive`."""
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
+    is_unclean: bool = field(versions="0+", tag=10002, default=False)
+    """The broker cannot say that it still has what it had acknowledged (KIP-966)."""
 
 
 @message(name="UnregisterBrokerRecord", versions="0", flexible="0+")
@@ -115,6 +121,8 @@ class ConfigRecord:
 
 
 NO_LEADER_CHANGE = -2
+NO_RECOVERY_CHANGE = -1
+RECOVERING = 1
 
 
 @message(name="PartitionChangeRecord", versions="0-2", flexible="0+")
@@ -128,7 +136,7 @@ class PartitionChangeRecord:
     replicas: tuple[Int32, ...] | None = field(versions="0+", nullable="0+", tag=2, default=None)
     removing_replicas: tuple[Int32, ...] | None = field(versions="0+", nullable="0+", tag=3, default=None)
     adding_replicas: tuple[Int32, ...] | None = field(versions="0+", nullable="0+", tag=4, default=None)
-    leader_recovery_state: Int8 = field(versions="0+", tag=5, default=-1)
+    leader_recovery_state: Int8 = field(versions="0+", tag=5, default=NO_RECOVERY_CHANGE)
     directories: tuple[Uuid, ...] | None = field(versions="1+", nullable="1+", tag=8, default=None)
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=6, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=7, default=None)
@@ -140,7 +148,7 @@ class FenceBrokerRecord:
 
     id: Int32
     epoch: Int64
-    derived_count: Int32 = field(versions="0+", tag=10000, default=0)
+    derived_count: Int32 = field(versions="0+", tag=10000, default=NOT_DERIVED)
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
 
 
@@ -150,7 +158,7 @@ class UnfenceBrokerRecord:
 
     id: Int32
     epoch: Int64
-    derived_count: Int32 = field(versions="0+", tag=10000, default=0)
+    derived_count: Int32 = field(versions="0+", tag=10000, default=NOT_DERIVED)
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
 
 
@@ -180,13 +188,18 @@ class ProducerIdsRecord:
 
 @message(name="BrokerRegistrationChangeRecord", versions="0-2", flexible="0+")
 class BrokerRegistrationChangeRecord:
-    """A change of a registration: `fenced` 1 fences, -1 unfences, 0 leaves it. Nothing is derived from it."""
+    """A change of a registration: `fenced` 1 fences, -1 unfences, 0 leaves it.
+
+    The partition changes of a controlled shutdown are derived from it since metadata.version 26.
+    """
 
     broker_id: Int32
     broker_epoch: Int64
     fenced: Int8 = field(versions="0+", tag=0, default=0)
     in_controlled_shutdown: Int8 = field(versions="1+", tag=1, default=0)
     log_dirs: tuple[Uuid, ...] = field(versions="2+", tag=2, default=())
+    derived_count: Int32 = field(versions="0+", tag=10000, default=NOT_DERIVED)
+    derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
 
 
 @message(name="NoOpRecord", versions="0", flexible="0+")

@@ -11,21 +11,29 @@ from typing import Generic, TypeVar, assert_never
 
 from tailrace.metadata import derive
 from tailrace.metadata.image import (
+    ALL_BROKERS,
     BrokerImage,
     ChangedPartition,
     ClusterImage,
     ConfigResource,
-    Endpoint,
     ImageDelta,
     ResourceType,
     TopicImage,
     confusable_form,
     sorted_resources,
 )
+from tailrace.metadata.image_values import (
+    changed_flag,
+    changed_partition,
+    created_partition,
+    registered_broker,
+    registered_controller,
+)
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
-    NO_LEADER_CHANGE,
+    NOT_DERIVED,
+    OLDEST_METADATA_VERSION,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -43,13 +51,14 @@ from tailrace.metadata.records import (
     UnregisterBrokerRecord,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-BrokerEvent = RegisterBrokerRecord | FenceBrokerRecord | UnfenceBrokerRecord
+BrokerEvent = RegisterBrokerRecord | FenceBrokerRecord | UnfenceBrokerRecord | BrokerRegistrationChangeRecord
+"""The records from which partition changes are derived."""
 
 
 def apply(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
@@ -96,6 +105,7 @@ class _Replay:
         self._confusable_names = _Draft(image.confusable_names)
         self._configs = _Draft(image.configs)
         self._brokers = _Draft(image.brokers)
+        self._controllers = _Draft(image.controllers)
         self._features = _Draft(image.features)
         self._next_producer_id = image.next_producer_id
         self._partitions: dict[TopicId, dict[int, PartitionState]] = {}
@@ -120,7 +130,7 @@ class _Replay:
                 self._set_config(record)
             case RegisterBrokerRecord():
                 self._apply_derived(record)
-                self._put_broker(_registered(record))
+                self._put_broker(registered_broker(record))
             case FenceBrokerRecord():
                 self._apply_derived(record)
                 self._put_broker(replace(self._broker(record.id, record.epoch), fenced=True))
@@ -128,6 +138,7 @@ class _Replay:
                 self._apply_derived(record)
                 self._put_broker(replace(self._broker(record.id, record.epoch), fenced=False))
             case BrokerRegistrationChangeRecord():
+                self._apply_derived(record)
                 self._change_registration(record)
             case UnregisterBrokerRecord():
                 broker = self._broker(record.broker_id, record.broker_epoch)
@@ -138,7 +149,9 @@ class _Replay:
             case ProducerIdsRecord():
                 assert record.next_producer_id > self._next_producer_id, "a block of producer ids was given twice"
                 self._next_producer_id = record.next_producer_id
-            case NoOpRecord() | RegisterControllerRecord():
+            case RegisterControllerRecord():
+                self._controllers.writable()[BrokerId(record.controller_id)] = registered_controller(record)
+            case NoOpRecord():
                 pass
             case _:
                 assert_never(record)
@@ -158,28 +171,13 @@ class _Replay:
         topic_id = TopicId(record.topic_id)
         partitions = self._partitions_of(topic_id)
         assert record.partition_id not in partitions, f"partition {record.partition_id} was created twice"
-        state = PartitionState(
-            topic_id=topic_id,
-            replicas=_broker_ids(record.replicas),
-            in_sync_replicas=_broker_ids(record.isr),
-            leader=BrokerId(record.leader),
-            leader_epoch=LeaderEpoch(record.leader_epoch),
-            partition_epoch=record.partition_epoch,
-        )
+        state = created_partition(topic_id, record)
         self._put_partition(topic_id, record.partition_id, state)
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         topic_id = TopicId(record.topic_id)
         state = self._partitions_of(topic_id)[record.partition_id]
-        elected = record.leader != NO_LEADER_CHANGE
-        changed = replace(
-            state,
-            replicas=state.replicas if record.replicas is None else _broker_ids(record.replicas),
-            in_sync_replicas=state.in_sync_replicas if record.isr is None else _broker_ids(record.isr),
-            leader=BrokerId(record.leader) if elected else state.leader,
-            leader_epoch=LeaderEpoch(state.leader_epoch + 1) if elected else state.leader_epoch,
-            partition_epoch=state.partition_epoch + 1,
-        )
+        changed = changed_partition(state, record)
         self._put_partition(topic_id, record.partition_id, changed)
 
     def _put_partition(self, topic_id: TopicId, number: int, state: PartitionState) -> None:
@@ -235,17 +233,45 @@ class _Replay:
             self._features.writable()[record.name] = record.feature_level
 
     def derived(self, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
-        brokers = self._brokers.current
-        if isinstance(record, UnfenceBrokerRecord):
-            return derive.on_arrival(BrokerId(record.id), self._all_partitions())
-        broker_id = BrokerId(record.id if isinstance(record, FenceBrokerRecord) else record.broker_id)
-        if broker_id not in brokers:
+        rules = derive.rules_of(self._features.current.get(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION))
+        match record:
+            case UnfenceBrokerRecord():
+                return derive.on_arrival(BrokerId(record.id), self._all_partitions(), self, rules)
+            case FenceBrokerRecord():
+                return self._departed(BrokerId(record.id), rules)
+            case BrokerRegistrationChangeRecord():
+                if rules is derive.rules_of(derive.OLDEST) or record.in_controlled_shutdown <= 0:
+                    return ()
+                return self._departed(BrokerId(record.broker_id), rules)
+            case RegisterBrokerRecord():
+                return self._departed(BrokerId(record.broker_id), rules, unclean=record.is_unclean)
+
+    def _departed(
+        self, broker_id: BrokerId, rules: derive.Rules, *, unclean: bool = False
+    ) -> tuple[derive.PartitionChange, ...]:
+        if broker_id not in self._brokers.current:
             return ()
-        return derive.on_departure(
-            broker_id, self._all_partitions(), lambda other: other in brokers and brokers[other].is_alive
-        )
+        return derive.on_departure(broker_id, self._all_partitions(), self, rules, unclean=unclean)
+
+    def is_alive(self, broker_id: BrokerId, /) -> bool:
+        broker = self._brokers.current.get(broker_id)
+        return broker is not None and broker.is_alive
+
+    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
+        return int(self._cluster_setting(topic_id, "min.insync.replicas") or 1)
+
+    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
+        return self._cluster_setting(topic_id, "unclean.leader.election.enable") == "true"
+
+    def _cluster_setting(self, topic_id: TopicId, name: str) -> str | None:
+        configs = self._configs.current
+        topic = ConfigResource(ResourceType.TOPIC, self._topic_names.current[topic_id])
+        own = configs.get(topic, {}).get(name)
+        return configs.get(ALL_BROKERS, {}).get(name) if own is None else own
 
     def _apply_derived(self, record: BrokerEvent) -> None:
+        if record.derived_count == NOT_DERIVED:
+            return
         changes = self.derived(record)
         found = (len(changes), derive.checksum(changes))
         assert found == (record.derived_count, record.derived_crc), (
@@ -274,8 +300,8 @@ class _Replay:
         self._put_broker(
             replace(
                 broker,
-                fenced=_changed_flag(broker.fenced, record.fenced),
-                in_controlled_shutdown=_changed_flag(broker.in_controlled_shutdown, record.in_controlled_shutdown),
+                fenced=changed_flag(broker.fenced, record.fenced),
+                in_controlled_shutdown=changed_flag(broker.in_controlled_shutdown, record.in_controlled_shutdown),
                 log_directories=record.log_dirs or broker.log_directories,
             )
         )
@@ -290,6 +316,7 @@ class _Replay:
             confusable_names=self._confusable_names.current,
             configs=self._configs.current,
             brokers=self._brokers.current,
+            controllers=self._controllers.current,
             features=self._features.current,
             next_producer_id=self._next_producer_id,
         )
@@ -308,27 +335,3 @@ class _Replay:
             changed_configs=sorted_resources(self._changed_configs),
             changed_brokers=tuple(sorted(self._changed_brokers)),
         )
-
-
-def _registered(record: RegisterBrokerRecord) -> BrokerImage:
-    return BrokerImage(
-        broker_id=BrokerId(record.broker_id),
-        incarnation_id=record.incarnation_id,
-        broker_epoch=record.broker_epoch,
-        endpoints=tuple(
-            Endpoint(listener_name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
-            for e in record.end_points
-        ),
-        rack=record.rack,
-        fenced=record.fenced,
-        in_controlled_shutdown=record.in_controlled_shutdown,
-        log_directories=record.log_dirs,
-    )
-
-
-def _changed_flag(flag: bool, change: int) -> bool:
-    return flag if change == 0 else change > 0
-
-
-def _broker_ids(ids: Iterable[int]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(number) for number in ids)

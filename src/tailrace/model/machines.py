@@ -14,7 +14,8 @@ Event = TypeVar("Event", contravariant=True)
 Effect = TypeVar("Effect", covariant=True)
 Command = TypeVar("Command", contravariant=True)
 Record = TypeVar("Record")
-Response = TypeVar("Response")
+DecidedRecord = TypeVar("DecidedRecord", covariant=True)
+DecidedResponse = TypeVar("DecidedResponse", covariant=True)
 
 
 class Machine(Protocol[Event, Effect]):
@@ -31,17 +32,17 @@ class Machine(Protocol[Event, Effect]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[Record, Response]):
+class Decision(Generic[DecidedRecord, DecidedResponse]):
     """The records that must be committed before the response may be sent. No records: it depends on what was read."""
 
-    records: tuple[Record, ...]
-    response: Response
+    records: tuple[DecidedRecord, ...]
+    response: DecidedResponse
 
 
-class ReplicatedMachine(Protocol[Command, Record, Response]):
+class ReplicatedMachine(Protocol[Command, Record, DecidedResponse]):
     """State that is a function of its committed records."""
 
-    def decide(self, command: Command, now_ms: int) -> "Decision[Record, Response]":
+    def decide(self, command: Command, now_ms: int) -> "Decision[Record, DecidedResponse]":
         """Look at the state and decide. Changes nothing."""
         ...
 

@@ -38,6 +38,18 @@ class PartitionState:
     """Rises with every change of leader; fences readers and writers of older epochs (KIP-101, KIP-320)."""
     partition_epoch: int
     """Rises with every change of this state."""
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    """Out of sync by now, and yet complete up to the high watermark, which cannot have moved without them (KIP-966)."""
+    last_known_leaders: tuple[BrokerId, ...] = ()
+    """Who led when the last complete replica was lost; Kafka's LastKnownElr. None or one."""
+    adding_replicas: tuple[BrokerId, ...] = ()
+    """Of `replicas`: those a reassignment adds; they are not yet in sync."""
+    removing_replicas: tuple[BrokerId, ...] = ()
+    """Of `replicas`: those that leave once the added ones are in sync."""
+    is_recovering: bool = False
+    """The leader was elected without being known to be complete, and has not said yet that it has recovered."""
+    directories: tuple[bytes, ...] = ()
+    """The log directory of each replica, in the order of `replicas` (KIP-858)."""
 
 
 MAX_TOPIC_NAME = 249

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.metadata.commands import BrokerRegistered, ControllerCommand, RegisterBroker, UnfenceBroker
+from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker, UnfenceBroker
+from tailrace.metadata.commands import ControllerCommand
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint as BrokerEndpoint
 from tailrace.metadata.topic_creation import TopicRules

@@ -7,15 +7,8 @@ node.send(CreateTopicsRequest(...), 7).response
 from collections.abc import Mapping
 from itertools import count
 
-from tailrace.metadata.commands import (
-    BrokerRegistered,
-    ControllerCommand,
-    ControllerResponse,
-    CreateTopics,
-    NewTopic,
-    RegisterBroker,
-    UnfenceBroker,
-)
+from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker, UnfenceBroker
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse, CreateTopics, NewTopic
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint
 from tailrace.metadata.topic_creation import TopicRules

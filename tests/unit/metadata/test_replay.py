@@ -183,7 +183,15 @@ def test_no_dead_broker_is_elected() -> None:
 def test_a_node_that_derives_something_else_stops() -> None:
     image = image_of(*broker(1), *topic("orders", ORDERS, (1,)))
     with pytest.raises(AssertionError, match="must not go on"):
-        apply(image, FenceBrokerRecord(id=1, epoch=10))
+        apply(image, FenceBrokerRecord(id=1, epoch=10, derived_count=0))
+
+
+def test_from_a_record_of_a_foreign_controller_nothing_is_derived() -> None:
+    """Kafka writes the changes of partitions out, in records of their own."""
+    image = image_of(*broker(1), *topic("orders", ORDERS, (1,)))
+    after = apply(image, FenceBrokerRecord(id=1, epoch=10))
+    assert after.brokers[BrokerId(1)].fenced
+    assert after.topics == image.topics
 
 
 def test_a_record_of_an_earlier_registration_stops_the_node() -> None:

@@ -8,7 +8,13 @@ the one that every client takes for final at once, where the coordinator's codes
 from collections import deque
 from collections.abc import Callable
 
-from tailrace.metadata.commands import AllocateProducerIds, ControllerResponse, ProducerIdBlock
+from tailrace.metadata.broker_commands import (
+    AllocateProducerIds,
+    ProducerIdBlock,
+)
+from tailrace.metadata.commands import (
+    ControllerResponse,
+)
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
 from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse

@@ -115,8 +115,8 @@ class _Page:
             leader_epoch=state.leader_epoch,
             replica_nodes=state.replicas,
             isr_nodes=state.in_sync_replicas,
-            eligible_leader_replicas=(),
-            last_known_elr=(),
+            eligible_leader_replicas=state.eligible_leader_replicas,
+            last_known_elr=state.last_known_leaders,
             offline_replicas=tuple(replica for replica in state.replicas if replica not in self._reachable),
         )
 

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse, FinalizeMetadataVersion
+from tailrace.metadata.broker_commands import FinalizeMetadataVersion
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tailrace.metadata.commands import RegisterBroker
+from tailrace.metadata.broker_commands import (
+    RegisterBroker,
+)
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
@@ -54,3 +56,4 @@ def test_controllers_have_no_addresses_for_clients(node: AdminPath, endpoint_typ
     response = ask(node, 1, endpoint_type=endpoint_type)
     assert response.error_code == code
     assert response.error_message
+    assert response.endpoint_type == 1, "a refusal does not repeat what was asked for, as Kafka's"

@@ -2,7 +2,17 @@
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, DeleteTopics, FenceBroker, NewTopic, RegisterBroker, TopicReference
+from tailrace.metadata.broker_commands import (
+    FenceBroker,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    TopicReference,
+)
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, TopicId
@@ -166,8 +176,6 @@ def with_second_broker(node: AdminPath, *listeners: str) -> None:
     node.submit(RegisterBroker(broker_id=BrokerId(2), incarnation_id=b"2" * 16, endpoints=endpoints))
     node.end_turn()
     epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
-    from tailrace.metadata.commands import UnfenceBroker
-
     node.submit(UnfenceBroker(broker_id=BrokerId(2), broker_epoch=epoch))
     node.end_turn()
     node.submit(CreateTopics(topics=(NewTopic(name="shared", num_partitions=2, replication_factor=2),)))

@@ -2,7 +2,14 @@
 
 import pytest
 
-from tailrace.metadata.commands import DeleteTopics, FenceBroker, TopicReference, UnfenceBroker
+from tailrace.metadata.broker_commands import (
+    FenceBroker,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    DeleteTopics,
+    TopicReference,
+)
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.data_path import BROKER

@@ -1,0 +1,151 @@
+"""What brokers ask of the controller about themselves, and what people ask about brokers."""
+
+from dataclasses import dataclass
+
+from tailrace.metadata.image import Endpoint, SupportedFeature
+from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
+from tailrace.model.ids import BrokerId, ProducerId
+
+OWN_FEATURES = (SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),)
+"""What this release can work with."""
+NO_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker:
+    """A broker has started; it stays fenced until it asks for more in a heartbeat, or until `UnfenceBroker`."""
+
+    broker_id: BrokerId
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    log_directories: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = OWN_FEATURES
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered:
+    """The registration that these commands speak of."""
+
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeat:
+    """A broker is alive, has applied the metadata log up to an offset, and would like to be in a state."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    metadata_offset: int
+    """The highest offset that it has applied."""
+    wants_fence: bool = False
+    wants_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStanding:
+    """What a broker is told in answer to its heartbeat."""
+
+    is_caught_up: bool
+    """It has applied its own registration."""
+    is_fenced: bool
+    should_shut_down: bool
+    """It leads nothing any more, and the others know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBroker:
+    """A registered broker is ready to lead."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBroker:
+    """A registered broker must not lead any more."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceSilentBroker:
+    """Fence one broker whose session has run out, if there is any: the one that has been silent for longest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBroker:
+    """A broker will not come back."""
+
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterController:
+    """A controller tells where it listens and what it can work with."""
+
+    controller_id: BrokerId
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...] = OWN_FEATURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIds:
+    """A broker needs producer ids to give away."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """Producer ids that nobody else will get: `size` of them from `first` on."""
+
+    first: ProducerId
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizeMetadataVersion:
+    """Write down which records may be in the log. Does nothing in a log that says so already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureUpdate:
+    """The level that one feature is to have in the whole cluster; 0 removes it."""
+
+    feature: str
+    level: int
+    allows_downgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFeatures:
+    """Change finalized levels. All or nothing."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """It is so."""
+
+
+BrokerCommand = (
+    RegisterBroker
+    | BrokerHeartbeat
+    | UnfenceBroker
+    | FenceBroker
+    | FenceSilentBroker
+    | UnregisterBroker
+    | RegisterController
+    | AllocateProducerIds
+    | FinalizeMetadataVersion
+    | UpdateFeatures
+)
+BrokerResponse = BrokerRegistered | BrokerStanding | ProducerIdBlock | Done

@@ -1,0 +1,75 @@
+"""Leaders that people ask for (KIP-460, pure): the preferred one, or any that is alive."""
+
+from dataclasses import replace
+
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.new_partitions import MAX_PARTITIONS_PER_REQUEST
+from tailrace.metadata.partition_commands import ElectionType, ElectLeaders, LeadersElected, PartitionOutcome
+from tailrace.metadata.records import MetadataRecord
+from tailrace.metadata.state_changes import ImageCircumstances, change_record, with_in_sync
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, LeaderEpoch
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import PartitionState, TopicPartition
+
+
+class Elections:
+    """One ElectLeaders command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._circumstances = ImageCircumstances(image)
+
+    def decide(self, command: ElectLeaders) -> Decision[MetadataRecord, LeadersElected]:
+        """Records of the elections held, and an outcome for every partition that was named or is changed."""
+        elect = self._preferred if command.type == ElectionType.PREFERRED else self._unclean
+        records: list[MetadataRecord] = []
+        outcomes = []
+        for topic_partition in self._all() if command.partitions is None else command.partitions:
+            error = None
+            try:
+                state = self._state(topic_partition)
+                records.append(change_record(topic_partition.partition, state, elect(topic_partition, state)))
+            except KafkaError as refusal:
+                if command.partitions is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                error = refusal
+            outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
+            if len(records) == MAX_PARTITIONS_PER_REQUEST:
+                break  # one command is one batch in the log; who asked for all can ask again
+        return Decision(records=tuple(records), response=LeadersElected(outcomes=tuple(outcomes)))
+
+    def _all(self) -> list[TopicPartition]:
+        topics = self._image.topics.values()
+        return [TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)]
+
+    def _state(self, topic_partition: TopicPartition) -> PartitionState:
+        state = self._image.partition(*topic_partition)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}")
+        return state
+
+    def _preferred(self, where: TopicPartition, state: PartitionState) -> PartitionState:
+        preferred = state.replicas[0]
+        if state.leader == preferred:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by its preferred leader {preferred}")
+        if preferred not in state.in_sync_replicas or not self._circumstances.is_alive(preferred):
+            raise KafkaError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"{where}: the preferred leader {preferred} is not alive and in sync",
+            )
+        return replace(
+            state,
+            leader=preferred,
+            leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+            partition_epoch=state.partition_epoch + 1,
+        )
+
+    def _unclean(self, where: TopicPartition, state: PartitionState) -> PartitionState:
+        if state.leader != NO_LEADER:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by broker {state.leader}")
+        alive = tuple(r for r in state.in_sync_replicas if self._circumstances.is_alive(r))
+        after = with_in_sync(self._image, state, alive, unclean_election=True)
+        if after.leader == NO_LEADER:
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{where}: no replica of it is alive")
+        return after

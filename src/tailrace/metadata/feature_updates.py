@@ -1,0 +1,74 @@
+"""Which level a feature may be given (KIP-584, pure). Codes are those of Kafka's controllers."""
+
+from collections.abc import Iterator
+
+from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
+from tailrace.metadata.image import ClusterImage, SupportedFeature
+from tailrace.metadata.records import METADATA_VERSION_FEATURE, FeatureLevelRecord, MetadataRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Decision
+
+
+class FeatureUpdates:
+    """One UpdateFeatures command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+
+    def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, Done]:
+        """One record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
+        names = [update.feature for update in command.updates]
+        if len(set(names)) < len(names):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a feature is named twice: {names}")
+        for update in command.updates:
+            self._check(update)
+        records = tuple(
+            FeatureLevelRecord(name=update.feature, feature_level=update.level)
+            for update in command.updates
+            if update.level != self._image.features.get(update.feature, 0)
+        )
+        return Decision(records=() if command.validate_only else records, response=Done())
+
+    def _check(self, update: FeatureUpdate) -> None:
+        if update.feature not in {feature.name for feature in OWN_FEATURES}:
+            raise _refused(f"there is no feature {update.feature!r}; those that can be changed: {_own_names()}")
+        if update.level < 1:
+            raise _refused(f"{update.feature} cannot be removed")
+        for who, features in self._processes():
+            supported = next((feature for feature in features if feature.name == update.feature), None)
+            if supported is None or not supported.min_version <= update.level <= supported.max_version:
+                knows = "nothing of it" if supported is None else f"{supported.min_version} to {supported.max_version}"
+                raise _refused(f"{update.feature} {update.level}: {who} knows {knows}; upgrade or unregister it first")
+        before = self._image.features.get(update.feature, 0)
+        if update.level < before:
+            self._check_downgrade(update, before)
+
+    def _check_downgrade(self, update: FeatureUpdate, before: int) -> None:
+        if not update.allows_downgrade:
+            raise _refused(
+                f"{update.feature} is at {before}, and {update.level} would be a downgrade, which the request does"
+                " not allow; ask for a safe downgrade"
+            )
+        loses = any(
+            state.eligible_leader_replicas or state.last_known_leaders for _, _, state in self._image.partitions()
+        )
+        if update.feature == METADATA_VERSION_FEATURE and loses:
+            raise _refused(
+                f"{update.feature} {update.level} knows no eligible leaders, and there are partitions that wait for"
+                " one; wait until all partitions have enough replicas in sync"
+            )
+
+    def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...]]]:
+        yield "this controller", OWN_FEATURES
+        for controller in self._image.controllers.values():
+            yield f"controller {controller.controller_id}", controller.features
+        for broker in self._image.brokers.values():
+            yield f"broker {broker.broker_id}", broker.features
+
+
+def _own_names() -> str:
+    return ", ".join(feature.name for feature in OWN_FEATURES)
+
+
+def _refused(fault: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, fault)

@@ -1,0 +1,72 @@
+"""Which brokers the active controller has heard from. Not agreed on by anybody: a new controller starts afresh.
+
+Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.model.ids import BrokerId
+
+NEVER_APPLIED: Final = -1
+
+
+@dataclass(slots=True)
+class _Contact:
+    session_end_ms: int
+    metadata_offset: int
+
+
+class Heartbeats:
+    """The sessions of brokers. A session is prolonged by each heartbeat and ends by itself."""
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self._contacts: dict[BrokerId, _Contact] = {}
+        self._shutdowns: dict[BrokerId, int] = {}
+
+    def restart(self, brokers: Iterable[BrokerId], now_ms: int) -> None:
+        """Forget all that was heard; these brokers are alive until their sessions end."""
+        end_ms = now_ms + self.session_timeout_ms
+        self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED) for broker_id in brokers}
+        self._shutdowns.clear()
+
+    def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = NEVER_APPLIED) -> None:
+        """A broker was heard of, and has applied the metadata log up to this offset."""
+        self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset)
+
+    def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
+        """A broker's connection was reset: it has less time left to be heard of again."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None:
+            contact.session_end_ms = min(contact.session_end_ms, now_ms + timeout_ms)
+
+    def forget(self, broker_id: BrokerId) -> None:
+        """A broker is fenced, gone or told to go: silence from it is nothing new."""
+        self._contacts.pop(broker_id, None)
+        self._shutdowns.pop(broker_id, None)
+
+    def begin_shutdown(self, broker_id: BrokerId, offset: int) -> int:
+        """The offset of the record that took the broker's leaderships away: this one, unless one is known."""
+        return self._shutdowns.setdefault(broker_id, offset)
+
+    def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """Whether the broker has been heard of lately."""
+        contact = self._contacts.get(broker_id)
+        return contact is not None and now_ms < contact.session_end_ms
+
+    def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
+        """What all of these brokers have applied; -1 if one of them has not told."""
+        known = (self._contacts.get(broker_id) for broker_id in brokers)
+        return min((NEVER_APPLIED if c is None else c.metadata_offset for c in known), default=NEVER_APPLIED)
+
+    def silent(self, now_ms: int) -> list[BrokerId]:
+        """The brokers whose sessions have ended, the longest silent first."""
+        ended = [(c.session_end_ms, broker_id) for broker_id, c in self._contacts.items() if c.session_end_ms <= now_ms]
+        return [broker_id for _, broker_id in sorted(ended)]
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next session ends."""
+        return min((contact.session_end_ms for contact in self._contacts.values()), default=None)

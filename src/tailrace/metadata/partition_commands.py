@@ -1,0 +1,112 @@
+"""What leaders and people ask of the controller about partitions that exist."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncReplica:
+    """A replica that a leader wants in sync, and the registration it knows of it; -1 if it knows none."""
+
+    broker_id: BrokerId
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncChange:
+    """The in-sync replicas that the leader of one partition proposes, on what it knows of the partition."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync_replicas: tuple[InSyncReplica, ...]
+    is_recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition:
+    """A leader proposes in-sync replicas (KIP-497); each partition succeeds or fails by itself."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    changes: tuple[InSyncChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncOutcome:
+    """The state of the partition now, or why it stays as it is."""
+
+    topic_id: TopicId
+    partition: int
+    result: PartitionState | KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAltered:
+    """One outcome per change, in order."""
+
+    outcomes: tuple[InSyncOutcome, ...]
+
+
+class ElectionType(IntEnum):
+    """Which leader is wanted, as on the wire (KIP-460)."""
+
+    PREFERRED = 0
+    """The first replica."""
+    UNCLEAN = 1
+    """Any replica that is alive, for a partition without a leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaders:
+    """Elect leaders. No partitions: all of the cluster that need it, and only those are answered."""
+
+    type: ElectionType
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome:
+    """Whether one partition is as it was wanted."""
+
+    topic_partition: TopicPartition
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadersElected:
+    """One outcome per partition."""
+
+    outcomes: tuple[PartitionOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """Where the replicas of one partition are to be; None ends a reassignment that is going on."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[BrokerId, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReassignments:
+    """Move replicas (KIP-455); each partition succeeds or fails by itself."""
+
+    reassignments: tuple[Reassignment, ...]
+    allows_replication_factor_change: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentsAltered:
+    """One outcome per reassignment, in order."""
+
+    outcomes: tuple[PartitionOutcome, ...]
+
+
+PartitionCommand = AlterPartition | ElectLeaders | AlterReassignments
+PartitionResponse = PartitionsAltered | LeadersElected | ReassignmentsAltered

@@ -1,0 +1,579 @@
+"""Who leads and is in sync while brokers come and go, replicas move, leaders propose: KIP-455, 460, 497, 631, 966.
+
+Each scenario is a cluster of three brokers at metadata.version 26, driven by commands alone.
+"""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.broker_commands import (
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerStanding,
+    FeatureUpdate,
+    FenceBroker,
+    FenceSilentBroker,
+    FinalizeMetadataVersion,
+    RegisterBroker,
+    RegisterController,
+    UnregisterBroker,
+    UpdateFeatures,
+)
+from tailrace.metadata.commands import (
+    AlterConfigs,
+    ConfigChange,
+    ControllerCommand,
+    CreateTopics,
+    NewTopic,
+    ReplicaAssignment,
+    ResourceChanges,
+)
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import ALL_BROKERS, ConfigResource, ResourceType, SupportedFeature
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    AlterReassignments,
+    ElectionType,
+    ElectLeaders,
+    InSyncChange,
+    InSyncReplica,
+    LeadersElected,
+    PartitionsAltered,
+    Reassignment,
+    ReassignmentsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.node.settings import BROKER_SETTINGS
+
+SESSION_MS = 1000
+ORDERS = TopicPartition("orders", 0)
+
+
+class Cluster:
+    """A controller, and the time that goes by for it."""
+
+    def __init__(self, brokers: int = 3) -> None:
+        numbers = count(1)
+        self.machine = ControllerMachine(
+            random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:],
+            broker_settings=BROKER_SETTINGS,
+            broker_session_timeout_ms=SESSION_MS,
+        )
+        self.now_ms = 0
+        self.offset = 0
+        self.incarnations = count(1)
+        self.do(FinalizeMetadataVersion())
+        for number in range(1, brokers + 1):
+            self.start(number)
+
+    def do(self, command: ControllerCommand) -> Any:
+        decision = self.machine.decide(command, self.now_ms, next_offset=self.offset)
+        self.machine.apply_all(decision.records)
+        self.offset += len(decision.records)
+        return decision.response
+
+    def epoch(self, number: int) -> int:
+        return self.machine.image.brokers[BrokerId(number)].broker_epoch
+
+    def register(self, number: int, *, clean: bool = True) -> int:
+        known = self.machine.image.brokers.get(BrokerId(number))
+        command = RegisterBroker(
+            broker_id=BrokerId(number),
+            incarnation_id=next(self.incarnations).to_bytes(16, "big"),
+            endpoints=(),
+            previous_broker_epoch=known.broker_epoch if clean and known else -1,
+        )
+        response = self.do(command)
+        assert isinstance(response, BrokerRegistered)
+        return response.broker_epoch
+
+    def start(self, number: int, *, clean: bool = True) -> None:
+        self.register(number, clean=clean)
+        assert not self.beat(number).is_fenced
+
+    def beat(self, number: int, *, applied: int | None = None, **wishes: bool) -> BrokerStanding:
+        offset = self.offset if applied is None else applied
+        command = BrokerHeartbeat(
+            broker_id=BrokerId(number), broker_epoch=self.epoch(number), metadata_offset=offset, **wishes
+        )
+        response = self.do(command)
+        assert isinstance(response, BrokerStanding)
+        return response
+
+    def fence(self, number: int) -> None:
+        self.do(FenceBroker(broker_id=BrokerId(number), broker_epoch=self.epoch(number)))
+
+    def restart(self, number: int, *, clean: bool = True) -> None:
+        self.fence(number)
+        self.start(number, clean=clean)
+
+    def create(self, *replicas: int, min_in_sync: int = 1, unclean: bool = False) -> None:
+        assignment = ReplicaAssignment(partition=0, broker_ids=ids(*replicas))
+        settings = {"min.insync.replicas": str(min_in_sync), "unclean.leader.election.enable": str(unclean).lower()}
+        topic = NewTopic(name="orders", assignments=(assignment,), configs=tuple(settings.items()))
+        self.do(CreateTopics(topics=(topic,)))
+
+    @property
+    def state(self) -> PartitionState:
+        state = self.machine.image.partition(*ORDERS)
+        assert state is not None
+        return state
+
+    def propose(self, leader: int, *in_sync: int, **differences: Any) -> PartitionState | KafkaError:
+        epochs = differences.pop("broker_epochs", {})
+        proposed: dict[str, Any] = {
+            "topic_id": self.state.topic_id,
+            "partition": 0,
+            "leader_epoch": self.state.leader_epoch,
+            "partition_epoch": self.state.partition_epoch,
+            "in_sync_replicas": tuple(
+                InSyncReplica(broker_id=BrokerId(number), broker_epoch=epochs.get(number, -1)) for number in in_sync
+            ),
+        }
+        response = self.do(
+            AlterPartition(
+                broker_id=BrokerId(leader),
+                broker_epoch=self.epoch(leader),
+                changes=(InSyncChange(**(proposed | differences)),),
+            )
+        )
+        assert isinstance(response, PartitionsAltered)
+        return response.outcomes[0].result
+
+    def elect(self, kind: ElectionType, *partitions: TopicPartition) -> dict[TopicPartition, ErrorCode | None]:
+        response = self.do(ElectLeaders(type=kind, partitions=partitions or None))
+        assert isinstance(response, LeadersElected)
+        return {o.topic_partition: o.error.code if o.error else None for o in response.outcomes}
+
+    def move(self, *replicas: int, cancel: bool = False, **options: bool) -> ErrorCode | None:
+        wanted = Reassignment(topic_partition=ORDERS, replicas=None if cancel else ids(*replicas))
+        response = self.do(AlterReassignments(reassignments=(wanted,), **options))
+        assert isinstance(response, ReassignmentsAltered)
+        error = response.outcomes[0].error
+        return error.code if error else None
+
+
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def led(state: PartitionState) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Leader, in-sync replicas, eligible leaders."""
+    return state.leader, state.in_sync_replicas, state.eligible_leader_replicas
+
+
+def code(result: PartitionState | KafkaError) -> ErrorCode:
+    assert isinstance(result, KafkaError)
+    assert result.detail
+    return result.code
+
+
+# KIP-631: registration, heartbeats, fencing
+
+
+def test_a_broker_is_unfenced_when_it_has_applied_its_own_registration() -> None:
+    cluster = Cluster(brokers=0)
+    epoch = cluster.register(1)
+    behind = cluster.beat(1, applied=epoch - 1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    caught_up = cluster.beat(1, applied=epoch)
+    assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
+
+
+def test_a_broker_that_wishes_to_be_fenced_is_and_stays_so() -> None:
+    cluster = Cluster()
+    assert cluster.beat(1, wants_fence=True).is_fenced
+    assert cluster.beat(1, wants_fence=True).is_fenced
+    assert not cluster.beat(1).is_fenced
+
+
+def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
+    cluster = Cluster()
+    old = cluster.epoch(1)
+    cluster.restart(1)
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(BrokerHeartbeat(broker_id=BrokerId(1), broker_epoch=old, metadata_offset=0))
+    assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(BrokerHeartbeat(broker_id=BrokerId(9), broker_epoch=old, metadata_offset=0))
+    assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_who_is_silent_for_a_session_is_fenced_one_at_a_time_and_once() -> None:
+    cluster = Cluster()
+    cluster.now_ms = SESSION_MS - 1
+    cluster.beat(3)
+    cluster.do(FenceSilentBroker())
+    assert not any(broker.fenced for broker in cluster.machine.image.brokers.values())
+    cluster.now_ms = SESSION_MS
+    assert cluster.machine.heartbeats.silent(cluster.now_ms) == [1, 2]
+    for _ in range(3):
+        cluster.do(FenceSilentBroker())
+    assert {b.broker_id: b.fenced for b in cluster.machine.image.brokers.values()} == {1: True, 2: True, 3: False}
+    assert cluster.machine.heartbeats.next_deadline_ms == 2 * SESSION_MS - 1
+
+
+def test_a_new_controller_gives_every_broker_a_whole_session() -> None:
+    cluster = Cluster()
+    cluster.now_ms = 5 * SESSION_MS
+    cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
+    cluster.do(FenceSilentBroker())
+    assert not any(broker.fenced for broker in cluster.machine.image.brokers.values())
+    assert cluster.machine.heartbeats.next_deadline_ms == 6 * SESSION_MS
+
+
+def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silent() -> None:
+    cluster = Cluster()
+    with pytest.raises(KafkaError) as refusal:
+        cluster.register(1)
+    assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.machine.heartbeats.shorten(BrokerId(1), cluster.now_ms, 400)  # its connection was reset
+    cluster.now_ms = 400
+    cluster.start(1)
+
+
+def test_a_release_that_does_not_know_the_finalized_version_is_refused() -> None:
+    cluster = Cluster()
+    old = (SupportedFeature("metadata.version", 20, 25),)
+    for command in (
+        RegisterBroker(broker_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old),
+        RegisterController(controller_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old),
+    ):
+        with pytest.raises(KafkaError) as refusal:
+            cluster.do(command)
+        assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "knows 20 to 25" in refusal.value.detail
+
+
+# controlled shutdown
+
+
+def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    asked = cluster.beat(1, wants_shutdown=True)
+    assert not asked.should_shut_down
+    assert led(cluster.state) == (2, (2, 3), ())
+    moved_at = cluster.offset - 1
+    cluster.beat(2, applied=moved_at)
+    cluster.beat(3, applied=moved_at - 1)
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "broker 3 does not know yet"
+    cluster.beat(3, applied=moved_at)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+    assert cluster.machine.image.brokers[BrokerId(1)].fenced
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down, "asked again, the answer is the same"
+
+
+def test_a_broker_that_leads_nothing_goes_at_once() -> None:
+    cluster = Cluster()
+    assert cluster.beat(2, wants_shutdown=True).should_shut_down
+
+
+def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    cluster.beat(1, wants_shutdown=True)
+    cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "nobody has told what it has applied"
+    cluster.beat(2)
+    cluster.beat(3)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+
+
+# KIP-966: eligible leaders
+
+
+def test_above_min_in_sync_who_leaves_is_not_eligible() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    cluster.fence(1)
+    assert led(cluster.state) == (2, (2, 3), ())
+
+
+def test_below_min_in_sync_who_leaves_is_eligible() -> None:
+    """The high watermark stands still there, so whoever leaves has everything below it."""
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    cluster.fence(1)
+    cluster.fence(2)
+    assert led(cluster.state) == (3, (3,), (2,))
+    cluster.fence(3)
+    assert led(cluster.state) == (NO_LEADER, (), (2, 3))
+    cluster.start(1)
+    assert led(cluster.state) == (NO_LEADER, (), (2, 3)), "broker 1 may lack records"
+    cluster.start(2)
+    assert led(cluster.state) == (2, (2,), (3,))
+    assert not cluster.state.is_recovering
+    assert isinstance(cluster.propose(2, 2, 1), PartitionState)
+    assert led(cluster.state) == (2, (2, 1), ()), "with enough in sync, nobody else is eligible"
+
+
+def test_an_unclean_restart_is_not_eligible_any_more() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(1)
+    cluster.fence(2)
+    assert led(cluster.state) == (NO_LEADER, (), (1, 2))
+    cluster.start(1, clean=False)
+    assert led(cluster.state) == (NO_LEADER, (), (2,))
+    cluster.start(2)
+    assert led(cluster.state) == (2, (2,), ())
+
+
+def test_when_nobody_is_complete_the_last_known_leader_recovers() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(1)
+    cluster.fence(2)
+    cluster.start(1, clean=False)
+    cluster.start(2, clean=False)
+    assert cluster.state.leader == 2, "it led last"
+    assert cluster.state.is_recovering
+    assert code(cluster.propose(2, 2, 1, is_recovering=True)) is ErrorCode.INVALID_REQUEST
+    assert isinstance(cluster.propose(2, 2), PartitionState)
+    assert not cluster.state.is_recovering
+    assert code(cluster.propose(2, 2, is_recovering=True)) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_only_replica_leads_again_after_kill_9(clean: bool) -> None:
+    cluster = Cluster()
+    cluster.create(1)
+    cluster.restart(1, clean=clean)
+    assert led(cluster.state) == (1, (1,), ())
+    assert cluster.state.is_recovering is not clean
+
+
+def test_with_unclean_elections_any_replica_that_lives_leads() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, unclean=True)
+    cluster.propose(1, 1)
+    cluster.fence(1)
+    assert led(cluster.state) == (2, (2,), ())
+    assert cluster.state.is_recovering
+
+
+def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing() -> None:
+    cluster = Cluster()
+    change = ConfigChange(name="min.insync.replicas", value="3")
+    cluster.do(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
+    assignment = ReplicaAssignment(partition=0, broker_ids=ids(1, 2, 3))
+    cluster.do(CreateTopics(topics=(NewTopic(name="orders", assignments=(assignment,)),)))
+    cluster.fence(3)
+    assert led(cluster.state) == (1, (1, 2), (3,))
+    own = ConfigResource(ResourceType.TOPIC, "orders")
+    change = ConfigChange(name="min.insync.replicas", value="1")
+    cluster.do(AlterConfigs(resources=(ResourceChanges(resource=own, changes=(change,)),)))
+    cluster.fence(2)
+    assert led(cluster.state) == (1, (1,), ())
+
+
+def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epoch() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    epochs = []
+    for step in (lambda: cluster.fence(3), lambda: cluster.fence(1), lambda: cluster.restart(1)):
+        step()
+        epochs.append((cluster.state.leader_epoch, cluster.state.partition_epoch))
+    assert epochs == [(0, 1), (1, 2), (1, 2)]
+
+
+def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
+    assert led(cluster.state) == (2, (2,), ())
+    assert BrokerId(1) not in cluster.machine.image.brokers
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
+    assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+# KIP-497: AlterPartition
+
+
+def test_a_leader_shrinks_and_expands_the_in_sync_replicas() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    assert isinstance(cluster.propose(1, 1, 3), PartitionState)
+    assert led(cluster.state) == (1, (1, 3), ())
+    before = cluster.offset
+    assert isinstance(cluster.propose(1, 1, 3), PartitionState)
+    assert cluster.offset == before, "what is so already is answered and not written"
+    assert isinstance(cluster.propose(1, 1, 3, 2, broker_epochs={2: cluster.epoch(2)}), PartitionState)
+    assert cluster.state.partition_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "differences", "expected"),
+    [
+        ((1,), {"topic_id": b"x" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ((1,), {"partition": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ((1,), {"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ((1,), {"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ((1,), {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ((1,), {"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
+        ((1, 9), {}, ErrorCode.INVALID_REQUEST),
+        ((1, 2, 2), {}, ErrorCode.INVALID_REQUEST),
+        ((2, 3), {}, ErrorCode.INVALID_REQUEST),
+        ((1, 3), {"broker_epochs": {3: 1}}, ErrorCode.INELIGIBLE_REPLICA),
+        ((1, 2), {}, ErrorCode.INELIGIBLE_REPLICA),
+    ],
+)
+def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[str, Any], expected: ErrorCode) -> None:
+    """From partition epoch 1 on, with broker 2 fenced."""
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    cluster.fence(2)
+    before = cluster.offset
+    assert code(cluster.propose(1, *in_sync, **differences)) is expected
+    assert cluster.offset == before
+
+
+def test_only_the_leader_proposes() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    assert code(cluster.propose(2, 2)) is ErrorCode.INVALID_REQUEST
+
+
+# KIP-460: ElectLeaders
+
+
+def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    kind = ElectionType.PREFERRED
+    assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
+    cluster.restart(1)
+    assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    cluster.propose(2, 2, 1)
+    assert cluster.elect(kind) == {ORDERS: None}
+    assert cluster.state.leader == 1
+    assert cluster.elect(kind) == {}, "asked for all, only what is changed is answered"
+    gone = TopicPartition("orders", 7)
+    assert cluster.elect(kind, gone) == {gone: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    kind = ElectionType.UNCLEAN
+    assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
+    cluster.propose(1, 1)
+    cluster.fence(1)
+    cluster.fence(2)
+    assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    cluster.start(2)
+    assert cluster.state.leader == NO_LEADER
+    assert cluster.elect(kind, ORDERS) == {ORDERS: None}
+    assert led(cluster.state) == (2, (2,), ())
+    assert cluster.state.is_recovering
+
+
+# KIP-455: reassignment
+
+
+def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    assert cluster.move(3, 2) is None
+    assert cluster.state.replicas == (3, 2, 1)
+    assert (cluster.state.adding_replicas, cluster.state.removing_replicas) == ((3,), (1,))
+    assert led(cluster.state) == (1, (1, 2), ())
+    assert code(cluster.propose(1, 1, 2, 3)) is ErrorCode.NEW_LEADER_ELECTED
+    assert cluster.state.replicas == (3, 2)
+    assert (cluster.state.adding_replicas, cluster.state.removing_replicas) == ((), ())
+    assert set(cluster.state.in_sync_replicas) == {2, 3}
+    assert cluster.state.leader == 3
+
+
+def test_a_move_that_needs_nobody_new_is_done_at_once() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    assert cluster.move(2, 1, 3) is None
+    assert (cluster.state.replicas, cluster.state.leader) == ((2, 1, 3), 1)
+    assert cluster.move(2, 3) is None
+    assert (cluster.state.replicas, cluster.state.leader) == ((2, 3), 2)
+    before = cluster.offset
+    assert cluster.move(2, 3) is None
+    assert cluster.offset == before
+
+
+def test_a_move_can_be_called_off_or_changed() -> None:
+    cluster = Cluster()
+    cluster.create(1)
+    assert cluster.move(cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    cluster.move(2)
+    cluster.move(3)
+    assert (cluster.state.replicas, cluster.state.adding_replicas) == ((3, 2, 1), (3,))
+    cluster.move(cancel=True)
+    assert 1 in cluster.state.replicas
+    assert (cluster.state.adding_replicas, cluster.state.removing_replicas) == ((), ())
+    assert led(cluster.state) == (1, (1,), ())
+
+
+def test_a_move_that_cannot_be() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    assert cluster.move(1, 1) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.move() is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.move(1, 9) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.move(1, allows_replication_factor_change=False) is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert cluster.move(1, 3, allows_replication_factor_change=False) is None
+
+
+# KIP-584: features
+
+
+def update(level: int, feature: str = "metadata.version", **options: bool) -> UpdateFeatures:
+    return UpdateFeatures(
+        updates=(FeatureUpdate(feature=feature, level=level, allows_downgrade=options.get("downgrade", False)),),
+        validate_only=options.get("validate_only", False),
+    )
+
+
+def test_the_version_is_raised_when_everybody_knows_it_and_the_new_rules_hold_from_then_on() -> None:
+    """A rolling upgrade: the log was begun by the release before, whose rules keep the last in-sync replica."""
+    cluster = Cluster()
+    cluster.do(update(25, downgrade=True))
+    cluster.create(1)
+    cluster.fence(1)
+    assert led(cluster.state) == (NO_LEADER, (1,), ())
+    old = (SupportedFeature("metadata.version", 20, 25),)
+    cluster.do(RegisterBroker(broker_id=BrokerId(4), incarnation_id=bytes(16), endpoints=(), features=old))
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(update(26))
+    assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    assert "broker 4 knows 20 to 25" in refusal.value.detail
+    cluster.do(UnregisterBroker(broker_id=BrokerId(4)))
+    cluster.do(update(26, validate_only=True))
+    assert cluster.machine.image.metadata_version == 25
+    cluster.do(update(26))
+    cluster.start(1)
+    assert led(cluster.state) == (1, (1,), ())
+    cluster.fence(1)
+    assert led(cluster.state) == (NO_LEADER, (), (1,))
+
+
+@pytest.mark.parametrize("refused", [update(27), update(0), update(25), update(1, "kraft.version"), update(-3)])
+def test_a_level_that_cannot_be(refused: UpdateFeatures) -> None:
+    cluster = Cluster()
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(refused)
+    assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    assert refusal.value.detail
+
+
+def test_a_downgrade_that_would_forget_eligible_leaders_is_refused() -> None:
+    cluster = Cluster()
+    cluster.create(1)
+    cluster.fence(1)
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(update(25, downgrade=True))
+    assert "eligible leaders" in refusal.value.detail
+    cluster.start(1)
+    cluster.do(update(25, downgrade=True))
