@@ -97,7 +97,10 @@ def test_any_bytes_are_a_value_or_malformed(cls: type, version: int) -> None:
 @every_flexible_case
 def test_unknown_tagged_fields_survive(cls: type, version: int) -> None:
     @quick(2)
-    @given(messages(cls, version), st.dictionaries(st.integers(10_000, 0xFFFFFFFF), st.binary(max_size=9), min_size=1))
+    @given(
+        messages(cls, version),
+        st.dictionaries(st.integers(10_000, 0xFFFFFFFF), st.binary(max_size=9), min_size=1, max_size=32),
+    )
     def check(value: Any, tags: dict[int, bytes]) -> None:
         unknown = tuple(sorted(tags.items()))
         # Every message ends with its own tag section; here it is empty if no tagged field is set.

@@ -16,6 +16,11 @@ UnknownTags = tuple[tuple[int, bytes], ...]
 MAX_STRING_BYTES = 0x7FFF
 """Kafka refuses longer strings in every encoding, also where the length is a varint."""
 
+MAX_TAGS = 32
+"""Tagged fields that one struct may have: Kafka's have two or three at most."""
+MAX_UNKNOWN_TAG_BYTES = 64 * 1024
+"""What the unknown ones of a struct may hold together: it is copied, and kept as long as the message."""
+
 _ONE_BYTE_UVARINTS = tuple(bytes((n,)) for n in range(128))
 
 
@@ -97,7 +102,7 @@ def read_tag_section(
     if count > 127:
         count, position = long_uvarint(data, position, count)
     budget -= count
-    if budget < 0 or count > (len(data) - position) // 2:
+    if budget < 0 or count > MAX_TAGS or count > (len(data) - position) // 2:
         bad_length("tag section", count, position)
     places: dict[int, tuple[int, int]] = {}
     previous = -1
@@ -115,7 +120,10 @@ def read_tag_section(
 
 
 def unknown_tags_of(data: memoryview, places: dict[int, tuple[int, int]]) -> UnknownTags:
-    """Copies of what no declared field has claimed."""
+    """Copies of what no declared field has claimed. Raises MalformedMessage if that is too much."""
+    size = sum(stop - start for start, stop in places.values())
+    if size > MAX_UNKNOWN_TAG_BYTES:
+        raise MalformedMessage(f"unknown tags of {size} bytes; allowed are {MAX_UNKNOWN_TAG_BYTES}")
     return tuple((tag, bytes(data[start:stop])) for tag, (start, stop) in places.items())
 
 

@@ -11,6 +11,7 @@ from tailrace.protocol.messages import (
     consumer_groups,
     coordinators,
     delete_records,
+    features,
     fetch,
     groups,
     leader_epochs,
@@ -22,6 +23,9 @@ from tailrace.protocol.messages import (
     produce,
     producer_ids,
     producers,
+    quorum,
+    registrations,
+    replicas,
     sasl,
     topics,
 )
@@ -77,6 +81,14 @@ _PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (
     (offsets.OffsetDeleteRequest, offsets.OffsetDeleteResponse),
     (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
     (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
+    (log_dirs.AlterReplicaLogDirsRequest, log_dirs.AlterReplicaLogDirsResponse),
+    (replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
+    (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
+    (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
+    (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
+    (features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
+    (registrations.UnregisterBrokerRequest, registrations.UnregisterBrokerResponse),
+    (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
 )
 
 _ADVERTISED_MIN = {0: 0}

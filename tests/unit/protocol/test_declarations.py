@@ -26,8 +26,8 @@ from tailrace.protocol.declaration import (
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.protocol.registry import APIS
 
-NOT_IN_KAFKA_PYTHON = (68, 69)
-"""KIP-848's requests, which are compared with kio alone (tests/properties/test_foreign_codecs.py)."""
+NOT_IN_KAFKA_PYTHON = (64, 68, 69)
+"""UnregisterBroker and KIP-848's requests; compared with kio alone (tests/properties/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 
 MESSAGES = [cls for api in APIS.values() if api.key not in NOT_IN_KAFKA_PYTHON for cls in (api.request, api.response)]
@@ -44,6 +44,7 @@ WIRE_TYPES: Mapping[str, WireType] = {
     "int16": Fixed("h", 2),
     "int32": Fixed("i", 4),
     "int64": Fixed("q", 8),
+    "uint16": Fixed("H", 2),
     "uuid": Fixed("16s", 16),
     "bool": BOOL,
     "string": Text(),

@@ -242,6 +242,17 @@ def test_keys_are_hashed_as_kafkas_partitioner_does(kernel: ModuleType) -> None:
         kernel.murmur2_column(binary(*keys), len(keys) + 1)
 
 
+def test_a_column_that_is_not_there_is_one_of_nulls(kernel: ModuleType) -> None:
+    """The compiled kernel once read through a null pointer here."""
+    assert kernel.murmur2_column(None, 2) == bytes(8)
+    entries = struct.pack("4i", 0, 1, 1, 1)
+    headers = HeaderBuffers(None, entries, binary(b"k"), None)  # type: ignore[arg-type]
+    encoded = kernel.encode_columns(None, None, headers, None, **DEFAULTS)
+    assert encoded == kernel.encode_columns(None, None, headers._replace(values=binary(None)), None, **DEFAULTS)
+    with pytest.raises(ValueError, match="row 0 has a header without a key"):
+        kernel.encode_columns(None, None, headers._replace(keys=None), None, **DEFAULTS)
+
+
 def test_fault_numbers_and_columns_agree(kernel: ModuleType) -> None:
     if kernel is _kernels_twin:
         assert len(Fault) == len(set(Fault))

@@ -5,7 +5,7 @@ from tailrace.protocol.schema import Int8, Int16, Int32, field, message, struct
 
 @struct
 class DescribeConfigsResource:
-    """A topic or broker; null keys ask for all its settings."""
+    """A topic or broker; null, and in practice no keys, ask for all its settings."""
 
     resource_type: Int8
     resource_name: str
@@ -138,3 +138,27 @@ class IncrementalAlterConfigsResponse:
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
+
+
+@message(api_key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesRequest:
+    """Asks for the names of all that has settings (KIP-1142); no types mean all. Version 0: of client metrics only."""
+
+    resource_types: tuple[Int8, ...] = field(versions="1+", default=())
+
+
+@struct
+class ListedConfigResource:
+    """One that may have settings. Without a type it is of client metrics."""
+
+    resource_name: str
+    resource_type: Int8 = field(versions="1+", default=16)
+
+
+@message(api_key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesResponse:
+    """All of the types that were asked for."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: tuple[ListedConfigResource, ...]

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): what is where on a broker's disks, and how large (KIP-113)."""
+"""DescribeLogDirs (35) and AlterReplicaLogDirs (34): what is where on a broker's disks, and how large (KIP-113)."""
 
 from tailrace.protocol.schema import Int16, Int32, Int64, field, message, struct
 
@@ -54,3 +54,50 @@ class DescribeLogDirsResponse:
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="3+", default=0)
     results: tuple[DescribeLogDirsResult, ...]
+
+
+@struct
+class AlterReplicaLogDirTopic:
+    """A topic and those of its partitions that shall be moved."""
+
+    name: str
+    partitions: tuple[Int32, ...]
+
+
+@struct
+class AlterReplicaLogDir:
+    """A directory and what shall be kept in it."""
+
+    path: str
+    topics: tuple[AlterReplicaLogDirTopic, ...]
+
+
+@message(api_key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsRequest:
+    """Moves replicas on this broker from one of its directories to another."""
+
+    dirs: tuple[AlterReplicaLogDir, ...]
+
+
+@struct
+class AlterReplicaLogDirPartitionResult:
+    """Whether one replica is, or will be, where it shall be."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+@struct
+class AlterReplicaLogDirTopicResult:
+    """A topic with its partitions."""
+
+    topic_name: str
+    partitions: tuple[AlterReplicaLogDirPartitionResult, ...]
+
+
+@message(api_key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsResponse:
+    """Partition by partition, what became of it."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[AlterReplicaLogDirTopicResult, ...]

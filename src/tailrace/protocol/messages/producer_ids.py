@@ -1,4 +1,4 @@
-"""InitProducerId (22): an identity for an idempotent or transactional producer (KIP-98)."""
+"""InitProducerId (22): an identity for an idempotent or transactional producer (KIP-98); AllocateProducerIds (67)."""
 
 from tailrace.protocol.schema import Int16, Int32, Int64, field, message
 
@@ -21,3 +21,21 @@ class InitProducerIdResponse:
     error_code: Int16 = 0
     producer_id: Int64 = -1
     producer_epoch: Int16
+
+
+@message(api_key=67, versions="0", flexible="0+")
+class AllocateProducerIdsRequest:
+    """A broker asks the controller for producer ids to give away (KIP-730)."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+
+
+@message(api_key=67, versions="0", flexible="0+")
+class AllocateProducerIdsResponse:
+    """Ids that nobody else will get."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id_start: Int64 = -1
+    producer_id_len: Int32 = 0

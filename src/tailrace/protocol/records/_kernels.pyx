@@ -917,6 +917,14 @@ cdef class BinaryView(NullableView):
         return 0
 
 
+cdef inline int get_span(BinaryView column, int64_t row, Span *span) except -1:
+    if column is not None:
+        return column.get(row, span)
+    span.data = NULL
+    span.size = -1
+    return 0
+
+
 cdef class LongView(NullableView):
     cdef View data
 
@@ -945,12 +953,16 @@ cdef class HeaderView(NullableView):
         if self.is_null(place, row):
             return 0
         span_at(self.offsets, place, INT64_MAX, row, &start, &stop)
+        if start == stop:
+            return 0
+        if self.keys is None:
+            raise ValueError(f"row {row} has a header without a key")
         self.reserve(stop - start)
         for entry in range(start, stop):
             self.keys.get(entry, &self.pairs[2 * (entry - start)])
             if self.pairs[2 * (entry - start)].size < 0:
                 raise ValueError(f"row {row} has a header without a key")
-            self.values.get(entry, &self.pairs[2 * (entry - start) + 1])
+            get_span(self.values, entry, &self.pairs[2 * (entry - start) + 1])
         return stop - start
 
     cdef int reserve(self, Py_ssize_t count) except -1:
@@ -968,6 +980,7 @@ cdef class HeaderView(NullableView):
 
 
 cdef BinaryView binary_view(source):
+    """None for a column of nulls: `get_span` takes one, a method of it would be a read through a null pointer."""
     cdef BinaryView column
     if source is None:
         return None
@@ -1030,10 +1043,8 @@ def encode_columns(
         timestamp = default_timestamp if timestamp_column is None else timestamp_column.get(row, default_timestamp)
         if count == 0:
             base_timestamp = max_timestamp = timestamp
-        if key_column is not None:
-            key_column.get(row, &key_span)
-        if value_column is not None:
-            value_column.get(row, &value_span)
+        get_span(key_column, row, &key_span)
+        get_span(value_column, row, &value_span)
         if header_column is not None:
             pair_count = header_column.get(row)
         if difference_overflows(timestamp, base_timestamp):
@@ -1090,6 +1101,6 @@ def murmur2_column(column, Py_ssize_t count):
     cdef Span span
     cdef Py_ssize_t row
     for row in range(count):
-        keys.get(row, &span)
+        get_span(keys, row, &span)
         out[row] = 0 if span.size < 0 else <int32_t> murmur2(span.data, span.size)
     return hashes

@@ -1,0 +1,235 @@
+"""Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), DescribeQuorum (55): who leads the metadata log (KIP-595).
+
+From v1 on voters are known by directory too (KIP-853). Records are fetched with Fetch (1), see `fetch`.
+"""
+
+from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, UInt16, Uuid, field, message, struct
+
+
+@struct
+class VotePartition:
+    """A candidate and how far its log reaches. v2 adds the question before the election (KIP-996)."""
+
+    partition_index: Int32
+    replica_epoch: Int32
+    replica_id: Int32
+    replica_directory_id: Uuid = field(versions="1+", default=ZERO_UUID)
+    voter_directory_id: Uuid = field(versions="1+", default=ZERO_UUID)
+    last_offset_epoch: Int32
+    last_offset: Int64
+    """The end offset of its log."""
+    pre_vote: bool = field(versions="2+", default=False)
+
+
+@struct
+class VoteTopic:
+    topic_name: str
+    partitions: tuple[VotePartition, ...]
+
+
+@message(api_key=52, versions="0-2", flexible="0+")
+class VoteRequest:
+    """Asks the voter `voter_id` for its vote."""
+
+    cluster_id: str | None = None
+    voter_id: Int32 = field(versions="1+", default=-1)
+    topics: tuple[VoteTopic, ...]
+
+
+@struct
+class LeaderEndpoint:
+    """Where a leader listens for other voters."""
+
+    node_id: Int32 = field(versions="1+", default=0)
+    host: str = field(versions="1+", default="")
+    port: UInt16 = field(versions="1+", default=0)
+
+
+@struct
+class VotedPartition:
+    partition_index: Int32
+    error_code: Int16
+    leader_id: Int32
+    leader_epoch: Int32
+    vote_granted: bool
+
+
+@struct
+class VotedTopic:
+    topic_name: str
+    partitions: tuple[VotedPartition, ...]
+
+
+@message(api_key=52, versions="0-2", flexible="0+")
+class VoteResponse:
+    """Whether the vote is granted, and which epoch and leader the voter knows."""
+
+    error_code: Int16 = 0
+    topics: tuple[VotedTopic, ...]
+    node_endpoints: tuple[LeaderEndpoint, ...] = field(versions="1+", tag=0, default=())
+
+
+@struct
+class NamedEndpoint:
+    """A listener of a voter, by its name."""
+
+    name: str = field(versions="1+", default="")
+    host: str = field(versions="1+", default="")
+    port: UInt16 = field(versions="1+", default=0)
+
+
+@struct
+class BeginEpochPartition:
+    partition_index: Int32
+    voter_directory_id: Uuid = field(versions="1+", default=ZERO_UUID)
+    leader_id: Int32
+    leader_epoch: Int32
+
+
+@struct
+class BeginEpochTopic:
+    topic_name: str
+    partitions: tuple[BeginEpochPartition, ...]
+
+
+@message(api_key=53, versions="0-1", flexible="1+")
+class BeginQuorumEpochRequest:
+    """A new leader tells the voter `voter_id` of itself."""
+
+    cluster_id: str | None = None
+    voter_id: Int32 = field(versions="1+", default=-1)
+    topics: tuple[BeginEpochTopic, ...]
+    leader_endpoints: tuple[NamedEndpoint, ...] = field(versions="1+", default=())
+
+
+@struct
+class EpochPartition:
+    """What a voter knows of epoch and leader."""
+
+    partition_index: Int32
+    error_code: Int16
+    leader_id: Int32
+    leader_epoch: Int32
+
+
+@struct
+class EpochTopic:
+    topic_name: str
+    partitions: tuple[EpochPartition, ...]
+
+
+@message(api_key=53, versions="0-1", flexible="1+")
+class BeginQuorumEpochResponse:
+    error_code: Int16 = 0
+    topics: tuple[EpochTopic, ...]
+    node_endpoints: tuple[LeaderEndpoint, ...] = field(versions="1+", tag=0, default=())
+
+
+@struct
+class PreferredCandidate:
+    candidate_id: Int32 = field(versions="1+", default=0)
+    candidate_directory_id: Uuid = field(versions="1+", default=ZERO_UUID)
+
+
+@struct
+class EndEpochPartition:
+    """A leader that stops, and who should follow, the best first: by id in v0, by id and directory from v1 on."""
+
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+    preferred_successors: tuple[Int32, ...] = field(versions="0", default=())
+    preferred_candidates: tuple[PreferredCandidate, ...] = field(versions="1+", default=())
+
+
+@struct
+class EndEpochTopic:
+    topic_name: str
+    partitions: tuple[EndEpochPartition, ...]
+
+
+@message(api_key=54, versions="0-1", flexible="1+")
+class EndQuorumEpochRequest:
+    """A leader resigns."""
+
+    cluster_id: str | None = None
+    topics: tuple[EndEpochTopic, ...]
+    leader_endpoints: tuple[NamedEndpoint, ...] = field(versions="1+", default=())
+
+
+@message(api_key=54, versions="0-1", flexible="1+")
+class EndQuorumEpochResponse:
+    error_code: Int16 = 0
+    topics: tuple[EpochTopic, ...]
+    node_endpoints: tuple[LeaderEndpoint, ...] = field(versions="1+", tag=0, default=())
+
+
+@struct
+class DescribedQuorumPartition:
+    partition_index: Int32
+
+
+@struct
+class DescribedQuorumTopic:
+    topic_name: str
+    partitions: tuple[DescribedQuorumPartition, ...]
+
+
+@message(api_key=55, versions="0-2", flexible="0+")
+class DescribeQuorumRequest:
+    """Asks the leader for the state of the quorum."""
+
+    topics: tuple[DescribedQuorumTopic, ...]
+
+
+@struct
+class QuorumReplica:
+    """A voter or an observer. v1 adds times (KIP-836), v2 the directory (KIP-853)."""
+
+    replica_id: Int32
+    replica_directory_id: Uuid = field(versions="2+", default=ZERO_UUID)
+    log_end_offset: Int64
+    """-1: not known."""
+    last_fetch_timestamp: Int64 = field(versions="1+", default=-1)
+    last_caught_up_timestamp: Int64 = field(versions="1+", default=-1)
+
+
+@struct
+class QuorumPartition:
+    partition_index: Int32
+    error_code: Int16
+    error_message: str | None = field(versions="2+", default="")
+    leader_id: Int32
+    leader_epoch: Int32
+    high_watermark: Int64
+    current_voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
+@struct
+class QuorumTopic:
+    topic_name: str
+    partitions: tuple[QuorumPartition, ...]
+
+
+@struct
+class QuorumListener:
+    name: str = field(versions="2+", default="")
+    host: str = field(versions="2+", default="")
+    port: UInt16 = field(versions="2+", default=0)
+
+
+@struct
+class QuorumNode:
+    """Where a voter listens."""
+
+    node_id: Int32 = field(versions="2+", default=0)
+    listeners: tuple[QuorumListener, ...] = field(versions="2+", default=())
+
+
+@message(api_key=55, versions="0-2", flexible="0+")
+class DescribeQuorumResponse:
+    error_code: Int16 = 0
+    error_message: str | None = field(versions="2+", default="")
+    topics: tuple[QuorumTopic, ...]
+    nodes: tuple[QuorumNode, ...] = field(versions="2+", default=())

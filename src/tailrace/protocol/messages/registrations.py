@@ -1,0 +1,109 @@
+"""BrokerRegistration (62), BrokerHeartbeat (63), UnregisterBroker (64), ControllerRegistration (70).
+
+Processes tell the controller of themselves (KIP-631, KIP-919), and people tell it who will not come back.
+"""
+
+from tailrace.protocol.schema import Int16, Int32, Int64, UInt16, Uuid, field, message, struct
+
+
+@struct
+class RegisteredListener:
+    """Where a process listens."""
+
+    name: str
+    host: str
+    port: UInt16
+    security_protocol: Int16
+
+
+@struct
+class RegisteredFeature:
+    """The levels of a feature that a process can work with. Before v4 of 62, not below 1 (KIP-1022)."""
+
+    name: str
+    min_supported_version: Int16
+    max_supported_version: Int16
+
+
+@message(api_key=62, versions="0-4", flexible="0+")
+class BrokerRegistrationRequest:
+    """A broker has started. v2 adds its log directories (KIP-858), v3 the epoch before a clean stop (KIP-966)."""
+
+    broker_id: Int32
+    cluster_id: str
+    incarnation_id: Uuid
+    listeners: tuple[RegisteredListener, ...]
+    features: tuple[RegisteredFeature, ...]
+    rack: str | None
+    is_migrating_zk_broker: bool = field(versions="1+", default=False)
+    log_dirs: tuple[Uuid, ...] = field(versions="2+", default=())
+    previous_broker_epoch: Int64 = field(versions="3+", default=-1)
+
+
+@message(api_key=62, versions="0-4", flexible="0+")
+class BrokerRegistrationResponse:
+    """The epoch in which the broker is known from now on."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    broker_epoch: Int64 = -1
+
+
+@message(api_key=63, versions="0-1", flexible="0+")
+class BrokerHeartbeatRequest:
+    """A broker is alive. v1 adds the log directories that have failed (KIP-858)."""
+
+    broker_id: Int32
+    broker_epoch: Int64 = -1
+    current_metadata_offset: Int64
+    """The highest offset of the metadata log that it has applied."""
+    want_fence: bool
+    want_shut_down: bool
+    offline_log_dirs: tuple[Uuid, ...] = field(versions="1+", tag=0, default=())
+
+
+@message(api_key=63, versions="0-1", flexible="0+")
+class BrokerHeartbeatResponse:
+    """How the controller sees the broker."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool
+
+
+@message(api_key=64, versions="0", flexible="0+")
+class UnregisterBrokerRequest:
+    """A broker will not come back."""
+
+    broker_id: Int32
+
+
+@message(api_key=64, versions="0", flexible="0+")
+class UnregisterBrokerResponse:
+    """Whether it is forgotten."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+
+
+@message(api_key=70, versions="0", flexible="0+")
+class ControllerRegistrationRequest:
+    """A controller tells where it listens and what it can work with (KIP-919)."""
+
+    controller_id: Int32
+    incarnation_id: Uuid
+    zk_migration_ready: bool
+    listeners: tuple[RegisteredListener, ...]
+    features: tuple[RegisteredFeature, ...]
+
+
+@message(api_key=70, versions="0", flexible="0+")
+class ControllerRegistrationResponse:
+    """Whether the active controller has taken it down."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
