@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.headers import decode_request_header, encode_request, encode_response
 from tailrace.protocol.messages.produce import (
+    MAX_FORMS,
     PartitionProduceData,
     PartitionProduceResponse,
+    ProduceForms,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -143,3 +145,26 @@ def test_a_producer_of_single_batches_is_read_with_its_form(version: int, size: 
     assert form is not None
     read = form.read(memoryview(frame_of(request(b"s" * size, 7), version, "client")))
     assert read == (7, b"s" * size)
+
+
+@given(
+    names=st.lists(st.text("ab", min_size=1, max_size=12), min_size=1, max_size=200), version=st.sampled_from(VERSIONS)
+)
+def test_a_form_is_found_for_its_own_requests_only_and_few_are_kept(names: list[str], version: int) -> None:
+    forms = ProduceForms()
+    for name in names:
+        parts = (PartitionProduceData(index=1, records=b"r" * 100),)
+        topic = TopicProduceData(name=name, topic_id=name.encode().ljust(16), partition_data=parts)
+        frame = memoryview(frame_of(ProduceRequest(acks=1, timeout_ms=1, topic_data=(topic,)), version, "client"))
+        found = forms.find(frame)
+        if found is None:
+            decoded = decode(ProduceRequest, version, frame, decode_request_header(frame)[1])
+            form = form_of(frame, version, "client", decoded)
+            assert form is not None
+            forms.add(form)
+            found = forms.find(frame)
+        assert found is forms.last
+        assert found is not None
+        assert found.read(frame) == (1, b"r" * 100)
+        assert (found.topic.name or found.topic.topic_id) == (topic.name if version < 13 else topic.topic_id)
+        assert len(forms) <= MAX_FORMS

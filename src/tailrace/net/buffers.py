@@ -11,6 +11,8 @@ Rules:
 
 from collections.abc import Callable
 
+from tailrace.model.buffers import has_no_views, new_buffer
+
 SMALLEST = 64 * 1024
 """The size of an ordinary buffer, in bytes. Larger ones are this, doubled as often as needed."""
 
@@ -54,7 +56,7 @@ class BufferPool:
                 return None
             size = max(size, size_class(in_the_end))
         self.in_use_bytes += size
-        buffer = self._take_free(size) or _new_buffer(size)
+        buffer = self._take_free(size) or new_buffer(size)
         if is_over:
             self._overdraft = buffer
         return buffer
@@ -64,7 +66,7 @@ class BufferPool:
         while free:
             buffer = free.pop()
             self.kept_bytes -= size
-            if _has_no_views(buffer):
+            if has_no_views(buffer):
                 if self._poison:
                     buffer[:] = _POISON * size
                 return buffer
@@ -87,20 +89,3 @@ class BufferPool:
     def when_free(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when a larger buffer has been given back and asking again is worth while."""
         self._waiting.append(callback)
-
-
-def _new_buffer(size: int) -> bytearray:
-    # One byte more, taken away again, leaves room in the allocation: _has_no_views() then never moves the bytes.
-    buffer = bytearray(size + 1)
-    buffer.pop()
-    return buffer
-
-
-def _has_no_views(buffer: bytearray) -> bool:
-    """Whether nothing refers to the bytes: Python refuses to resize a bytearray that exports its memory."""
-    try:
-        buffer.append(0)
-    except BufferError:
-        return False
-    buffer.pop()
-    return True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from tailrace.net.buffers import SMALLEST, BufferPool
-from tailrace.net.limits import SHORTEST_FRAME, ListenerLimits, describe_bad_length
+from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, ListenerLimits, describe_bad_length
 from tailrace.net.turns import Turns
 
 Buffer = bytes | bytearray | memoryview
@@ -26,6 +26,7 @@ _JOIN_BELOW = 16 * 1024
 _ENOUGH_QUEUED = 1 << 20
 """Bytes of answers that are written before more requests are carried out. A client that does not take them is not read
 from until it does: what it asks for costs the node this much, and not what all its requests together ask for."""
+_LEFTOVERS_BYTES = 64 * 1024
 _COPYING_WRITE = 256 * 1024
 """The most to hand to a transport that copies what it cannot send (asyncio before Python 3.12)."""
 
@@ -44,6 +45,8 @@ class Pause:
     """Its frame does not fit into the memory that all receive buffers may use."""
     TOO_EARLY: Final = 32
     """It came while too many came; it is listened to later."""
+    STOPPING: Final = 64
+    """The node is about to stop."""
 
 
 class Host(Protocol):
@@ -87,6 +90,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_expected_bytes",
         "_frames_taken",
         "_heard_from",
+        "_is_finishing",
         "_is_flush_planned",
         "_is_reading_paused",
         "_is_write_blocked",
@@ -122,6 +126,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._pauses = 0
         self._is_reading_paused = False
         self._is_write_blocked = False
+        self._is_finishing = False
         self._is_flush_planned = False
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_from = False
@@ -181,6 +186,37 @@ class InboundConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def take_no_more(self) -> None:
+        """Carry out no more requests. What still comes is read and thrown away: closing a socket with bytes that nobody
+        has read would reset it, and with it go the answers that are on their way."""
+        self._pauses |= Pause.STOPPING
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.set_protocol(_Leftovers(self))
+            if self._is_reading_paused:
+                self._is_reading_paused = False
+                transport.resume_reading()
+
+    def finish(self) -> None:
+        """Send what is queued and say that nothing follows; the client closes then."""
+        self._pauses |= Pause.CLOSED
+        self._listener.report(self, "")
+        self._is_finishing = True
+        self.flush()
+        self._say_that_nothing_follows()
+
+    def _say_that_nothing_follows(self) -> None:
+        """Once it is true: a client that reads slowly still gets what is queued."""
+        transport = self._transport
+        if self._is_finishing and not self._answers and transport is not None and not transport.is_closing():
+            self._is_finishing = False
+            transport.write_eof()
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there are requests that were taken and not answered yet, or answers that have not left."""
+        return self.is_open and bool(self._in_progress or self.unsent_bytes)
+
     def on_close(self, callback: Callable[[], None]) -> None:
         if self._pauses & Pause.CLOSED:
             self._listener.loop.call_soon(self._listener.turns.run, callback)
@@ -228,6 +264,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_write_blocked = False
         self.flush()
+        self._say_that_nothing_follows()
         if not self._is_write_blocked and self._pauses & Pause.SLOW_READER:
             self._resume(Pause.SLOW_READER)  # there was nothing left to write
 
@@ -372,6 +409,9 @@ class InboundConnection(asyncio.BufferedProtocol):
         size = 0
         for chunk in chunks:
             size += len(chunk)
+        if size > LONGEST_FRAME:
+            self.close(f"an answer of {size} bytes; a frame has at most {LONGEST_FRAME}")
+            return
         self._answers.append(_LENGTH.pack(size))
         self._answers += chunks
         self._answers_bytes += 4 + size
@@ -455,6 +495,31 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._listener.report(self, reason)
         if self._transport is not None:
             self._transport.abort()
+
+
+class _Leftovers(asyncio.BufferedProtocol):
+    """In the place of a connection that takes no more: reads on and keeps nothing."""
+
+    _rubbish = bytearray(_LEFTOVERS_BYTES)
+    """For all of them: nobody looks at it."""
+
+    def __init__(self, connection: InboundConnection) -> None:
+        self._connection = connection
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._rubbish
+
+    def buffer_updated(self, nbytes: int) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
 
 
 class _Watch:

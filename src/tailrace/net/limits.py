@@ -6,6 +6,8 @@ _PRODUCE = 0
 _FETCH = 1
 SHORTEST_FRAME = 8
 """API key, version and correlation id: less than this is no request."""
+LONGEST_FRAME = 2**31 - 1
+"""What the length before a frame can say."""
 
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")

@@ -27,6 +27,7 @@ _CHECK_SECONDS = 1.0
 _WRITE_HIGH_WATER = 2 << 20
 _PORT_ATTEMPTS = 20
 _STOP_SECONDS = 2.0
+_LOOK_SECONDS = 0.005
 
 OnFrame = Callable[[InboundConnection, int, memoryview], None]
 
@@ -101,13 +102,28 @@ class Listener:
         for bound in self._sockets:
             bound.close()
 
+    def take_no_more(self) -> None:
+        """Carry out no more requests of the connections that exist; those that were taken are still answered."""
+        for connection in self._connections:
+            connection.take_no_more()
+
+    async def answered(self, timeout_seconds: float) -> bool:
+        """Return when every request that was taken is answered, or the time is over; whether all are."""
+        deadline = self.loop.time() + timeout_seconds
+        while any(connection.has_unanswered for connection in self._connections):
+            if self.loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
     async def stop(self) -> None:
         """Close every connection, after its queued answers or after two seconds."""
         self.stop_accepting()
         if self._next_check is not None:
             self._next_check.cancel()
+        self.take_no_more()
         for connection in tuple(self._connections):
-            connection.close("")
+            connection.finish()
         if self._connections:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=_STOP_SECONDS)

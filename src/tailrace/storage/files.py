@@ -11,13 +11,16 @@ Rules of both protocols:
 and opened again when it is needed.
 """
 
+import ctypes
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol
 
 from tailrace.model.errors import StorageError
+from tailrace.storage.read_buffers import ReadBuffers
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +46,10 @@ class File(Protocol):
 
     def pread(self, length: int, position: int) -> bytes:
         """The bytes from `position` on; fewer than `length` at the end of the file. The caller owns them."""
+        ...
+
+    def lend(self, length: int, position: int) -> Buffer:
+        """As `pread`, in memory that is used again when nobody has a view of it: for what is sent and forgotten."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -114,8 +121,26 @@ class FileSystem(Protocol):
         """The whole of a small file."""
         ...
 
+    def write_durably(self, path: str, content: Buffer) -> None:
+        """Make the file at this path anew with this content, which is durable on return; its name is not.
+
+        From any thread, as `sync_file` and `sync_dir`.
+        """
+        ...
+
+    def sync_file(self, path: str) -> None:
+        """Return when all that was written to the file at this path is durable."""
+        ...
+
     def sync_dir(self, path: str) -> None:
         """Return when the names in this directory are durable."""
+        ...
+
+    def sync_all(self, path: str) -> bool:
+        """Return when everything on the disk that holds this path is durable, files and names; from any thread.
+
+        False if this system cannot do that. One call for a thousand new files, each of which would wait for the disk.
+        """
         ...
 
     def free_bytes(self, path: str) -> int:
@@ -172,6 +197,15 @@ class OsFile:
         self.used = True
         try:
             return os.pread(descriptor, length, position)
+        except OSError as fault:
+            raise storage_error("read", self._path, fault) from fault
+
+    def lend(self, length: int, position: int) -> Buffer:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        self.used = True
+        view = memoryview(self._files.read_buffers.lend(length))
+        try:
+            return view[: os.preadv(descriptor, (view[:length],), position)].toreadonly()
         except OSError as fault:
             raise storage_error("read", self._path, fault) from fault
 
@@ -247,11 +281,12 @@ def _write_many(descriptor: int, buffers: Sequence[Buffer]) -> int:
 class OsFiles:
     """The operating system's files, with at most `max_open_files` descriptors (pinned files may exceed it)."""
 
-    __slots__ = ("_max_open_files", "_open")
+    __slots__ = ("_max_open_files", "_open", "read_buffers")
 
     def __init__(self, *, max_open_files: int = DEFAULT_MAX_OPEN_FILES) -> None:
         self._max_open_files = max_open_files
         self._open: OrderedDict[OsFile, None] = OrderedDict()
+        self.read_buffers = ReadBuffers()
 
     @property
     def open_files(self) -> int:
@@ -370,6 +405,29 @@ class OsFiles:
         except OSError as fault:
             raise storage_error("read", path, fault) from fault
 
+    def write_durably(self, path: str, content: Buffer) -> None:
+        descriptor = self._create(path)
+        try:
+            written = os.write(descriptor, content)
+            if written != len(content):
+                raise _short_write(path, written, len(content))
+            os.fdatasync(descriptor)
+        except OSError as fault:
+            raise storage_error("write to", path, fault) from fault
+        finally:
+            os.close(descriptor)
+
+    def sync_file(self, path: str) -> None:
+        try:
+            # Not the file's usual descriptor: another thread may close that one at any time.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("sync", path, fault) from fault
+
     def sync_dir(self, path: str) -> None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -384,6 +442,23 @@ class OsFiles:
         finally:
             os.close(descriptor)
 
+    def sync_all(self, path: str) -> bool:
+        try:
+            sync_file_system: Callable[[int], int] = _c_library().syncfs
+        except (AttributeError, OSError):
+            return False
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if sync_file_system(descriptor):
+                    number = ctypes.get_errno()
+                    raise OSError(number, os.strerror(number))
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise storage_error("sync the disk of", path, fault) from fault
+        return True
+
     def free_bytes(self, path: str) -> int:
         status = _file_system_of(path)
         return status.f_bavail * status.f_frsize
@@ -391,6 +466,12 @@ class OsFiles:
     def total_bytes(self, path: str) -> int:
         status = _file_system_of(path)
         return status.f_blocks * status.f_frsize
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    # Python has os.sync, which reports no errors; Linux's syncfs does, from 5.8 on.
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _file_system_of(path: str) -> os.statvfs_result:
@@ -414,4 +495,8 @@ def append_all(file: File, content: Buffer) -> None:
     """Append the whole content. Raises StorageError if only a part of it was written."""
     written = file.writev((content,))
     if written != len(content):
-        raise StorageError(f"{file.path}: only {written} of {len(content)} bytes were written; the disk may be full")
+        raise _short_write(file.path, written, len(content))
+
+
+def _short_write(path: str, written: int, wanted: int) -> StorageError:
+    return StorageError(f"{path}: only {written} of {wanted} bytes were written; the disk may be full")

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from tailrace.model.errors import StorageError
-from tailrace.storage.files import Buffer
+from tailrace.storage.files import Buffer, append_all
 
 SECTOR_BYTES: Final = 512
 
@@ -108,6 +108,15 @@ class _Directory:
         self.durable = dict(self.entries)
         self.changes.clear()
 
+    def sync_all(self) -> None:
+        """Everything below, too."""
+        self.sync()
+        for entry in self.entries.values():
+            if isinstance(entry, _Directory):
+                entry.sync_all()
+            else:
+                entry.sync()
+
     def lose_unsynced(self, random: Random) -> None:
         share = random.choice((0.0, 0.5, 1.0))
         self.entries = dict(self.durable)
@@ -167,6 +176,8 @@ class SimulatedFile:
         data = self._opened().data
         self._disk.begin_read(self._path)
         return bytes(data[position : position + length])
+
+    lend = pread
 
     def truncate(self, size_bytes: int) -> None:
         inode = self._opened()
@@ -361,6 +372,14 @@ class SimulatedDisk:
     def list_dir(self, path: str) -> list[str]:
         return sorted(self._directory(path).entries)
 
+    def write_durably(self, path: str, content: Buffer) -> None:
+        file = self.open(path, create=True)
+        append_all(file, content)
+        file.sync()
+
+    def sync_file(self, path: str) -> None:
+        self.open(path).sync()
+
     def make_dirs(self, path: str) -> None:
         self.check_power()
         directory = self._root
@@ -422,6 +441,13 @@ class SimulatedDisk:
         if not self.lying_sync:
             directory.sync()
         self.end(token)
+
+    def sync_all(self, path: str) -> bool:
+        token = self.begin("sync all", path)
+        if not self.lying_sync:
+            self._root.sync_all()
+        self.end(token)
+        return True
 
     def free_bytes(self, path: str) -> int:
         self._directory(path)

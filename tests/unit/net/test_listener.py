@@ -378,6 +378,25 @@ def test_a_client_that_does_not_read_is_cut_off(run: Run) -> None:
     run(scenario)
 
 
+def test_an_answer_that_no_frame_can_hold_closes_the_connection(run: Run) -> None:
+    async def scenario() -> None:
+        mebibyte = bytes(1 << 20)
+
+        def answer_too_much(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            connection.answer(slot, [mebibyte] * 2048 if number_of(body) else [b"short"])
+
+        async with serving(answer_too_much) as server:
+            client, honest = await server.connect(), await server.connect()
+            client.send(frame(0) + frame(1) + frame(0))
+            assert await client.receive() == b"short", "what was answered before still leaves"
+            assert await client.is_closed_by_server()
+            assert await honest.ask(frame(0)) == b"short"
+            client.close()
+            honest.close()
+
+    run(scenario)
+
+
 def test_requests_whose_answers_nobody_takes_are_not_carried_out(run: Run) -> None:
     async def scenario() -> None:
         carried_out = 0
@@ -567,6 +586,87 @@ def test_both_loopbacks_share_the_port(run: Run) -> None:
             assert number_of(await client.ask(frame(3))) == 3
             client.close()
         await listener.stop()
+
+    run(scenario)
+
+
+def test_a_listener_that_stops_answers_what_it_took_and_takes_nothing_more(run: Run) -> None:
+    """What a client goes on sending must not cost it the answers: a socket closed with bytes unread is reset."""
+    taken: list[tuple[InboundConnection, int, bytes]] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        taken.append((connection, slot, bytes(body)))
+
+    async def scenario() -> None:
+        async with serving(hold) as server:
+            client = await server.connect()
+            client.send(frame(1) + frame(2))
+            await until(lambda: len(taken) == 2)
+            server.listener.take_no_more()
+            client.send(b"".join(frame(number, size=60_000) for number in range(3, 100)))
+            await client.writer.drain()
+            assert not await server.listener.answered(0)
+            for connection, slot, body in taken:
+                connection.answer(slot, [body])
+            assert await server.listener.answered(10)
+            stopping = asyncio.create_task(server.listener.stop())
+            assert [number_of(await client.receive()) for _ in range(2)] == [1, 2]
+            assert await client.reader.read() == b""
+            client.close()
+            await stopping
+            assert len(taken) == 2
+
+    run(scenario)
+
+
+def test_a_listener_that_stops_listens_to_a_connection_that_was_paused(run: Run) -> None:
+    """Too many requests were in progress; the pause must not keep the end of the client from being seen."""
+    taken: list[tuple[InboundConnection, int, bytes]] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        taken.append((connection, slot, bytes(body)))
+
+    async def scenario() -> None:
+        async with serving(hold, in_flight=4) as server:
+            client = await server.connect()
+            client.send(b"".join(frame(number) for number in range(50)))
+            await until(lambda: len(taken) == 4)
+            server.listener.take_no_more()
+            for connection, slot, body in taken:
+                connection.answer(slot, [body])
+            stopping = asyncio.create_task(server.listener.stop())
+            assert [number_of(await client.receive()) for _ in range(4)] == [0, 1, 2, 3]
+            assert await client.reader.read() == b""
+            client.close()
+            await stopping
+            assert len(taken) == 4
+
+    run(scenario)
+
+
+def test_a_client_that_reads_slowly_gets_all_that_is_queued_when_the_listener_stops(run: Run) -> None:
+    taken: list[tuple[InboundConnection, int, bytes]] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        taken.append((connection, slot, bytes(body)))
+
+    async def scenario() -> None:
+        async with serving(hold, unsent_bytes=1 << 26) as server:
+            client = await server.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(b"".join(frame(number) for number in range(4)))
+            await until(lambda: len(taken) == 4)
+            for connection, slot, body in taken:
+                connection.answer(slot, [body, bytes(16 << 20 if slot == 0 else 100_000)])
+                await until(lambda: connection._is_write_blocked)  # noqa: B023
+            assert connection._answers
+            stopping = asyncio.create_task(server.listener.stop())
+            await asyncio.sleep(0)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert [number_of(await client.receive()) for _ in range(4)] == [0, 1, 2, 3]
+            assert await client.reader.read() == b""
+            client.close()
+            await stopping
 
     run(scenario)
 

@@ -64,11 +64,26 @@ def test_create_makes_a_new_inode_and_readers_of_the_old_one_are_not_disturbed(t
     new.close()
 
 
+def test_lent_bytes_stay_for_as_long_as_somebody_has_them(tmp_path: Path) -> None:
+    file = OsFiles().open(f"{tmp_path}/a", create=True)
+    file.writev([b"x" * 50_000, b"y" * 50_000])
+    first = file.lend(40_000, 0)
+    assert file.lend(40_000, 60_000) == b"y" * 40_000
+    assert first == b"x" * 40_000
+    assert file.lend(40_000, 90_000) == b"y" * 10_000, "fewer at the end of the file"
+    assert file.lend(10, 100_000) == b""
+    with pytest.raises(TypeError):
+        first[0] = 0  # type: ignore[index]
+    file.close()
+
+
 def test_failures_name_the_path_and_the_systems_words(tmp_path: Path) -> None:
     files = OsFiles()
     missing = f"{tmp_path}/missing"
     with pytest.raises(StorageError, match=f"cannot open {missing}: No such file or directory"):
         files.open(missing).pread(1, 0)
+    with pytest.raises(StorageError, match=f"cannot open {missing}: No such file or directory"):
+        files.open(missing).lend(1, 0)
     for call in (files.list_dir, files.unlink, files.read_bytes, files.size_of, files.sync_dir, files.remove_tree):
         with pytest.raises(StorageError, match=missing):
             call(missing)

@@ -5,13 +5,15 @@
 2. The first partition that has anything gives its first batch even if that is larger than both limits: otherwise a
    consumer could never get past a large batch. Nothing else ever exceeds a limit.
 3. Batches are whole. One that does not fit is left for the next fetch.
+4. With the first batch that does not fit into what is left of the request's limit, the answer is full, as Kafka's is,
+   which takes a part of that batch. To look for a smaller one in all partitions behind it costs more than it brings.
 """
 
 from typing import Final
 
 from tailrace.protocol.messages.fetch import FetchRequest
 
-DEFAULT_FETCH_MAX_BYTES: Final = 16_777_216
+DEFAULT_FETCH_MAX_BYTES: Final = 4_194_304
 """fetch.max.bytes of a broker: no answer is larger, whatever the client asks for (but for rule 2)."""
 MAX_WAIT_MS: Final = 300_000
 """The longest a fetch may wait: a limit of ours, ten times what any client asks for."""
@@ -41,6 +43,11 @@ class FetchBudget:
         """A partition has given this much."""
         self.size_bytes += size_bytes
         self.left_bytes = max(0, self.left_bytes - size_bytes)
+
+    def refused(self, limit_bytes: int) -> None:
+        """A partition has batches, and the first did not fit into its limit (rule 4)."""
+        if limit_bytes >= self.left_bytes:
+            self.left_bytes = 0
 
 
 def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> int:

@@ -181,7 +181,10 @@ class _Fetch:
         self._readable_bytes[partition] = partition.readable_bytes
         # What is there and did not fit must not be waited for: it will not fit later either.
         self._available_bytes += got.size_bytes if got.reaches_end else max(got.size_bytes, limit_bytes)
-        budget.spend(got.size_bytes)
+        if got.size_bytes:
+            budget.spend(got.size_bytes)
+        elif not got.reaches_end:
+            budget.refused(limit_bytes)
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=got.high_watermark,

@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.produce import (
+    MAX_FORMS,
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceResponse,
-    ProduceForm,
+    ProduceForms,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -45,7 +46,7 @@ MAX_TIMEOUT_MS: Final = 300_000
 """The longest a producer may wait for acks=-1: a limit of ours."""
 
 _ALL: Final = -1
-_PATIENCE: Final = 16
+_PATIENCE: Final = MAX_FORMS
 _NO_LEADER_HINT = LeaderIdAndEpoch()
 
 
@@ -88,19 +89,22 @@ class ProduceHandler:
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
     ) -> bool:
-        """Carry out a request that is like the last one of its connection, but for partition and records.
+        """Carry out a request that is like one before it of its connection, but for partition and records.
 
         False: it is not, and has to be decoded; `learn` is told then what it was.
         """
         lane = self._lanes.get(connection)
         if lane is None:
             return False
-        form = lane.form
+        forms = lane.forms
+        form = forms.last
         if form is None or form.version != version:
             return False
         sole = form.read(frame)
         if sole is None:
-            return False
+            form = forms.find(frame)
+            if form is None or form.version != version or (sole := form.read(frame)) is None:
+                return False
         lane.patience = _PATIENCE
         context = RequestContext(
             connection=connection,
@@ -115,7 +119,7 @@ class ProduceHandler:
         return True
 
     def learn(self, frame: memoryview, request: ProduceRequest, context: RequestContext) -> None:
-        """Remember what the requests of this connection are like, if they are alike."""
+        """Remember what the requests of this connection are like, if some are alike."""
         connection = context.connection
         lane = self._lanes.get(connection)
         if lane is None:
@@ -123,7 +127,10 @@ class ProduceHandler:
             connection.on_close(lambda: self._forget(connection))
         if lane.patience > 0:
             lane.patience -= 1
-            lane.form = form_of(frame, context.api_version, context.client_id, request) if lane.patience else None
+            if not lane.patience:
+                lane.forms = ProduceForms()
+            elif (form := form_of(frame, context.api_version, context.client_id, request)) is not None:
+                lane.forms.add(form)
 
     def _forget(self, connection: ServerConnection) -> None:
         self._lanes.pop(connection, None)
@@ -156,15 +163,15 @@ class ProduceHandler:
 
 
 class _Lane:
-    """What is known of one connection: the form of its last request, and whether it is worth looking at forms."""
+    """What is known of one connection: the forms of its requests, and whether it is worth looking at forms."""
 
-    __slots__ = ("errors", "form", "patience")
+    __slots__ = ("errors", "forms", "patience")
 
     def __init__(self, errors: ResponseErrors | None) -> None:
         self.errors = errors
-        self.form: ProduceForm | None = None
+        self.forms = ProduceForms()
         self.patience = _PATIENCE
-        """So many requests in a row may differ from the one before; then all are decoded, and none is looked at."""
+        """So many requests in a row may differ from those before; then all are decoded, and none is looked at."""
 
 
 class _Refusal(NamedTuple):

@@ -22,6 +22,20 @@ def test_only_the_first_partition_that_has_anything_may_exceed_the_limits() -> N
     assert budget.limit_for(60) == 0
 
 
+def test_a_batch_that_does_not_fit_into_what_is_left_ends_the_answer() -> None:
+    budget = FetchBudget(request_max_bytes=100)
+    budget.spend(60)
+    budget.refused(40)
+    assert budget.limit_for(60) == 0
+
+
+def test_a_batch_that_is_too_large_for_its_partitions_own_limit_leaves_the_rest_to_the_others() -> None:
+    budget = FetchBudget(request_max_bytes=100)
+    budget.spend(60)
+    budget.refused(39)
+    assert budget.limit_for(60) == 40
+
+
 @pytest.mark.parametrize("limit", [-1, -(2**31), 0])
 def test_a_limit_below_one_still_lets_one_batch_through(limit: int) -> None:
     budget = FetchBudget(request_max_bytes=limit)

@@ -62,6 +62,16 @@ def test_acks_all_that_is_not_safe_in_time_is_told_so_and_the_records_stay(node:
     assert node.values("orders") == [b"a"]
 
 
+def test_a_produce_timeout_is_bounded(node: DataPath, disk: DeferredDisk) -> None:
+    """What waits takes memory, and a client may say that it has all the time of the world."""
+    waiting = node.produce("orders", b"a", acks=-1, timeout_ms=2**31 - 1)
+    node.clock.advance(299_999)
+    assert not waiting.is_answered
+    node.clock.advance(1)
+    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    flush(node, disk)
+
+
 def test_acks_zero_gets_no_answer_and_an_error_closes_the_connection(node: DataPath) -> None:
     silent = node.produce("orders", b"a", acks=0)
     assert silent.is_answered
@@ -252,6 +262,19 @@ def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_
         assert (answer.error_code, answer.base_offset) == (0, number)
     refused = node.produce("orders", b"x", acks=1, partition=5).produced
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_requests_like_one_before_of_their_connection_reach_their_own_topic(node: DataPath, disk: DeferredDisk) -> None:
+    names = [f"{'x' * (number % 12)}{number}" for number in range(70)]
+    for name in names:
+        node.create(name)
+    for number in range(3):
+        for name in names:
+            answer = node.produce(name, name.encode(), acks=1).produced
+            assert (answer.error_code, answer.base_offset) == (0, number)
+    disk.run()
+    for name in names:
+        assert node.values(name) == [name.encode()] * 3
 
 
 def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(node: DataPath) -> None:

@@ -1,0 +1,55 @@
+"""The memory that record batches are read into on their way to a reader.
+
+It is lent and never given back: a buffer is used again once nobody has a view of it, which is when its answer has been
+sent. What a slow reader holds is left to it; the memory is freed when the answer goes.
+"""
+
+from collections import deque
+from typing import Final
+
+from tailrace.model.buffers import has_no_views, new_buffer
+
+SMALLEST: Final = 16 * 1024
+"""The size of the smallest buffer in bytes; the others are this, doubled as often as needed."""
+LARGEST: Final = 4 << 20
+"""A larger one would be kept for reads that few clients ask for."""
+KEEP_BYTES: Final = 16 << 20
+"""Four answers (fetch.max.bytes): one is being read while those before it are being sent."""
+
+
+class ReadBuffers:
+    """Buffers in rings, one ring per size. `keep_bytes` bounds all rings together."""
+
+    __slots__ = ("_keep_bytes", "_rings", "kept_bytes")
+
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
+        self._keep_bytes = keep_bytes
+        self._rings: dict[int, deque[bytearray]] = {}
+        self.kept_bytes = 0
+        """What the rings hold, lent or not. A buffer that has left its ring is its reader's alone."""
+
+    def lend(self, size_bytes: int) -> bytearray:
+        """A buffer of at least this many bytes, contents undefined. Take a view before the next one is lent."""
+        if size_bytes > LARGEST:
+            return bytearray(size_bytes)
+        size = SMALLEST if size_bytes <= SMALLEST else 1 << (size_bytes - 1).bit_length()
+        ring = self._rings.get(size)
+        if ring is None:
+            ring = self._rings[size] = deque()
+        elif ring:
+            # The one that was lent first is the one that was sent first.
+            oldest = ring[0]
+            if has_no_views(oldest):
+                ring.rotate(-1)
+                return oldest
+        buffer = new_buffer(size)
+        ring.append(buffer)
+        self.kept_bytes += size
+        while self.kept_bytes > self._keep_bytes:
+            self._forget_one(ring)
+        return buffer
+
+    def _forget_one(self, ring: deque[bytearray]) -> None:
+        """Let one buffer go: of another size, which nobody may be asking for any more, or the oldest of this one."""
+        other = next((other for other in self._rings.values() if other and other is not ring), ring)
+        self.kept_bytes -= len(other.popleft())
