@@ -194,6 +194,7 @@ class CompactionModel(RuleBasedStateMachine):
         self.reopen_and_find(self.compacted(end_offset))
 
     def planned_end(self, memory_bytes: int) -> int:
+        first_dirty_offset = self.log.first_dirty_offset
         compaction = self.log.begin_compaction(self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
         if compaction is None:
             return 0
@@ -201,6 +202,8 @@ class CompactionModel(RuleBasedStateMachine):
             compaction.step(1)
         end_offset = compaction.end_offset
         self.log.abort_compaction()
+        # One that had nothing to change is complete, and another would begin behind it.
+        self.log.first_dirty_offset = first_dirty_offset
         return end_offset
 
     @rule()

@@ -12,15 +12,20 @@ import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter
+from typing import NamedTuple
 
-from tailrace.model.errors import KafkaError
 from tailrace.storage import FlushTicket, Log
 
 OnDone = Callable[[], None]
 Post = Callable[[OnDone], object]
 
 
-_Round = list[tuple[Log, FlushTicket, list[OnDone]]]
+class _Round(NamedTuple):
+    """What the thread does in one go."""
+
+    flushes: list[tuple[Log, FlushTicket, list[OnDone]]]
+    works: list[tuple[OnDone, OnDone]]
+    """What is to be done, and who is told."""
 
 
 class FlushThread:
@@ -37,6 +42,7 @@ class FlushThread:
         self._post = post
         self._on_failure = on_failure
         self._waiting: dict[Log, list[OnDone]] = {}
+        self._works: list[tuple[OnDone, OnDone]] = []
         self._is_round_planned = False
         self._on_idle: OnDone | None = None
         self._rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
@@ -50,6 +56,13 @@ class FlushThread:
 
     def flush(self, log: Log, on_done: OnDone) -> None:
         self._waiting.setdefault(log, []).append(on_done)
+        self._plan_round()
+
+    def carry_out(self, work: OnDone, on_done: OnDone) -> None:
+        self._works.append((work, on_done))
+        self._plan_round()
+
+    def _plan_round(self) -> None:
         if not self._is_round_planned:
             self._is_round_planned = True
             self._call_soon(self._start_round)
@@ -74,10 +87,12 @@ class FlushThread:
 
     def _start_round(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        if waiting:
+        works, self._works = self._works, []
+        if waiting or works:
             try:
-                self._rounds.put([(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items()])
-            except KafkaError as fault:
+                flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items()]
+                self._rounds.put(_Round(flushes, works))
+            except Exception as fault:  # noqa: BLE001 - whatever it is: no round would follow, and nobody would be told
                 self._on_failure(fault)
             return
         self._is_round_planned = False
@@ -86,29 +101,38 @@ class FlushThread:
             callback()
 
     def _work(self) -> None:
-        while (flushes := self._rounds.get()) is not None:
+        while (round_ := self._rounds.get()) is not None:
             began = self._round_began = perf_counter()
             try:
-                for _, ticket, _ in flushes:
+                for _, ticket, _ in round_.flushes:
                     ticket.sync()
+                for work, _ in round_.works:
+                    work()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
                 self._post(lambda fault=fault: self._on_failure(fault))  # type: ignore[misc]
                 return
             self._round_began = None
             self.busy_seconds += perf_counter() - began
-            self._post(lambda done=flushes: self._finish_round(done))  # type: ignore[misc]
+            self._post(lambda done=round_: self._finish_round(done))  # type: ignore[misc]
 
-    def _finish_round(self, flushes: _Round) -> None:
+    def _finish_round(self, done: _Round) -> None:
         self.rounds_done += 1
-        self.flushes_done += len(flushes)
+        self.flushes_done += len(done.flushes)
+        told: list[OnDone] = []
+        try:
+            for log, ticket, callbacks in done.flushes:
+                log.finish_flush(ticket)
+                told += callbacks
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._on_failure(fault)
+            return
+        told += (on_done for _, on_done in done.works)
         faults: list[Exception] = []
-        for log, ticket, callbacks in flushes:
-            log.finish_flush(ticket)
-            for callback in callbacks:
-                try:
-                    callback()
-                except Exception as fault:  # noqa: BLE001 - raised below: the others must learn that their bytes are safe
-                    faults.append(fault)
+        for callback in told:
+            try:
+                callback()
+            except Exception as fault:  # noqa: BLE001 - raised below: the others must learn that their bytes are safe
+                faults.append(fault)
         self._start_round()
         if faults:
             raise faults[0]
@@ -117,8 +141,10 @@ class FlushThread:
 class PageCache:
     """`server.ports.Disk` for `log.durability=page-cache`: what the kernel has taken counts as written."""
 
-    def __init__(self, *, call_soon: Post) -> None:
+    def __init__(self, *, call_soon: Post, syncing: FlushThread) -> None:
+        """`syncing` does what has to reach the disk all the same."""
         self._call_soon = call_soon
+        self.carry_out = syncing.carry_out
 
     def flush(self, log: Log, on_done: OnDone) -> None:
         self._call_soon(on_done)

@@ -11,6 +11,7 @@ from tailrace.protocol.messages import (
     consumer_groups,
     coordinators,
     delete_records,
+    features,
     fetch,
     groups,
     leader_epochs,
@@ -22,22 +23,30 @@ from tailrace.protocol.messages import (
     produce,
     producer_ids,
     producers,
+    quorum,
+    registrations,
+    replicas,
     sasl,
     topics,
 )
 from tailrace.protocol.registry import api_of
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Handler
+from tailrace.server.handlers.api_versions import FinalizedFeatures
+from tailrace.server.handlers.brokers import UnregisterBrokerHandler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
 from tailrace.server.handlers.config_changes import AlterConfigsHandler
+from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
 from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.handlers.coordinators import FindCoordinatorHandler
 from tailrace.server.handlers.delete_records import DeleteRecordsHandler
+from tailrace.server.handlers.features import UpdateFeaturesHandler
 from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
 from tailrace.server.handlers.list_offsets import ListOffsetsHandler
+from tailrace.server.handlers.log_dir_moves import AlterReplicaLogDirsHandler
 from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.server.handlers.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
 from tailrace.server.handlers.metadata import MetadataHandler
@@ -46,6 +55,12 @@ from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHan
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
 from tailrace.server.handlers.producers import DescribeProducersHandler
+from tailrace.server.handlers.quorum import DescribeQuorumHandler, MetadataLog
+from tailrace.server.handlers.replicas import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
 from tailrace.server.handlers.sasl import NoSaslHandler
 from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
@@ -63,6 +78,8 @@ class Services:
     cluster_id: str
     clock: Clock
     controller: Controller
+    metadata_log: MetadataLog
+    directory_id: bytes
     partitions: PartitionTable
     coordinators: GroupCoordinators
     groups: GroupConfig
@@ -90,9 +107,15 @@ def build_handlers(services: Services, waiting: Waiting | None = None) -> Mappin
     return of_records | _of_metadata(services) | _of_groups(services)
 
 
+def finalized_features(services: Services) -> FinalizedFeatures:
+    """What the cluster has agreed on, as of the last record that this node shows the effects of."""
+    return FinalizedFeatures(services.controller.image.features, services.metadata_log.high_watermark - 1)
+
+
 def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
     partitions, clock = services.partitions, services.clock
     deadlines = waiting.deadlines
+    path = str(services.config.data_directory.absolute())
     return {
         _key(produce.ProduceRequest): ProduceHandler(partitions=partitions, deadlines=deadlines, clock=clock),
         _key(fetch.FetchRequest): FetchHandler(
@@ -104,9 +127,8 @@ def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
         _key(leader_epochs.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
         _key(delete_records.DeleteRecordsRequest): DeleteRecordsHandler(partitions=partitions, clock=clock),
         _key(producers.DescribeProducersRequest): DescribeProducersHandler(partitions=partitions),
-        _key(log_dirs.DescribeLogDirsRequest): DescribeLogDirsHandler(
-            partitions=partitions, path=str(services.config.data_directory.absolute())
-        ),
+        _key(log_dirs.DescribeLogDirsRequest): DescribeLogDirsHandler(partitions=partitions, path=path),
+        _key(log_dirs.AlterReplicaLogDirsRequest): AlterReplicaLogDirsHandler(partitions=partitions, path=path),
     }
 
 
@@ -118,7 +140,10 @@ def _of_metadata(services: Services) -> dict[int, Handler]:
     pool = ProducerIdPool(controller=controller, broker_id=BrokerId(config.node_id))
     return {
         _key(metadata.MetadataRequest): MetadataHandler(
-            controller=controller, cluster_id=cluster_id, auto_create=config.flag("auto.create.topics.enable")
+            controller=controller,
+            cluster_id=cluster_id,
+            auto_create=config.flag("auto.create.topics.enable"),
+            offline_replica=services.partitions.offline_replica,
         ),
         _key(metadata.DescribeClusterRequest): DescribeClusterHandler(controller=controller, cluster_id=cluster_id),
         _key(topics.CreateTopicsRequest): CreateTopicsHandler(controller=controller, settings=settings),
@@ -126,10 +151,24 @@ def _of_metadata(services: Services) -> dict[int, Handler]:
             controller=controller, deletion_enabled=config.flag("delete.topic.enable")
         ),
         _key(topics.CreatePartitionsRequest): CreatePartitionsHandler(controller=controller),
-        _key(metadata.DescribeTopicPartitionsRequest): DescribeTopicPartitionsHandler(controller=controller),
+        _key(metadata.DescribeTopicPartitionsRequest): DescribeTopicPartitionsHandler(
+            controller=controller, offline_replica=services.partitions.offline_replica
+        ),
         _key(configs.DescribeConfigsRequest): DescribeConfigsHandler(controller=controller, settings=settings),
         _key(configs.AlterConfigsRequest): altering,
         _key(configs.IncrementalAlterConfigsRequest): altering,
+        _key(configs.ListConfigResourcesRequest): ListConfigResourcesHandler(controller=controller),
+        _key(quorum.DescribeQuorumRequest): DescribeQuorumHandler(
+            log=services.metadata_log,
+            controller=controller,
+            clock=services.clock,
+            directory_id=services.directory_id,
+        ),
+        _key(replicas.ElectLeadersRequest): ElectLeadersHandler(controller=controller),
+        _key(replicas.AlterPartitionReassignmentsRequest): AlterPartitionReassignmentsHandler(controller=controller),
+        _key(replicas.ListPartitionReassignmentsRequest): ListPartitionReassignmentsHandler(controller=controller),
+        _key(features.UpdateFeaturesRequest): UpdateFeaturesHandler(controller=controller),
+        _key(registrations.UnregisterBrokerRequest): UnregisterBrokerHandler(controller=controller),
         _key(sasl.SaslHandshakeRequest): no_sasl,
         _key(sasl.SaslAuthenticateRequest): no_sasl,
         _key(producer_ids.InitProducerIdRequest): InitProducerIdHandler(producer_ids=pool),

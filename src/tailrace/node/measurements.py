@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
 from tailrace.net.buffers import BufferPool
 from tailrace.net.listener import Listener, ListenerCounts
 from tailrace.node.flush_thread import FlushThread
@@ -20,6 +22,7 @@ from tailrace.node.stall_watch import StallWatch
 from tailrace.protocol.registry import APIS
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
+from tailrace.server.data.dormant import Dormant
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.hosts.coordinator import GroupCoordinators
@@ -142,7 +145,7 @@ class NodeParts:
 
 async def measure(parts: NodeParts, *, max_partitions: int) -> Measurements:
     """Look at everything. Takes turns with the requests."""
-    logs = await _measure_partitions(parts.partitions, max_partitions)
+    logs = await _measure_partitions(parts.partitions, max_partitions, parts.broker_id)
     cluster = await _measure_cluster(parts)
     groups_by_state = await _count_groups(parts.coordinators)
     flush_thread, stalls, dispatcher = parts.flush_thread, parts.stalls, parts.dispatcher
@@ -183,19 +186,36 @@ class _Logs:
         self.partitions: list[PartitionMeasure] = []
         self.replicas = ReplicaCounts()
 
+    def add_dormant(self, partition: TopicPartition, dormant: Dormant, broker_id: BrokerId) -> None:
+        """One that nobody has used yet."""
+        if len(self.traffic_by_topic) < self._most:
+            self.traffic_by_topic.setdefault(partition.topic, Traffic())
+        self._count(dormant.state, dormant.config, is_leader=dormant.state.leader == broker_id)
+        if len(self.partitions) < self._most:
+            log = dormant.log
+            self.partitions.append(
+                PartitionMeasure(
+                    *partition, log.size_bytes, log.log_start_offset, log.log_end_offset, len(log.segments)
+                )
+            )
+
+    def _count(self, state: PartitionState | None, config: TopicConfig, *, is_leader: bool) -> None:
+        replicas = self.replicas
+        replicas.partitions += 1
+        if is_leader and state is not None:
+            replicas.leaders += 1
+            replicas.under_replicated += len(state.in_sync_replicas) < len(state.replicas)
+            replicas.under_min_in_sync += len(state.in_sync_replicas) < config.min_insync_replicas
+
     def add(self, partition: Partition) -> None:
         topic, number = partition.topic_partition
-        log, state, replicas = partition.log, partition.state, self.replicas
+        log = partition.log
         traffic = partition.traffic
         self.traffic = self.traffic.plus(traffic)
         by_topic = self.traffic_by_topic
         if topic in by_topic or len(by_topic) < self._most:
             by_topic[topic] = by_topic.get(topic, Traffic()).plus(traffic)
-        replicas.partitions += 1
-        if partition.is_leader and state is not None:
-            replicas.leaders += 1
-            replicas.under_replicated += len(state.in_sync_replicas) < len(state.replicas)
-            replicas.under_min_in_sync += len(state.in_sync_replicas) < partition.config.min_insync_replicas
+        self._count(partition.state, partition.config, is_leader=partition.is_leader)
         if len(self.partitions) < self._most:
             self.partitions.append(
                 PartitionMeasure(
@@ -204,7 +224,7 @@ class _Logs:
             )
 
 
-async def _measure_partitions(table: PartitionTable, max_partitions: int) -> _Logs:
+async def _measure_partitions(table: PartitionTable, max_partitions: int, broker_id: BrokerId) -> _Logs:
     logs = _Logs(table.departed_traffic, max_partitions)
     logs.replicas.offline = table.offline_count
     for index, partition in enumerate(table):
@@ -212,6 +232,10 @@ async def _measure_partitions(table: PartitionTable, max_partitions: int) -> _Lo
             await asyncio.sleep(0)
         if not partition.is_closed:
             logs.add(partition)
+    for index, (name, dormant) in enumerate(table.dormant):
+        if index % _SLICE == _SLICE - 1:
+            await asyncio.sleep(0)
+        logs.add_dormant(name, dormant, broker_id)
     return logs
 
 

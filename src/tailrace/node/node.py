@@ -1,8 +1,9 @@
 """One node: builds every part, starts them in order, stops them in the reverse order.
 
 Start: the data directory is locked and its identity read; the metadata log is replayed; the broker registers and opens
-its partitions; it is unfenced; only then are connections accepted. Stop: connections go first, then whoever waits is
-told, then what is under way is flushed, and last the logs are closed and the clean stop is written down.
+its partitions; it is unfenced; only then are connections accepted. Stop: no more requests are taken; those that were
+taken are flushed and answered, within a time limit; then connections are closed, then logs, and last the clean stop is
+written down.
 """
 
 import asyncio
@@ -11,15 +12,24 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import ControllerCommand
+from tailrace.metadata.broker_commands import (
+    NO_BROKER_EPOCH,
+    BrokerRegistered,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    ControllerCommand,
+)
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint as BrokerEndpoint
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
@@ -35,7 +45,7 @@ from tailrace.node.descriptors import (
     plan_descriptors,
 )
 from tailrace.node.flush_thread import FlushThread, PageCache
-from tailrace.node.handlers import Services, Waiting, build_handlers
+from tailrace.node.handlers import Services, Waiting, build_handlers, finalized_features
 from tailrace.node.measurements import NodeParts
 from tailrace.node.monitoring import Monitoring
 from tailrace.node.settings import BROKER_SETTINGS
@@ -55,6 +65,8 @@ from tailrace.storage import OsFiles
 _logger = logging.getLogger("tailrace.node")
 
 _LAST_FLUSH_SECONDS = 30.0
+_LAST_ANSWERS_SECONDS = 3.0
+"""For answers that nothing on this node can hasten: of replicas that are behind, to clients that do not read."""
 
 OnFatal = Callable[[BaseException], None]
 
@@ -97,7 +109,9 @@ class Node:
         """Where clients find this node, one address per listener, with the ports that were really taken."""
         told = {endpoint.name: endpoint for endpoint in self._config.advertised_listeners}
         return tuple(
-            told.get(listener.name) or Endpoint(name=listener.name, host=_host_for_clients(host), port=port)
+            _advertised(told[listener.name], port)
+            if listener.name in told
+            else Endpoint(name=listener.name, host=_host_for_clients(host), port=port)
             for listener, (host, port) in ((listener, listener.addresses[0]) for listener in self._listeners)
         )
 
@@ -142,10 +156,13 @@ class Node:
     async def _start_services(self) -> None:
         config, clock = self._config, self._clock
         self._start_controller_parts()
+        directory = LogDirectory(self._directory, files=self._files, is_durable=config.is_flushed)
         self._partitions = PartitionTable(
-            LogDirectory(self._directory, files=self._files, flush_on_roll=config.is_flushed),
+            directory,
             broker_id=self._broker_id,
-            disk=self._flush_thread if config.is_flushed else PageCache(call_soon=clock.call_soon),
+            disk=self._flush_thread
+            if config.is_flushed
+            else PageCache(call_soon=clock.call_soon, syncing=self._flush_thread),
             syncing_disk=self._flush_thread,
             clock=clock,
             is_flushed=config.is_flushed,
@@ -154,11 +171,12 @@ class Node:
         self._partitions.open()
         self._turns.on_turn_end = self._partitions.write_staged
         await self._controller_ready()
-        registration = await self._register()
+        registration = await self._register(keeps_all=config.is_flushed or directory.was_clean)
         self._applier = MetadataApplier(
             partitions=self._partitions, broker_id=self._broker_id, settings=LiveSettings(config)
         )
         self._applier.load(self._controller.image)
+        await self._partitions_made()
         group_config = GroupConfig.read(config.integer)
         self._coordinators = GroupCoordinators(
             broker_id=self._broker_id,
@@ -169,6 +187,7 @@ class Node:
         )
         self._controller.on_image(self._applier.on_image)
         self._controller.on_image(self._coordinators.on_image)
+        self._controller.answer_when(self._partitions.when_made)
         services = Services(
             config=config,
             cluster_id=self._identity.cluster_id,
@@ -179,18 +198,22 @@ class Node:
                 reclaimable=lambda: self._files.open_files,
                 count_open=count_open_descriptors,
             ),
+            metadata_log=self._controller,
+            directory_id=self._identity.directory_id or ZERO_TOPIC_ID,
             partitions=self._partitions,
             coordinators=self._coordinators,
             groups=group_config,
         )
-        waiting = Waiting(clock)
+        self._waiting = Waiting(clock)
         self._dispatcher = Dispatcher(
-            build_handlers(services, waiting),
+            build_handlers(services, self._waiting),
             write_staged=self._partitions.write_staged,
             on_broken_invariant=self._on_fatal,
+            finalized=partial(finalized_features, services),
         )
         await self._ask_controller(UnfenceBroker(broker_id=self._broker_id, broker_epoch=registration.broker_epoch))
-        await self._start_monitoring(waiting)
+        await self._say_what_has_recovered(registration.broker_epoch)
+        await self._start_monitoring()
         self._upkeep = Upkeep(self._partitions, clock=clock, config=_upkeep_config(config))
         self._upkeep.start()
         self._turns.on_turn_end = self._dispatcher.on_turn_end
@@ -198,7 +221,7 @@ class Node:
             listener.on_frame = self._dispatcher.on_frame
             await listener.start()
 
-    async def _start_monitoring(self, waiting: Waiting) -> None:
+    async def _start_monitoring(self) -> None:
         endpoint = self._config.metrics_listener
         if endpoint is None:
             return
@@ -210,7 +233,7 @@ class Node:
             partitions=self._partitions,
             controller=self._controller,
             coordinators=self._coordinators,
-            waiting=waiting,
+            waiting=self._waiting,
             flush_thread=self._flush_thread,
             stalls=self._stalls,
             files=self._files,
@@ -243,7 +266,15 @@ class Node:
         self._controller.start(lambda: ready.set_result(None))
         await ready
 
-    async def _register(self) -> BrokerRegistered:
+    async def _partitions_made(self) -> None:
+        """A node that was killed between a decision and its execution makes up for it before it serves."""
+        made = self._loop.create_future()
+        self._turns.run(lambda: self._partitions.when_made(lambda: made.set_result(None)))
+        await made
+
+    async def _register(self, *, keeps_all: bool) -> BrokerRegistered:
+        """`keeps_all`: this broker still has everything that it had acknowledged before it stopped (KIP-966)."""
+        before = self._controller.image.brokers.get(self._broker_id)
         answer = await self._ask_controller(
             RegisterBroker(
                 broker_id=self._broker_id,
@@ -254,10 +285,29 @@ class Node:
                 ),
                 rack=self._config.rack,
                 log_directories=(self._identity.directory_id,) if self._identity.directory_id is not None else (),
+                previous_broker_epoch=before.broker_epoch if before is not None and keeps_all else NO_BROKER_EPOCH,
             )
         )
         assert isinstance(answer, BrokerRegistered)
         return answer
+
+    async def _say_what_has_recovered(self, broker_epoch: int) -> None:
+        """End the recovery of what this broker leads without being known to be complete: its logs are open by now."""
+        changes = tuple(
+            InSyncChange(
+                topic_id=topic_id,
+                partition=number,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                in_sync_replicas=(InSyncReplica(broker_id=self._broker_id, broker_epoch=broker_epoch),),
+            )
+            for topic_id, number, state in self._controller.image.partitions()
+            if state.is_recovering and state.leader == self._broker_id
+        )
+        if changes:
+            await self._ask_controller(
+                AlterPartition(broker_id=self._broker_id, broker_epoch=broker_epoch, changes=changes)
+            )
 
     async def _ask_controller(self, command: ControllerCommand) -> object:
         """The controller's answer. Raises KafkaError if it refuses."""
@@ -275,7 +325,7 @@ class Node:
         if self._monitoring is not None:
             await self._monitoring.stop()
         self._upkeep.stop()
-        self._turns.run(self._coordinators.close)
+        await self._answer_what_was_asked()
         for listener in self._listeners:
             await listener.stop()
         await self._last_flush()
@@ -284,6 +334,21 @@ class Node:
         self._controller.close()
         self._lock.release()
         _logger.info("event=node-stopped node=%d", self._broker_id)
+
+    async def _answer_what_was_asked(self) -> None:
+        """Let nobody wonder: what was taken is made durable and answered before the connections are closed.
+
+        Long polls first, since later answers of their connections stand behind theirs; members of groups last, since
+        their coordinators have commits to write until then.
+        """
+        for listener in self._listeners:
+            listener.take_no_more()
+        self._turns.run(self._waiting.polls.answer_all)
+        await self._last_flush()
+        self._turns.run(self._coordinators.close)
+        for listener in self._listeners:
+            if not await listener.answered(_LAST_ANSWERS_SECONDS):
+                _logger.warning("event=requests-left-unanswered listener=%s", listener.name)
 
     async def _last_flush(self) -> None:
         idle = self._loop.create_future()
@@ -310,6 +375,11 @@ def _hosts_to_bind(host: str) -> list[str]:
     if is_wildcard_host(host):
         return ["0.0.0.0", "::"]
     return [host]
+
+
+def _advertised(told: Endpoint, port: int) -> Endpoint:
+    """The address that clients are told. Port 0, which nobody can connect to, stands for the port that was taken."""
+    return replace(told, port=told.port or port)
 
 
 def _host_for_clients(bound: str) -> str:

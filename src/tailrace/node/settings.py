@@ -67,7 +67,10 @@ _NETWORK = (
         "Addresses to listen on: NAME://HOST:PORT. A loopback address means both loopbacks; port 0 picks a free port.",
     ),
     _setting(
-        "advertised.listeners", _LIST, None, "Addresses given to clients, if they differ from the ones listened on."
+        "advertised.listeners",
+        _LIST,
+        None,
+        "Addresses given to clients, if they differ from the ones listened on; port 0 means the port listened on.",
     ),
     _setting(
         "listener.insecure.allow",
@@ -407,7 +410,7 @@ _TRANSACTIONS = (
 )
 
 _FETCH = (
-    _setting("fetch.max.bytes", _INT, 16_777_216, "The most bytes of one answer to a fetch.", at_least=1024),
+    _setting("fetch.max.bytes", _INT, 4_194_304, "The most bytes of one answer to a fetch.", at_least=1024),
     _setting(
         "max.incremental.fetch.session.cache.slots",
         _INT,

@@ -1,9 +1,11 @@
 """Which produced batches a topic takes, and in which form it stores them: the rules that depend on its settings.
 
 The rules that hold for every topic are in `protocol.records.batch.validate_produced`, which comes first. Records are
-looked at only where a setting asks for it: for keys in a compacted topic, and to compress anew.
+looked at only where a setting asks for it (keys in a compacted topic, timestamps that may not be old, another codec),
+and to name those at fault.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -27,8 +29,8 @@ _CODECS = {
 class InvalidRecords(KafkaError):
     """A batch refused for some of its records; Produce v8 and later name them (KIP-467)."""
 
-    def __init__(self, detail: str, record_errors: tuple[tuple[int, str], ...]) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, detail)
+    def __init__(self, code: ErrorCode, detail: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, detail)
         self.record_errors = record_errors
         """(index in the batch, what is wrong with that record)"""
 
@@ -42,7 +44,7 @@ class Admission:
         "_codec",
         "_is_compacted",
         "_is_special",
-        "_looks_into_batches",
+        "_looks_at_records",
         "_max_bytes",
         "_max_message_bytes",
         "stamps_append_time",
@@ -55,14 +57,12 @@ class Admission:
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._is_compacted = config.is_compacted
         self._codec = _CODECS.get(config.compression_type)
-        self._looks_into_batches = self._is_compacted or self._codec is not None
-        self._is_special = (
-            self._looks_into_batches
-            or config.message_timestamp_type != "CreateTime"
-            or config.message_timestamp_before_max_ms < _NO_LIMIT
-        )
         self.stamps_append_time = config.message_timestamp_type == "LogAppendTime"
         """Whether the topic has the broker's time in its records (message.timestamp.type)."""
+        # The header tells the largest timestamp and not the smallest.
+        has_oldest = self._before_max_ms < _NO_LIMIT and not self.stamps_append_time
+        self._looks_at_records = self._is_compacted or has_oldest
+        self._is_special = self._looks_at_records or self._codec is not None or self.stamps_append_time
 
     def must_look_at(self, header: BatchHeader, now_ms: int) -> bool:
         """Whether `admit` has anything to do with this batch. The hot lane's question: mostly it has not."""
@@ -80,27 +80,46 @@ class Admission:
         """
         if header.batch_length + LENGTH_OFFSET > self._max_bytes:
             self._refuse_size(header)
-        if self._looks_into_batches:
-            records, header = self._look_into(records, header)
+        is_too_new = not self.stamps_append_time and header.max_timestamp - now_ms > self._after_max_ms
+        if self._looks_at_records or is_too_new:
+            self._refuse_faults(records, now_ms)
+        if is_too_new:
+            raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, self._outside(header.max_timestamp, now_ms), ())
+        if self._codec is not None and self._codec != header.codec:
+            records = _compressed_anew(records, header, self._codec)
+            header = read_header(records)
+            if header.size_bytes > self._max_bytes:
+                self._refuse_size(header)
         if self.stamps_append_time:
             stamp_log_append_time(records, 0, now_ms)
-            return records, read_header(records)
-        if header.max_timestamp - now_ms > self._after_max_ms or (
-            now_ms - header.base_timestamp > self._before_max_ms and header.base_timestamp != NO_TIMESTAMP
-        ):
-            self._refuse_timestamps(header, now_ms)
+            header = read_header(records)
         return records, header
 
-    def _look_into(self, records: memoryview, header: BatchHeader) -> tuple[memoryview, BatchHeader]:
-        if self._is_compacted:
-            _refuse_missing_keys(records)
-        if self._codec is None or self._codec == header.codec:
-            return records, header
-        rebuilt = _compressed_anew(records, header, self._codec)
-        header = read_header(rebuilt)
-        if header.size_bytes > self._max_bytes:
-            self._refuse_size(header)
-        return rebuilt, header
+    def _refuse_faults(self, records: memoryview, now_ms: int) -> None:
+        """Refuse the batch if any record is at fault, as Kafka does: for its timestamps first."""
+        faults = list(self._faults(records, now_ms))
+        if faults:
+            is_about_time = any(code is ErrorCode.INVALID_TIMESTAMP for _, code, _ in faults)
+            code = ErrorCode.INVALID_TIMESTAMP if is_about_time else ErrorCode.INVALID_RECORD
+            detail = f"{len(faults)} of the batch's records are refused; the first: {faults[0][2]}"
+            raise InvalidRecords(code, detail, tuple((index, what) for index, _, what in faults))
+
+    def _faults(self, records: memoryview, now_ms: int) -> Iterator[tuple[int, ErrorCode, str]]:
+        for index, record in enumerate(read_records(records, strict=True)):
+            if self._is_compacted and record.key is None:
+                yield index, ErrorCode.INVALID_RECORD, "a record of a compacted topic needs a key"
+            elif not self.stamps_append_time and self._is_outside(record.timestamp, now_ms):
+                yield index, ErrorCode.INVALID_TIMESTAMP, self._outside(record.timestamp, now_ms)
+
+    def _is_outside(self, timestamp: int, now_ms: int) -> bool:
+        is_inside = -self._before_max_ms <= timestamp - now_ms <= self._after_max_ms
+        return timestamp != NO_TIMESTAMP and not is_inside
+
+    def _outside(self, timestamp: int, now_ms: int) -> str:
+        return (
+            f"timestamp {timestamp} ms at {now_ms} ms; the topic takes {self._before_max_ms} ms before and "
+            f"{self._after_max_ms} ms after now (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+        )
 
     def _refuse_size(self, header: BatchHeader) -> None:
         size_bytes = header.size_bytes
@@ -112,14 +131,6 @@ class Admission:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"a batch of {size_bytes} bytes is larger than a segment; segment.bytes of the topic is {self._max_bytes}",
-        )
-
-    def _refuse_timestamps(self, header: BatchHeader, now_ms: int) -> None:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamps from {header.base_timestamp} to {header.max_timestamp} ms at {now_ms} ms; the topic takes "
-            f"{self._before_max_ms} ms before and {self._after_max_ms} ms after now (message.timestamp.before.max.ms, "
-            "message.timestamp.after.max.ms)",
         )
 
 
@@ -138,19 +149,6 @@ class Refusal:
     def admit(self, records: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
         """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
-
-
-def _refuse_missing_keys(records: memoryview) -> None:
-    without_key = tuple(
-        (index, "a record of a compacted topic needs a key")
-        for index, record in enumerate(read_records(records, strict=True))
-        if record.key is None
-    )
-    if without_key:
-        raise InvalidRecords(
-            f"{len(without_key)} of the batch's records have no key; a compacted topic keeps the last record per key",
-            without_key,
-        )
 
 
 def _compressed_anew(records: memoryview, header: BatchHeader, codec: Codec) -> memoryview:

@@ -11,7 +11,6 @@ Invariants:
 A waiter is called once: when the high watermark has passed its offset, or with the error that makes this impossible.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from tailrace.protocol.records.batch import BatchHeader, read_header, stamp, val
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
+from tailrace.replication.high_watermark import HighWatermark
 from tailrace.replication.in_sync import advanced_high_watermark, has_enough_in_sync
 from tailrace.replication.outcomes import (
     NO_TIMESTAMP,
@@ -35,7 +35,7 @@ from tailrace.replication.outcomes import (
     TimestampedOffset,
     Traffic,
 )
-from tailrace.replication.waiting import OffsetWaiters, Waiter
+from tailrace.replication.waiting import Waiter
 from tailrace.storage import AppendBatch, Log
 
 __all__ = (
@@ -73,23 +73,19 @@ class Partition:
         "_disk",
         "_flushes_pending",
         "_has_enough_in_sync",
+        "_high_watermark",
         "_is_flushed",
         "_is_only_in_sync",
         "_on_abandoned",
         "_on_staged",
         "_opened_at_offset",
         "_syncing_disk",
-        "_unflushed",
-        "_waiters",
-        "_watchers",
         "config",
-        "high_watermark",
         "is_closed",
         "is_internal",
         "is_leader",
         "leader_epoch",
         "log",
-        "readable_bytes",
         "sent_bytes",
         "state",
         "topic_id",
@@ -123,14 +119,12 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = LeaderEpoch(UNKNOWN_EPOCH)
         self.state: PartitionState | None = None
-        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self._high_watermark = HighWatermark(max(min(high_watermark, log.log_end_offset), log.log_start_offset))
         self.written_bytes = 0
         """Bytes appended since the log was opened; a metric, and the measure of `readable_bytes`."""
         self._opened_at_offset = log.log_end_offset
         self.sent_bytes = 0
         """Bytes of records that readers were sent; they are counted by who sends them."""
-        self.readable_bytes = 0
-        """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
         self._broker_id = broker_id
         self._has_enough_in_sync = True
         self._is_only_in_sync = False
@@ -144,9 +138,6 @@ class Partition:
         self._on_staged = on_staged
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
-        self._unflushed: deque[tuple[int, int]] = deque()  # (log end offset, written_bytes) after each write
-        self._waiters = OffsetWaiters()
-        self._watchers: dict[Watcher, None] = {}
 
     def become_leader(self, state: PartitionState) -> None:
         """Lead the partition from now on, in the epoch of `state`. A no-op for an epoch that is led already."""
@@ -170,8 +161,8 @@ class Partition:
         if state is not None:
             self._follow_state(state)
             self.leader_epoch = state.leader_epoch
-        self._waiters.fail(self._not_leader())
-        self._wake_watchers()
+        self._high_watermark.fail(self._not_leader())
+        self._high_watermark.wake()
 
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's changed settings to all that comes from now on."""
@@ -321,7 +312,7 @@ class Partition:
                 self.written_bytes += log.size_bytes - size_bytes
                 is_to_be_flushed = self._is_flushed
                 if is_to_be_flushed:
-                    self._unflushed.append((log.log_end_offset, self.written_bytes))
+                    self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
                 else:
                     self._advance_high_watermark(log.log_end_offset)
                     if (
@@ -342,6 +333,16 @@ class Partition:
         return Traffic(records_in, self.written_bytes, self.sent_bytes)
 
     @property
+    def high_watermark(self) -> int:
+        """Below it everything is safe, and can be read."""
+        return self._high_watermark.offset
+
+    @property
+    def readable_bytes(self) -> int:
+        """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
+        return self._high_watermark.readable_bytes
+
+    @property
     def last_stable_offset(self) -> int:
         """Below it no transaction is open; at most the high watermark."""
         return self.high_watermark
@@ -353,15 +354,15 @@ class Partition:
         elif not self.is_leader:
             waiter(self._not_leader())
         else:
-            self._waiters.add(offset, waiter)
+            self._high_watermark.wait(offset, waiter)
 
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` once, when the readable end moves or this broker stops leading. Twice the same is once."""
-        self._watchers[watcher] = None
+        self._high_watermark.watch(watcher, lambda: watcher(self))
 
     def unwatch(self, watcher: Watcher) -> None:
         """Forget the watcher, if it is still there."""
-        self._watchers.pop(watcher, None)
+        self._high_watermark.unwatch(watcher)
 
     def readable_end(self, isolation: int) -> int:
         """The offset (exclusive) up to which a consumer of this isolation level may read."""
@@ -379,7 +380,7 @@ class Partition:
         if not self.is_leader or (leader_epoch != self.leader_epoch and leader_epoch >= 0):
             self.check_leader(leader_epoch)
         log = self.log
-        high_watermark, log_start_offset = self.high_watermark, log.log_start_offset
+        high_watermark, log_start_offset = self._high_watermark.offset, log.log_start_offset
         end_offset = high_watermark if isolation != READ_COMMITTED else self.last_stable_offset
         records: Buffer = b""
         size_bytes = 0
@@ -561,22 +562,7 @@ class Partition:
             advanced = advanced_high_watermark(self.high_watermark, end_offsets=ends, in_sync=in_sync)
         if advanced <= self.high_watermark or not (self.is_leader and self._has_enough_in_sync):
             return
-        self.high_watermark = advanced
-        unflushed = self._unflushed
-        if self._is_flushed:
-            while unflushed and unflushed[0][0] <= advanced:
-                self.readable_bytes = unflushed.popleft()[1]
-        else:
-            self.readable_bytes = self.written_bytes
-        if self._waiters:
-            self._waiters.reached(advanced)
-        if self._watchers:
-            self._wake_watchers()
-
-    def _wake_watchers(self) -> None:
-        watchers, self._watchers = self._watchers, {}
-        for watcher in watchers:
-            watcher(self)
+        self._high_watermark.rise(advanced, None if self._is_flushed else self.written_bytes)
 
     def _found(self, found: tuple[int, int, int] | None) -> TimestampedOffset | None:
         return None if found is None else TimestampedOffset(*found)

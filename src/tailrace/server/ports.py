@@ -7,9 +7,26 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.storage import Log
 
 Buffer = bytes | bytearray | memoryview
+
+QuorumRequest = (
+    quorum.VoteRequest
+    | quorum.BeginQuorumEpochRequest
+    | quorum.EndQuorumEpochRequest
+    | fetch.FetchRequest
+    | fetch_snapshot.FetchSnapshotRequest
+)
+"""What one replica of the metadata log asks another."""
+QuorumResponse = (
+    quorum.VoteResponse
+    | quorum.BeginQuorumEpochResponse
+    | quorum.EndQuorumEpochResponse
+    | fetch.FetchResponse
+    | fetch_snapshot.FetchSnapshotResponse
+)
 
 
 class Timer(Protocol):
@@ -48,6 +65,34 @@ class Disk(Protocol):
 
         Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
         and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
+        """
+        ...
+
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        """Do `work`, which waits for the disk and touches nothing but files, then call `on_done` on the event loop.
+
+        Works are done in the order in which they were asked for, one flush round apart at most, whatever
+        `log.durability` is. A work that raises is as fatal as a failed flush.
+        """
+        ...
+
+
+class Peer(Protocol):
+    """The other replicas of the metadata log."""
+
+    def send(
+        self,
+        node_id: int,
+        request: QuorumRequest,
+        on_reply: Callable[[QuorumResponse | None], None],
+        *,
+        oldest_version: int = 0,
+    ) -> None:
+        """Ask a node, or below -1 the place with that name; never in a version below `oldest_version`.
+
+        `on_reply` is called at most once, on the event loop, with the answer, or with None if there will be none: no
+        connection, a broken one, no common version, bytes that are no answer. Records in an answer are views that are
+        valid until `on_reply` returns. A Fetch may wait at the other end, so nothing else may have to wait behind it.
         """
         ...
 

@@ -168,6 +168,11 @@ class LongPolls:
             self._clock.call_soon(self._retry_woken)
         self._woken.append(parked)
 
+    def answer_all(self) -> None:
+        """Answer every poll with what there is, as if its time were over: nothing will come any more."""
+        for parked in [parked for of_connection in self._by_connection.values() for parked in of_connection]:
+            self.expired(parked)
+
     def expired(self, parked: _Parked) -> None:
         """The time of the poll is over."""
         if not self._is_waiting(parked):

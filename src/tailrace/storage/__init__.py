@@ -4,6 +4,7 @@ The one door is here. `storage.files` alone touches the operating system; the fo
 """
 
 from tailrace.storage.cleaning import Compaction
+from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
 from tailrace.storage.flush import FlushTicket
@@ -15,6 +16,9 @@ from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
 __all__ = [
     "AppendBatch",
     "Buffer",
+    "ClosedLog",
+    "ClosedLogs",
+    "ClosedTopic",
     "Compaction",
     "Damage",
     "Duplicate",

@@ -31,14 +31,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def replace_file(files: FileSystem, path: str, content: Buffer) -> None:
-    """Put this content at `path`, durable when the call returns."""
+    """Put this content at `path`, durable when the call returns. On any thread, one at a time for each path."""
     temporary = path + TEMPORARY_SUFFIX
-    file = files.open(temporary, create=True)
-    try:
-        append_all(file, content)
-        file.sync()
-    finally:
-        file.close()
+    files.write_durably(temporary, content)
     files.rename(temporary, path)
     files.sync_dir(parent(path))
 
@@ -118,7 +113,7 @@ def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
     try:
         content = json.loads(data)
         return int(content["brokerEpoch"]) if content["version"] == 0 else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # infinity; brackets without end
         return None
 
 
@@ -165,8 +160,18 @@ def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | 
 
 def write_partition_metadata(files: FileSystem, directory: str, topic_id: TopicId) -> None:
     """Write `partition.metadata`: which topic, by id, this partition's directory belongs to."""
-    content = f"version: 0\ntopic_id: {format_topic_id(topic_id)}"
-    replace_file(files, join(directory, PARTITION_METADATA), content.encode("ascii"))
+    replace_file(files, join(directory, PARTITION_METADATA), _partition_metadata(topic_id))
+
+
+def begin_partition_metadata(files: FileSystem, directory: str, topic_id: TopicId) -> None:
+    """Write `partition.metadata` into a new directory; durable when the file and the directory are synced."""
+    file = files.open(join(directory, PARTITION_METADATA), create=True)
+    append_all(file, _partition_metadata(topic_id))
+    file.close()
+
+
+def _partition_metadata(topic_id: TopicId) -> bytes:
+    return f"version: 0\ntopic_id: {format_topic_id(topic_id)}".encode("ascii")
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> TopicId | None:

@@ -17,7 +17,8 @@ from tailrace.storage.batch_filter import BatchFilter, KeyCollector
 from tailrace.storage.compaction import Cleanable, group_segments
 from tailrace.storage.files import File, FileSystem
 from tailrace.storage.producer_state import ProducerState
-from tailrace.storage.segment import AppendBatch, Segment, SegmentLimits
+from tailrace.storage.segment import AppendBatch, Segment
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned
 

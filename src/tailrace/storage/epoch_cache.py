@@ -17,6 +17,9 @@ from tailrace.model.partitions import OffsetAndEpoch
 UNDEFINED: Final = OffsetAndEpoch(-1, LeaderEpoch(-1))
 """The answer for an epoch that nothing is known of."""
 
+_MOST_DIGITS: Final = 19
+"""Of a 64-bit number."""
+
 
 class EpochEntry(NamedTuple):
     """The first offset that was, or will be, written in this epoch."""
@@ -102,15 +105,20 @@ class EpochCache:
     def from_bytes(cls, data: bytes) -> "EpochCache":
         """The cache that `to_bytes` wrote. Raises CorruptRecords that says which line is wrong."""
         lines = data.decode("ascii", "replace").splitlines()
-        if len(lines) < 2 or lines[0] != "0" or not lines[1].isdecimal() or len(lines) != 2 + int(lines[1]):
+        if len(lines) < 2 or lines[0] != "0" or not _is_number(lines[1]) or len(lines) != 2 + int(lines[1]):
             raise CorruptRecords("not a leader epoch checkpoint: version 0, a count and that many lines were expected")
         entries: list[EpochEntry] = []
         for number, line in enumerate(lines[2:], start=3):
             words = line.split()
-            if len(words) != 2 or not all(word.isdecimal() for word in words):
+            if len(words) != 2 or not all(map(_is_number, words)):
                 raise CorruptRecords(f"line {number} of a leader epoch checkpoint is {line!r}, not an epoch and offset")
             entry = EpochEntry(int(words[0]), int(words[1]))
             if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset):
                 raise CorruptRecords(f"line {number} of a leader epoch checkpoint does not rise above the one before")
             entries.append(entry)
         return cls(tuple(entries))
+
+
+def _is_number(word: str) -> bool:
+    """Whether these are the digits of an offset; `int` refuses a damaged file's thousands of digits in its own way."""
+    return word.isdecimal() and len(word) <= _MOST_DIGITS

@@ -11,7 +11,16 @@ class FlushTicket:
     Begun and finished by the log's owner (`Log.begin_flush`, `Log.finish_flush`), carried out by `sync`, on any thread.
     """
 
-    __slots__ = ("_epoch_checkpoint", "_system", "directories", "end_offset", "files", "generation", "segments")
+    __slots__ = (
+        "_epoch_checkpoint",
+        "_system",
+        "directories",
+        "end_offset",
+        "files",
+        "finished_files",
+        "generation",
+        "segments",
+    )
 
     def __init__(
         self,
@@ -23,6 +32,7 @@ class FlushTicket:
         epoch_checkpoint: tuple[str, bytes] | None,
         end_offset: int,
         generation: int,
+        finished_files: tuple[File, ...] = (),
     ) -> None:
         self._system = system
         self._epoch_checkpoint = epoch_checkpoint
@@ -30,6 +40,8 @@ class FlushTicket:
         """Rolled segments that this flush covers."""
         self.files = files
         """All files to sync, pinned meanwhile."""
+        self.finished_files = finished_files
+        """Those of them that are not written to any more."""
         self.directories = directories
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset

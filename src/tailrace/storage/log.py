@@ -18,20 +18,29 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage.checkpoints import LEADER_EPOCHS, write_gap_bound
+from tailrace.storage.checkpoints import LEADER_EPOCHS
 from tailrace.storage.cleaning import Compaction
+from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
 from tailrace.storage.compaction import Cleanable, find_cleanable
-from tailrace.storage.files import FileSystem, join, parent
+from tailrace.storage.files import File, FileSystem, join, parent
 from tailrace.storage.flush import FlushTicket
+from tailrace.storage.gaps import Gaps
 from tailrace.storage.recovery import LoadedLog, Loader
+from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
-from tailrace.storage.segment import AppendBatch, ReadResult, Segment, SegmentLimits, TimestampOffset
+from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
-from tailrace.storage.snapshots import load_producers, remove_snapshots_above, snapshot_offsets, write_snapshot
+from tailrace.storage.snapshots import (
+    begin_snapshot,
+    load_producers,
+    remove_snapshots_above,
+    snapshot_offsets,
+    write_snapshot,
+)
+from tailrace.storage.timestamps import max_timestamp_offset, offset_for_timestamp
 
 _STEP_BYTES: Final = 1 << 20
-_GAP_MARGIN: Final = 1 << 20
-"""How far ahead a follower notes that gaps are legal: writing it down for each batch would cost a sync each."""
 
 
 class RetiredSegment(NamedTuple):
@@ -51,8 +60,7 @@ class Log:
         "_directory",
         "_failure",
         "_files",
-        "_flush_on_roll",
-        "_gap_bound",
+        "_gaps",
         "_generation",
         "_is_changed",
         "_limits",
@@ -60,6 +68,7 @@ class Log:
         "_snapshot_offset",
         "_ticket",
         "_unsynced_directories",
+        "_unsynced_files",
         "epochs",
         "first_dirty_offset",
         "flushed_offset",
@@ -70,16 +79,14 @@ class Log:
     )
 
     _unsynced_directories: tuple[str, ...]
+    _unsynced_files: tuple[File, ...]
 
-    def __init__(
-        self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig, flush_on_roll: bool
-    ) -> None:
+    def __init__(self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig) -> None:
         self._directory = directory
         self._files = files
         self._config = config
-        self._flush_on_roll = flush_on_roll
         self._limits = loaded.limits
-        self._gap_bound = loaded.gap_bound
+        self._gaps = Gaps(directory, loaded.gap_bound, files=files)
         self._segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
         self._snapshot_offset = loaded.snapshot_offset
         self.log_start_offset = loaded.log_start_offset
@@ -99,6 +106,8 @@ class Log:
         # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._unsynced_directories = (directory, parent(directory)) if is_unsure else ()
+        # Beside those of the segments.
+        self._unsynced_files = loaded.unsynced_files
         self._generation = 0
         self._ticket: FlushTicket | None = None
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
@@ -117,7 +126,7 @@ class Log:
         first_dirty_offset: int = 0,
         clean: bool = False,
         allow_damage: bool = False,
-        flush_on_roll: bool = True,
+        is_durable: bool = True,
     ) -> "Log":
         """The log in this directory, which is made if it is not there.
 
@@ -125,9 +134,8 @@ class Log:
         says that the log was closed cleanly and nothing has to be checked; `first_dirty_offset` is where the last
         compaction ended. Damage below the recovery point raises
         CorruptRecords that names file and position, or with `allow_damage` gives an offline log whose part before the
-        damage can be read (`recovery.damage`). `flush_on_roll=False` is for page-cache
-        durability: a rolled segment's flush is left to the next ticket, and recovery does not suspect the page cache.
-        Nothing that is stored needs `now_ms` today.
+        damage can be read (`recovery.damage`). `is_durable=False` is for page-cache durability: recovery does not
+        suspect the page cache. Nothing that is stored needs `now_ms` today.
         """
         if not files.exists(directory):
             files.make_dirs(directory)
@@ -139,7 +147,7 @@ class Log:
             log_start_offset=log_start_offset,
             clean=clean,
             is_compacted=config.is_compacted,
-            is_durable=flush_on_roll,
+            is_durable=is_durable,
         )
         loaded = loader.load()
         if loaded.report.damage is not None and not allow_damage:
@@ -147,9 +155,38 @@ class Log:
                 f"{loaded.report.damage}; this part was flushed, so it is not cut off. Let another replica restore the "
                 "partition, or restore the file"
             )
-        log = cls(directory, loaded, files=files, config=config, flush_on_roll=flush_on_roll)
+        log = cls(directory, loaded, files=files, config=config)
         if log.log_start_offset < first_dirty_offset <= log.log_end_offset:
             log.first_dirty_offset = first_dirty_offset
+        return log
+
+    @classmethod
+    def reopen(
+        cls,
+        directory: str,
+        closed: ClosedLog,
+        *,
+        files: FileSystem,
+        config: TopicConfig,
+        is_new: bool = False,
+        unsynced_files: tuple[File, ...] = (),
+    ) -> "Log":
+        """The log that was closed like this: what `open` with `clean` gives, without reading the directory.
+
+        `is_new` says that names in the directory, and the directory's own, may not be durable yet, `unsynced_files`
+        what else in it: the first flush sees to them. Raises CorruptRecords or StorageError if the files are not those
+        that were closed; then `open` must look.
+        """
+        loaded = reload(
+            directory,
+            closed,
+            files=files,
+            limits=SegmentLimits(config, name=directory),
+            is_new=is_new,
+            unsynced_files=unsynced_files,
+        )
+        log = cls(directory, loaded, files=files, config=config)
+        log.first_dirty_offset = closed.first_dirty_offset
         return log
 
     @property
@@ -178,7 +215,10 @@ class Log:
     def is_flushed(self) -> bool:
         """Whether a flush now would change nothing."""
         return (
-            self.flushed_offset == self.log_end_offset and not self._unsynced_directories and not self.epochs.is_dirty
+            self.flushed_offset == self.log_end_offset
+            and not self._unsynced_directories
+            and not self._unsynced_files
+            and not self.epochs.is_dirty
         )
 
     def update_config(self, config: TopicConfig) -> None:
@@ -186,7 +226,7 @@ class Log:
         if self._config.is_compacted and not config.is_compacted and not self._failure:
             self.abort_compaction()
             try:
-                self._allow_gaps(self.log_end_offset)  # another program may have compacted it
+                self._gaps.allow(self.flushed_offset)  # another program may have compacted what it found
             except StorageError as fault:
                 self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
         self._config = config
@@ -227,7 +267,7 @@ class Log:
         for _, header in batches:
             base_offset = header.base_offset
             if base_offset != end_offset:
-                self._accept_gap(base_offset, end_offset)
+                self._gaps.accept(base_offset, end_offset, is_compacted=self._config.is_compacted)
             epoch = header.partition_leader_epoch
             if epoch != epochs.latest_epoch:
                 assert epoch > epochs.latest_epoch, f"{self._directory}: epoch {epoch} after {epochs.latest_epoch}"
@@ -235,18 +275,13 @@ class Log:
             end_offset = base_offset + header.last_offset_delta + 1
         return end_offset
 
-    def _accept_gap(self, base_offset: int, end_offset: int) -> None:
-        """A follower gets compacted batches from its leader. That offsets may be missing must be known for good."""
-        is_legal = base_offset > end_offset and (self._config.is_compacted or base_offset <= self._gap_bound)
-        assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
-        if base_offset > self._gap_bound:
-            self._allow_gaps(base_offset + _GAP_MARGIN)
+    def _note_that_gaps_are_known(self) -> None:
+        """Before a segment begins whose predecessor is not durable yet: if that is lost, it must not pass for a gap.
 
-    def _allow_gaps(self, bound: int) -> None:
-        """Have gaps below this offset taken for legal from now on, also by a recovery under other settings."""
-        if bound > self._gap_bound:
-            write_gap_bound(self._files, self._directory, bound)
-            self._gap_bound = bound
+        A directory that another program has filled may have gaps anywhere. Ours have none that are not noted.
+        """
+        if self._config.is_compacted and not self._gaps.is_known:
+            self._gaps.allow(self.flushed_offset)
 
     def _take_producers(self, batches: Sequence[AppendBatch]) -> None:
         producers = self.producers
@@ -285,6 +320,7 @@ class Log:
             self._segments.active.cut_to(size_bytes, self.log_end_offset)
             # A snapshot of producers at an offset that other batches will lead to is not to be believed.
             self._snapshot_offset = remove_snapshots_above(self._files, self._directory, self.log_end_offset)
+            self._forget_removed_files()
             self._files.sync_dir(self._directory)
         except (StorageError, CorruptRecords) as fault:
             self._fail(f"an append failed and could not be undone: {fault.detail}")
@@ -302,26 +338,29 @@ class Log:
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
 
     def _roll(self, base_offset: int) -> None:
-        """Begin a new segment at this offset. The old one and the producers at its end are durable before."""
-        old = self._segments.active
-        old.write_indexes()
-        self._write_snapshot(base_offset)
-        if self._flush_on_roll:
-            self._sync_or_fail(old)
+        """Begin a new segment at this offset. What this leaves to be synced, the next flush syncs.
+
+        Nothing of it counts before: if the power goes, recovery cuts the log where the old segment is not whole, and a
+        torn snapshot has a wrong checksum.
+        """
+        self._note_that_gaps_are_known()
+        if self._gaps.is_legal_before(base_offset, is_compacted=self._config.is_compacted):
+            # Cut by a truncation below the bound, or a follower's: what is lost here would pass for a gap.
+            self._segments.active.sync()
+            self._files.sync_dir(self._directory)
+        self._segments.active.write_indexes()
+        self._unsynced_files += (begin_snapshot(self._files, self._directory, base_offset, self.producers),)
+        self._snapshot_offset = base_offset
         self._segments.add(base_offset)
-        self._files.sync_dir(self._directory)
+        self._unsynced_directories = self._unsynced_directories or (self._directory,)
 
-    def _sync_or_fail(self, segment: Segment) -> None:
-        """Sync; a failure is final, since a second sync would not write what the first one lost."""
-        try:
-            segment.sync()
-        except StorageError as fault:
-            self._fail(f"a flush failed: {fault.detail}")
-            raise
-
-    def _write_snapshot(self, offset: int) -> None:
-        write_snapshot(self._files, self._directory, offset, self.producers)
-        self._snapshot_offset = offset
+    def _forget_removed_files(self) -> None:
+        """Leave out what is not there any more, for the next flush."""
+        unsynced = self._unsynced_files
+        self._unsynced_files = tuple(file for file in unsynced if self._files.exists(file.path))
+        for file in unsynced:
+            if file not in self._unsynced_files:
+                file.close()
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
@@ -355,41 +394,16 @@ class Log:
         return result
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
-        if next_offset > self._gap_bound and (self._gap_bound or not self._config.is_compacted):
+        if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
             raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record, by offset, whose timestamp is at least this one; None if there is none."""
-        for segment in self._segments.from_offset(self.log_start_offset):
-            if segment.max_timestamp >= timestamp:
-                self._segments.keep_loaded(segment)
-                found = segment.find_timestamp(timestamp, from_offset=self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return offset_for_timestamp(self._segments, timestamp, log_start_offset=self.log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
-        segments = self._segments.from_offset(self.log_start_offset)
-        largest = max(segments, key=lambda segment: segment.max_timestamp)
-        if largest.max_timestamp < 0:
-            return None
-        self._segments.keep_loaded(largest)
-        found = largest.find_timestamp(largest.max_timestamp, from_offset=self.log_start_offset)
-        return self._largest_of_all_batches() if found is None else found
-
-    def _largest_of_all_batches(self) -> TimestampOffset | None:
-        """The same from the batches alone: the one with the largest timestamp lies below the log start."""
-        largest, holder = -1, None
-        for segment in self._segments.from_offset(self.log_start_offset):
-            for _, header in segment.headers():
-                if (
-                    header.max_timestamp > largest
-                    and header.records_count
-                    and header.last_offset >= self.log_start_offset
-                ):
-                    largest, holder = header.max_timestamp, segment
-        return None if holder is None else holder.find_timestamp(largest, from_offset=self.log_start_offset)
+        return max_timestamp_offset(self._segments, log_start_offset=self.log_start_offset)
 
     def begin_flush(self) -> FlushTicket:
         """What has to be synced for all that is appended now to be durable. One flush at a time."""
@@ -397,7 +411,7 @@ class Log:
         if self._failure:
             self._refuse()
         segments = tuple(segment for segment in self._segments.all if segment.unsynced_files)
-        files = [file for segment in segments for file in segment.unsynced_files]
+        files = [*self._unsynced_files, *(file for segment in segments for file in segment.unsynced_files)]
         if self.flushed_offset < self.log_end_offset:
             files.append(self._segments.active.file)
         if self._compaction is not None:
@@ -416,8 +430,9 @@ class Log:
             epoch_checkpoint=epoch_checkpoint,
             end_offset=self.log_end_offset,
             generation=self._generation,
+            finished_files=self._unsynced_files,
         )
-        self._unsynced_directories = ()
+        self._unsynced_directories = self._unsynced_files = ()
         self._ticket = ticket
         return ticket
 
@@ -427,6 +442,8 @@ class Log:
         self._ticket = None
         for file in ticket.files:
             file.unpin()
+        for file in ticket.finished_files:
+            file.close()
         if self._compaction is not None:
             self._compaction.mark_synced(ticket.files)
         if ticket.generation == self._generation:
@@ -435,7 +452,8 @@ class Log:
                 segment.mark_synced(ticket.files)
         else:
             self.epochs.is_dirty = True
-            self._unsynced_directories = ticket.directories
+            # Since the flush began, a roll may have made names that it has not covered.
+            self._unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self._unsynced_directories)))
 
     def flush(self) -> None:
         """Begin, sync and finish in one go, for owners without a flush thread."""
@@ -472,6 +490,7 @@ class Log:
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
             self._snapshot_offset = remove_snapshots_above(self._files, self._directory, end_offset)
+            self._forget_removed_files()
             # Names first: bytes of a cut segment that came back after a power cut would be taken for the log.
             self._files.sync_dir(self._directory)
             if end_offset > segment.end_offset_before(position):
@@ -501,6 +520,7 @@ class Log:
         self._is_changed = True
         try:
             self._snapshot_offset = remove_snapshots_above(self._files, self._directory, -1)
+            self._forget_removed_files()
             self._segments.restart(offset)
         except StorageError as fault:
             self._fail(f"a new start at {offset} failed: {fault.detail}")
@@ -561,6 +581,7 @@ class Log:
         self.abort_compaction()
         self.advance_log_start(segments.all[len(reasons)].base_offset)
         segments.retire(len(reasons), deadline_ms=now_ms + self._config.file_delete_delay_ms)
+        self._forget_removed_files()
         return retired
 
     def cleanable(self, now_ms: int, *, end_offset: int) -> Cleanable:
@@ -609,8 +630,8 @@ class Log:
 
     def _before_swap(self, bound: int) -> None:
         self._is_changed = True
-        # A directory that another program has filled may have gaps anywhere. Ours have none that are not noted.
-        self._allow_gaps(bound if self._gap_bound else self.log_end_offset)
+        # What is not durable yet may be lost, and must not pass for compacted then.
+        self._gaps.allow(bound if self._gaps.is_known else max(bound, self.flushed_offset))
 
     def finish_compaction(self, compaction: Compaction) -> None:
         """Take over what a compaction that is over has achieved."""
@@ -640,6 +661,23 @@ class Log:
             self.abort_compaction()
         return compaction
 
+    @property
+    def closed(self) -> ClosedLog | None:
+        """What `reopen` needs once the log has been closed cleanly; None if it must be opened from its files."""
+        if self.producers and self._snapshot_offset != self.log_end_offset:
+            return None
+        return ClosedLog(
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            first_dirty_offset=max(self.first_dirty_offset, self.log_start_offset),
+            gap_bound=self._gaps.bound,
+            snapshot_offset=self._snapshot_offset,
+            has_producers=bool(self.producers),
+            segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in self._segments.all),
+            # As recovery: an epoch without a record is begun anew by who is elected.
+            epochs=tuple(entry for entry in self.epochs.entries if entry.start_offset < self.log_end_offset),
+        )
+
     def close(self, *, clean: bool = True) -> None:
         """Give all descriptors back. A clean close makes everything durable first, so that the next open can trust it.
 
@@ -651,6 +689,8 @@ class Log:
                 self._close_cleanly()
         finally:
             self._segments.close()
+            for file in self._unsynced_files:
+                file.close()
             self._fail("it was closed")
 
     def _close_cleanly(self) -> None:
@@ -661,7 +701,9 @@ class Log:
             if segment.unsynced_files:
                 segment.sync()
         if self.log_start_offset < self.log_end_offset and self._snapshot_offset < self.log_end_offset:
-            self._write_snapshot(self.log_end_offset)
+            write_snapshot(self._files, self._directory, self.log_end_offset, self.producers)
+            self._snapshot_offset = self.log_end_offset
         self.flush()
+        self._segments.unlink_retired(None)
         self._files.sync_dir(self._directory)
         self._is_changed = False

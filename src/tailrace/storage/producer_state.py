@@ -23,6 +23,9 @@ from tailrace.protocol.records.batch import BatchHeader
 REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
 
+MOST_PRODUCERS: Final = 10_000
+"""Of whom a log remembers something at one time. Kafka has no limit: whoever makes ids up can fill its memory."""
+
 _MAX_SEQUENCE: Final = 2**31 - 1
 _SNAPSHOT_HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
@@ -92,13 +95,15 @@ class ProducerState:
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH (47) for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a gap,
         a repeated batch that is no longer remembered, or a new epoch that does not start at 0; INVALID_TXN_STATE (48)
-        for a plain batch inside a transaction. A producer nothing is known of may start anywhere.
+        for a plain batch inside a transaction; THROTTLING_QUOTA_EXCEEDED (89) for a producer beyond MOST_PRODUCERS. One
+        nothing is known of may start anywhere.
         """
         producer_id = header.producer_id
         if producer_id < 0:
             return None
         entry = self._staged.get(producer_id) or self._producers.get(producer_id)
         if entry is None:
+            self._check_room(header)
             return None
         if header.producer_epoch == entry.producer_epoch and not header.is_control:
             for batch in entry.batches:
@@ -106,6 +111,17 @@ class ProducerState:
                     return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
         _check_order(header, entry)
         return None
+
+    def _check_room(self, header: BatchHeader) -> None:
+        known = self._producers
+        if len(known) + len(self._staged) < MOST_PRODUCERS:
+            return
+        if len(known) + sum(producer_id not in known for producer_id in self._staged) >= MOST_PRODUCERS:
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"producer {header.producer_id}: {MOST_PRODUCERS} producers have written here lately; write with fewer"
+                " or without idempotence, or lower producer.id.expiration.ms",
+            )
 
     def stage(self, header: BatchHeader) -> None:
         """Let later checks see this batch, which is about to be written at its base offset."""

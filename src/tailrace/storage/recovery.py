@@ -17,7 +17,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, TEMPORARY_SUFFIX, read_gap_bound, replace_file
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
-from tailrace.storage.files import FileSystem, join, parent
+from tailrace.storage.files import File, FileSystem, join, parent
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import (
     INDEX_SUFFIX,
@@ -25,13 +25,15 @@ from tailrace.storage.segment import (
     MAX_RELATIVE_OFFSET,
     TIME_INDEX_SUFFIX,
     Segment,
-    SegmentLimits,
     segment_name,
 )
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import DELETED_SUFFIX
 from tailrace.storage.snapshots import SNAPSHOT_SUFFIX, load_producers, snapshot_offsets, snapshot_path
 from tailrace.storage.swap import finish_swaps
 
+UNKNOWN_GAPS: Final = -1
+"""Nobody has noted where gaps may be: a log that was never compacted here, or that another program has filled."""
 _SCAN_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 1 << 16
 _EVERYTHING: Final = 2**63 - 1
@@ -83,10 +85,12 @@ class LoadedLog:
     snapshot_offset: int
     """The offset of the newest producer snapshot, -1 for none."""
     gap_bound: int
-    """Below it offsets may be missing: a compaction has removed them."""
+    """Below it offsets may be missing: a compaction has removed them. UNKNOWN_GAPS if nothing is noted."""
     is_new: bool
     """Whether the first segment was just made, so that its name and the directory's are not durable yet."""
     report: RecoveryReport
+    unsynced_files: tuple[File, ...] = ()
+    """Other files of the directory that are not durable yet."""
 
 
 @dataclass(slots=True)
@@ -129,7 +133,7 @@ class Loader:
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
         self._is_compacted = is_compacted
-        self._gap_bound = 0
+        self._gap_bound = UNKNOWN_GAPS
         self._is_durable = is_durable
         self._names: set[str] = set()
         self._segments: list[Segment] = []
@@ -237,7 +241,11 @@ class Loader:
         end_offset = active.base_offset
         # A small segment is walked over faster than its index files are read.
         start = active.last_indexed_position() if active.size_bytes > _SMALL_BYTES else 0
-        for _, header in active.headers(start):
+        for position, header in active.headers(start):
+            # What lies before the last index entry is not known here. The checksum would not cover the offset either.
+            is_known = position > start or not start
+            if is_known and not self._continues(header.base_offset, end_offset):
+                raise CorruptRecords(f"offset {header.base_offset} follows offset {end_offset - 1}")
             end_offset = header.end_offset
         return end_offset
 
@@ -261,7 +269,7 @@ class Loader:
         return end_offset
 
     def _continues(self, base_offset: int, end_offset: int) -> bool:
-        may_have_gap = base_offset <= self._gap_bound or (self._is_compacted and not self._gap_bound)
+        may_have_gap = base_offset <= self._gap_bound or (self._is_compacted and self._gap_bound == UNKNOWN_GAPS)
         return base_offset == end_offset or (base_offset > end_offset and may_have_gap)
 
     def _scan(self, segment: Segment, end_offset: int, epoch: int) -> _Scan:
@@ -373,7 +381,13 @@ class Loader:
                 between = (
                     entry for entry in cache.entries if first.previous_end <= entry.start_offset <= first.base_offset
                 )
-                found += [entry for entry in between if entry.epoch <= first.epoch]
+                # An older epoch that begins at the batch itself was cut off, and the checkpoint not written since.
+                found += [
+                    entry
+                    for entry in between
+                    if entry.epoch == first.epoch
+                    or (entry.epoch < first.epoch and entry.start_offset < first.base_offset)
+                ]
                 found.append(EpochEntry(first.epoch, first.base_offset))
         else:
             found = list(cache.entries)

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tailrace.protocol.records.record import read_records
 from tailrace.storage.files import Buffer, File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from tailrace.storage.segment_limits import SegmentLimits
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -31,7 +29,6 @@ _SPAN: Final = Struct(">qi11xi")
 _LENGTH_OFFSET: Final = 12
 _SMALLEST_LENGTH: Final = HEADER_SIZE - _LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-_MAX_POSITION: Final = 2**31 - 1
 _LOCATE_BYTES: Final = 4096 + HEADER_SIZE
 _WALK_BYTES: Final = 65536
 
@@ -62,36 +59,6 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
-
-
-class SegmentLimits:
-    """When a segment is full. One object per log, shared by its segments and changed in place."""
-
-    __slots__ = (
-        "_jitter_seed",
-        "index_entries",
-        "index_interval_bytes",
-        "segment_bytes",
-        "segment_ms",
-        "time_index_entries",
-    )
-
-    def __init__(self, config: TopicConfig, *, name: str = "") -> None:
-        """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
-        self._jitter_seed = crc32c(name.encode())
-        self.take(config)
-
-    def take(self, config: TopicConfig) -> None:
-        """Use the limits of these settings from now on."""
-        self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
-        # What is in the active segment is not compacted: a record must be out of it in time (KIP-354).
-        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
-        jitter_ms = min(config.segment_jitter_ms, segment_ms)
-        self.segment_ms = segment_ms - self._jitter_seed % jitter_ms if jitter_ms else segment_ms
-        self.index_interval_bytes = config.index_interval_bytes
-        self.index_entries = config.segment_index_bytes // OFFSET_ENTRY_SIZE
-        # One entry is kept free for the largest timestamp, which is noted when the segment is rolled.
-        self.time_index_entries = config.segment_index_bytes // TIME_ENTRY_SIZE - 1
 
 
 def segment_name(base_offset: int) -> str:
@@ -127,16 +94,20 @@ class Segment:
         files: FileSystem,
         limits: SegmentLimits,
         create: bool = False,
+        size_bytes: int = -1,
         suffix: str = "",
     ) -> None:
-        """`suffix` comes after the usual names, for a segment that does not belong to its log yet."""
+        """`suffix` comes after the usual names, for a segment that does not belong to its log yet.
+
+        `size_bytes` is that of the batches if it is known; otherwise the file is asked.
+        """
         self._suffix = suffix
         self._stem = f"{directory}/{segment_name(base_offset)}"
         self._files = files
         self._limits = limits
         self.base_offset = base_offset
         self.file: File = files.open(self.log_path, create=create)
-        self.size_bytes = 0 if create else files.size_of(self.log_path)
+        self.size_bytes = 0 if create else size_bytes if size_bytes >= 0 else files.size_of(self.log_path)
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._max_timestamp = -1
@@ -343,13 +314,11 @@ class Segment:
         assert self._time_index is not None
         self._note_max_timestamp()
         self._close_index_files()
-        written = []
         contents = self._offset_index.to_bytes(), self._time_index.to_bytes()
         for path, content in zip(self.index_paths, contents, strict=True):
             file = self._files.open(path, create=True)
-            written.append(file)
+            self.unsynced_files = (*(self.unsynced_files or (self.file,)), file)
             append_all(file, content)
-        self.unsynced_files = (self.file, *written)
 
     def sync_unsure(self, recovery_point: int) -> None:
         """Have the batches durable although a sync of those from the recovery point on may have failed before."""
@@ -417,7 +386,9 @@ class Segment:
         With `min_one_message` the first one is given however large it is (KIP-74).
         """
         wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
-        data = self.file.pread(min(wanted, self.size_bytes - position), position)
+        if not min_one_message and wanted > _LOCATE_BYTES and self._first_exceeds(position, max_bytes):
+            return ReadResult([], 0, -1, -1, position)
+        data = self.file.lend(min(wanted, self.size_bytes - position), position)
         if len(data) < _SPAN.size:
             if min_one_message or wanted >= HEADER_SIZE:
                 raise self._corrupt(position, "the file ends inside a batch")
@@ -430,7 +401,7 @@ class Segment:
         if next_offset > end_offset or (size > max_bytes and not min_one_message):
             return ReadResult([], 0, first_offset, first_offset, position)
         if size > len(data):
-            data = self.file.pread(size, position)
+            data = self.file.lend(size, position)
             if len(data) != size:
                 raise self._corrupt(position, "the file ends inside a batch")
             return ReadResult([data], size, first_offset, next_offset, position + size)
@@ -440,8 +411,16 @@ class Segment:
         records = data if end == len(data) else memoryview(data)[:end]
         return ReadResult([records], end, first_offset, next_offset, position + end)
 
+    def _first_exceeds(self, position: int, max_bytes: int) -> bool:
+        """Whether the first batch is too large for what is left of an answer, as most are once it is nearly full.
+
+        Asked before a large read: it would read what fills the rest, of each partition that follows, for nothing.
+        """
+        head = self.file.pread(_SPAN.size, position)
+        return len(head) == _SPAN.size and _SPAN.unpack(head)[1] + _LENGTH_OFFSET > max_bytes
+
     def _whole_batches(
-        self, data: bytes, position: int, *, end_offset: int, size: int, next_offset: int
+        self, data: Buffer, position: int, *, end_offset: int, size: int, next_offset: int
     ) -> tuple[int, int]:
         """Where the last whole batch before `end_offset` ends in `data`, and its end offset; `size` ends the first."""
         start = size
@@ -461,7 +440,7 @@ class Segment:
         return self._walk_whole(data, position, size, end_offset=end_offset, next_offset=next_offset)
 
     def _walk_whole(
-        self, data: bytes, position: int, end: int, *, end_offset: int, next_offset: int
+        self, data: Buffer, position: int, end: int, *, end_offset: int, next_offset: int
     ) -> tuple[int, int]:
         unpack, last_start = _SPAN.unpack_from, len(data) - HEADER_SIZE
         while end <= last_start:
@@ -512,9 +491,13 @@ class Segment:
 
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
         try:
-            return read_header(chunk, at)
+            header = read_header(chunk, at)
         except CorruptRecords as fault:
             raise self._corrupt(position + at, fault.detail) from None
+        # The checksum does not cover the base offset, and no index entry can hold one from elsewhere.
+        if header.base_offset < self.base_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            raise self._corrupt(position + at, f"offset {header.base_offset} is not one of this segment")
+        return header
 
     def offset_at(self, position: int) -> int:
         """The base offset of the batch that starts at this position."""

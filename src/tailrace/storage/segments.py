@@ -10,7 +10,8 @@ from operator import attrgetter
 from typing import Final
 
 from tailrace.storage.files import FileSystem
-from tailrace.storage.segment import ReadResult, Segment, SegmentLimits
+from tailrace.storage.segment import ReadResult, Segment
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.snapshots import snapshot_path
 from tailrace.storage.swap import swap_in
 

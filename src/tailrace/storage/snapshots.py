@@ -7,9 +7,9 @@ is based on: whoever cuts a log removes the snapshots above the cut, durably, be
 from collections.abc import Iterable
 from typing import Final
 
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.files import FileSystem, join
+from tailrace.storage.files import File, FileSystem, append_all, join
 from tailrace.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot
 from tailrace.storage.segment import Segment, segment_name
 
@@ -29,6 +29,21 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 def write_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> None:
     """Write the producers as they are now, when the log ends at `offset`; durable when the call returns."""
     replace_file(files, snapshot_path(directory, offset), producers.to_snapshot())
+
+
+def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> File:
+    """Write the producers as they are now; durable when the file, which is given, and the directory are synced.
+
+    Until then a power cut may leave any part of it: the checksum tells.
+    """
+    file = files.open(snapshot_path(directory, offset), create=True)
+    try:
+        append_all(file, producers.to_snapshot())
+    except StorageError:
+        file.close()
+        files.unlink(file.path)
+        raise
+    return file
 
 
 def remove_snapshots_above(files: FileSystem, directory: str, offset: int) -> int:
@@ -53,8 +68,9 @@ def load_producers(
 ) -> tuple[ProducerState, int, int]:
     """The producers at `end_offset`: from the newest good snapshot up to `latest_snapshot`, and the batches after it.
 
-    `offsets` are those of all snapshots. Those that cannot be read, lie above the log's end or belong to no segment and
-    are not the newest are removed. Also gives the offset of the newest that stays (-1: none) and how many were removed.
+    `offsets` are those of all snapshots. Those that cannot be read, lie above `latest_snapshot` or belong to no segment
+    and are not the newest are removed: what lies above may speak of batches that a power cut has taken, and others may
+    stand in their place. Also gives the offset of the newest that stays (-1: none) and how many were removed.
     """
     bases = {segment.base_offset for segment in segments}
     newest, discarded = -1, 0
@@ -62,8 +78,8 @@ def load_producers(
     start_offset = segments[0].base_offset
     for offset in reversed(offsets):
         path = snapshot_path(directory, offset)
-        is_good = offset <= end_offset and (newest < 0 or offset in bases)
-        if is_good and producers is None and offset <= latest_snapshot:
+        is_good = offset <= min(latest_snapshot, end_offset) and (newest < 0 or offset in bases)
+        if is_good and producers is None:
             try:
                 producers = parse_snapshot(files.read_bytes(path))
                 start_offset = max(offset, start_offset)

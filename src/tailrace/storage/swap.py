@@ -19,14 +19,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tailrace.storage.files import FileSystem, join
-from tailrace.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    SegmentLimits,
-    segment_name,
-)
+from tailrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.snapshots import SNAPSHOT_SUFFIX
 
 CLEANED_SUFFIX: Final = ".cleaned"

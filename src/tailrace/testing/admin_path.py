@@ -7,8 +7,17 @@ node.send(CreateTopicsRequest(...), 7).response
 from collections.abc import Mapping
 from itertools import count
 
-from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse, CreateTopics, NewTopic
+from tailrace.metadata.broker_commands import (
+    BrokerRegistered,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    ControllerCommand,
+    ControllerResponse,
+    CreateTopics,
+    NewTopic,
+)
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint
 from tailrace.metadata.topic_creation import TopicRules
@@ -17,16 +26,27 @@ from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.node.config import NodeConfig
 from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.handlers.api_versions import FinalizedFeatures
+from tailrace.server.handlers.brokers import UnregisterBrokerHandler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
 from tailrace.server.handlers.config_changes import AlterConfigsHandler
+from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
 from tailrace.server.handlers.delete_records import DeleteRecordsHandler
+from tailrace.server.handlers.features import UpdateFeaturesHandler
 from tailrace.server.handlers.fetch import FetchHandler
+from tailrace.server.handlers.log_dir_moves import AlterReplicaLogDirsHandler
 from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.server.handlers.metadata import MetadataHandler
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
 from tailrace.server.handlers.producers import DescribeProducersHandler
+from tailrace.server.handlers.quorum import DescribeQuorumHandler
+from tailrace.server.handlers.replicas import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
 from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from tailrace.server.hosts.controller import ControllerHost
@@ -39,6 +59,7 @@ from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, FETCH, PRODUCE, DataPath, records_of
 
 CLUSTER_ID = "a-cluster-for-tests-00"
+DIRECTORY_ID = b"a-directory-id-0"
 ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
 
 
@@ -84,7 +105,10 @@ class AdminPath(DataPath):
         self.table.leaders = ImageLeaders(self.controller)
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=LiveSettings(self.config))
         self.dispatcher = Dispatcher(
-            self._handlers(), write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
+            self._handlers(),
+            write_staged=self.table.write_staged,
+            on_broken_invariant=_raise_broken_invariant,
+            finalized=lambda: FinalizedFeatures(self.controller.image.features, self.controller.high_watermark - 1),
         )
         self.clock.on_turn_end = self.dispatcher.on_turn_end
         self.is_ready = False
@@ -124,11 +148,14 @@ class AdminPath(DataPath):
         self.controller.close()
         self.table.close()
 
+    def _endpoint(self) -> Endpoint:
+        return ENDPOINT
+
     def _register(self) -> None:
         command = RegisterBroker(
             broker_id=BROKER,
             incarnation_id=self._start.to_bytes(16, "big"),
-            endpoints=(ENDPOINT,),
+            endpoints=(self._endpoint(),),
             rack=self.config.rack,
         )
         self.controller.submit(command, self._unfence)
@@ -142,6 +169,7 @@ class AdminPath(DataPath):
         assert isinstance(unfenced, BrokerRegistered), unfenced
         self.applier.load(self.controller.image)
         self.controller.on_image(self.applier.on_image)
+        self.controller.answer_when(self.table.when_made)
         self.is_ready = True
 
     def _handlers(self) -> dict[int, Handler]:
@@ -156,6 +184,7 @@ class AdminPath(DataPath):
                 controller=controller,
                 cluster_id=CLUSTER_ID,
                 auto_create=self.config.flag("auto.create.topics.enable"),
+                offline_replica=self.table.offline_replica,
             ),
             19: CreateTopicsHandler(controller=controller, settings=settings),
             20: DeleteTopicsHandler(controller=controller, deletion_enabled=self.config.flag("delete.topic.enable")),
@@ -163,12 +192,22 @@ class AdminPath(DataPath):
             21: DeleteRecordsHandler(partitions=self.table, clock=self.clock),
             32: DescribeConfigsHandler(controller=controller, settings=settings),
             33: altering,
+            34: AlterReplicaLogDirsHandler(partitions=self.table, path=self.table.directory.path),
             35: DescribeLogDirsHandler(partitions=self.table, path=self.table.directory.path),
             37: CreatePartitionsHandler(controller=controller),
+            43: ElectLeadersHandler(controller=controller),
             44: altering,
+            45: AlterPartitionReassignmentsHandler(controller=controller),
+            46: ListPartitionReassignmentsHandler(controller=controller),
+            55: DescribeQuorumHandler(
+                log=controller, controller=controller, clock=self.clock, directory_id=DIRECTORY_ID
+            ),
+            57: UpdateFeaturesHandler(controller=controller),
             60: DescribeClusterHandler(controller=controller, cluster_id=CLUSTER_ID),
             61: DescribeProducersHandler(partitions=self.table),
-            75: DescribeTopicPartitionsHandler(controller=controller),
+            64: UnregisterBrokerHandler(controller=controller),
+            74: ListConfigResourcesHandler(controller=controller),
+            75: DescribeTopicPartitionsHandler(controller=controller, offline_replica=self.table.offline_replica),
         }
 
 

@@ -23,22 +23,37 @@ class ImmediateDisk:
 
         self._call(run)
 
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        def run() -> None:
+            work()
+            on_done()
+
+        self._call(run)
+
 
 class DeferredDisk:
     """A `server.ports.Disk` that flushes when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Log, Callable[[], None]]] = []
+        self.works: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         self.waiting.append((log, on_done))
 
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        self.works.append((work, on_done))
+
     def run(self) -> None:
-        """Flush all logs that were asked for, then say so."""
+        """Flush all logs that were asked for, and say so; do all other work, also what it leads to."""
         waiting, self.waiting = self.waiting, []
         for log in {id(log): log for log, _ in waiting}.values():
             flush_now(log)
         for _, on_done in waiting:
+            on_done()
+        while self.works:
+            work, on_done = self.works.pop(0)
+            work()
             on_done()
 
 

@@ -119,6 +119,23 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
     assert isinstance(node.failures[0], StorageError)
 
 
+@pytest.mark.parametrize("step", ["begin_flush", "finish_flush"])
+def test_a_flush_that_cannot_begin_or_end_is_reported(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Otherwise no round would ever follow, and everybody would wait."""
+
+    def fail(*_: object) -> None:
+        raise OSError("the descriptor cannot be closed")
+
+    log = open_log(tmp_path / "a-0")
+    append(log)
+    monkeypatch.setattr(Log, step, fail)
+    node.thread.flush(log, lambda: None)
+    node.loop.run_until(lambda: node.failures)
+    assert isinstance(node.failures[0], OSError)
+
+
 def test_a_callback_that_fails_keeps_nobody_else_from_theirs(node: Node, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     append(log)
@@ -149,12 +166,12 @@ def test_idle_means_that_nothing_waits(node: Node, tmp_path: Path) -> None:
     assert events == ["idle", "flushed", "idle again"]
 
 
-def test_the_page_cache_only_calls_back(tmp_path: Path) -> None:
+def test_the_page_cache_only_calls_back(node: Node, tmp_path: Path) -> None:
     loop = Loop()
     log = open_log(tmp_path / "a-0")
     append(log)
     called: list[str] = []
-    PageCache(call_soon=loop.call).flush(log, lambda: called.append("written"))
+    PageCache(call_soon=loop.call, syncing=node.thread).flush(log, lambda: called.append("written"))
     assert called == []
     loop.run_until(lambda: called)
     assert log.flushed_offset == 0

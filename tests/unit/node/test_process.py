@@ -59,6 +59,14 @@ def test_a_node_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path, number: 
     assert "node.id=1" in (tmp_path / "data" / "meta.properties").read_text()
 
 
+def test_an_advertised_port_of_0_is_the_one_that_was_taken(tmp_path: Path) -> None:
+    advertised = ("--set", "advertised.listeners=PLAINTEXT://localhost:0")
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", *advertised) as node:
+        (host, port) = ready_address(node)[0].split(":")
+        assert host == "localhost"
+        socket.create_connection(("127.0.0.1", int(port)), timeout=10).close()
+
+
 def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path) -> None:
     """DESIGN 2.1: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", python=("-X", "importtime")) as node:

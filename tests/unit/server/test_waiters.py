@@ -146,6 +146,15 @@ def test_nothing_is_tried_while_nothing_moves(bench: Bench) -> None:
     assert poll.tries == []
 
 
+def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: Bench) -> None:
+    first, second = Poll(bench.a, tries_needed=9), Poll(bench.a, bench.b, tries_needed=9)
+    bench.polls.park(first, bench.connection, 500)
+    bench.polls.park(second, RecordingConnection(), 900)
+    bench.polls.answer_all()
+    assert (first.tries, second.tries) == ([True], [True])
+    assert (len(bench.polls), len(bench.deadlines)) == (0, 0)
+
+
 def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Bench) -> None:
     for _ in range(MAX_POLLS):
         poll = Poll(bench.a)

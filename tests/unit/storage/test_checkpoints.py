@@ -46,7 +46,17 @@ def test_the_mark_of_a_clean_stop_is_taken_once_and_for_good(disk: SimulatedDisk
     assert checkpoints.take_clean_shutdown(disk, ROOT) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"version":1,"brokerEpoch":1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"version":1,"brokerEpoch":1}',
+        b'{"version":0,"brokerEpoch":Infinity}',
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
 def test_an_illegible_mark_is_no_clean_stop(disk: SimulatedDisk, content: bytes) -> None:
     checkpoints.replace_file(disk, f"{ROOT}/{checkpoints.CLEAN_SHUTDOWN}", content)
     assert checkpoints.take_clean_shutdown(disk, ROOT) is None

@@ -9,7 +9,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, checkpoints
-from tailrace.storage.segment import SegmentLimits
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"

@@ -73,7 +73,18 @@ def test_the_checkpoint_file_is_kafkas() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"0", b"0\nx\n", b"1\n0\n", b"0\n2\n1 10\n", b"0\n1\n1\n", b"0\n2\n1 10\n1 20\n", b"0\n2\n1 10\n3 10\n"],
+    [
+        b"",
+        b"0",
+        b"0\nx\n",
+        b"1\n0\n",
+        b"0\n2\n1 10\n",
+        b"0\n1\n1\n",
+        b"0\n2\n1 10\n1 20\n",
+        b"0\n2\n1 10\n3 10\n",
+        pytest.param(b"0\n" + b"9" * 5_000, id="long count"),
+        pytest.param(b"0\n1\n1 " + b"9" * 5_000, id="long offset"),
+    ],
 )
 def test_a_wrong_checkpoint_file_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptRecords):

@@ -8,6 +8,7 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import AppendBatch, Duplicate, Log
+from tailrace.storage.producer_state import parse_snapshot
 from tailrace.storage.retention import Reason
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
@@ -307,6 +308,22 @@ def test_a_flush_that_was_overtaken_by_a_truncation_does_not_count() -> None:
     assert open_log(disk, recovery_point=34).log_end_offset == 34
 
 
+def test_an_append_that_fails_leaves_no_torn_snapshot_of_producers() -> None:
+    failed = 0
+    for number in range(1, 12):
+        disk = SimulatedDisk()
+        log = open_log(disk)
+        log.append([stored_batch(0, producer_id=1, value_bytes=900)])
+        disk.write_short_at(disk.operations + number, 5)
+        try:
+            log.append([stored_batch(n, producer_id=1, base_sequence=n, value_bytes=900) for n in range(1, 4)])
+        except StorageError:
+            failed += 1
+            for offset in names(disk, ".snapshot"):
+                parse_snapshot(disk.read_bytes(f"{DIRECTORY}/{offset:020d}.snapshot"))
+    assert failed > 2
+
+
 def test_a_failed_flush_puts_the_log_offline() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
@@ -319,9 +336,9 @@ def test_a_failed_flush_puts_the_log_offline() -> None:
     assert log.flushed_offset == 0
 
 
-def test_without_flush_on_roll_the_next_flush_covers_all_segments() -> None:
+def test_without_is_durable_the_next_flush_covers_all_segments() -> None:
     disk = durable_disk(3)
-    log = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, flush_on_roll=False)
+    log = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, is_durable=False)
     fill(log, 30)
     assert not [line for line in disk.history if " sync " in line and line.endswith(".log")]
     log.flush()

@@ -4,7 +4,7 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
-from tailrace.storage import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage import Duplicate, ProducerEntry, ProducerState, producer_state
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 
@@ -40,6 +40,22 @@ def test_sequences_go_on_and_a_gap_is_refused() -> None:
     state = state_of(header(0, 0, count=3), header(3, 3))
     assert state.check(header(4, 4)) is None
     assert refusal(state, header(4, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_log_remembers_so_many_producers_and_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes up producer ids must not fill the memory; those that are known go on."""
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
+    state = ProducerState()
+    for producer_id in range(2):
+        state.apply(stored_batch(producer_id, producer_id=producer_id).header)
+    staged = stored_batch(2, producer_id=2).header
+    assert state.check(staged) is None
+    state.stage(staged)
+    assert refusal(state, stored_batch(3, producer_id=3).header) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert state.check(stored_batch(3, producer_id=1, base_sequence=1).header) is None
+    assert state.check(stored_batch(3).header) is None
+    state.discard_staged()
+    assert state.check(stored_batch(3, producer_id=3).header) is None
 
 
 def test_the_last_five_batches_are_known_and_an_older_one_is_out_of_order() -> None:

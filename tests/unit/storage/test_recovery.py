@@ -5,6 +5,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, Duplicate, Log, checkpoints
+from tailrace.storage.producer_state import ProducerState
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
@@ -122,6 +123,16 @@ def test_damage_below_the_recovery_point_is_not_cut_but_told(disk: SimulatedDisk
     assert tree(disk) == before
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_an_offset_that_does_not_follow_is_damage_after_a_clean_stop_too(disk: SimulatedDisk, last: int) -> None:
+    """Found by fuzzing: no checksum covers the base offset, and the log would go on from 2^24 more."""
+    active = segments(disk)[-1]
+    position = disk.size_of(path_of(active)) - SIZE if last else SIZE
+    disk.flip_bit(path_of(active), position + 4)
+    with pytest.raises(CorruptRecords, match=rf"position {position}: offset 1677"):
+        open_log(disk, recovery_point=COUNT, clean=True)
+
+
 def test_a_damaged_log_can_be_read_up_to_the_damage_and_not_written(disk: SimulatedDisk) -> None:
     active = segments(disk)[-1]
     disk.flip_bit(path_of(active), 2 * SIZE + 70)
@@ -213,6 +224,25 @@ def test_a_missing_or_wrong_index_is_made_anew(disk: SimulatedDisk, harm: str, c
         found = log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset)
         assert found is not None
         assert found.offset == offset
+
+
+def test_after_a_crash_a_snapshot_above_the_recovery_point_is_not_believed_at_the_next_start_either() -> None:
+    """A roll writes it before its batches are durable: a power cut may keep it and take them, and others follow."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for offset in range(3):
+        log.append([stored_batch(offset, producer_id=4, base_sequence=offset)])
+    stray = ProducerState()
+    for offset in range(3):
+        stray.apply(stored_batch(offset, producer_id=9, base_sequence=offset).header)
+    disk.write_durably(path_of(3, ".snapshot"), stray.to_snapshot())
+    log = open_log(disk)
+    assert list(log.producers.producers) == [4]
+    log.close()
+    closed = log.closed
+    assert closed is not None
+    assert list(Log.reopen(DIRECTORY, closed, files=disk, config=CONFIG).producers.producers) == [4]
+    assert list(open_log(disk, recovery_point=3, clean=True).producers.producers) == [4]
 
 
 def test_a_corrupt_producer_snapshot_is_dropped_for_an_older_one(disk: SimulatedDisk) -> None:
@@ -351,3 +381,40 @@ def test_recovery_does_not_believe_the_page_cache_after_a_failed_flush(disk: Sim
     disk.power_cut()
     disk.reboot()
     assert open_log(disk, recovery_point=COUNT + 1).log_end_offset == COUNT + 1
+
+
+def test_an_epoch_that_was_cut_off_is_not_taken_from_a_checkpoint_that_still_has_it() -> None:
+    """The leader of epoch 1 cut the log back to 0 and wrote there; the checkpoint says what was so before."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.append([stored_batch(0, leader_epoch=0)])
+    log.close()
+    log = open_log(disk, clean=True)
+    log.truncate_to(0)
+    log.append([stored_batch(0, leader_epoch=1)])
+    log = open_log(disk)
+    assert log.epochs.entries == ((1, 0),)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_segment_that_is_lost_does_not_pass_for_a_gap_where_gaps_are_legal(seed: int) -> None:
+    """Gaps were legal up to an offset, and the log was cut back below it and filled again, but not flushed."""
+    disk = SimulatedDisk(seed)
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
+    for offset in range(COUNT):
+        log.append([stored_batch(offset)])
+    log.flush()
+    log.update_config(CONFIG)
+    log.truncate_to(0)
+    for offset in range(COUNT):
+        log.append([stored_batch(offset)])
+    assert log.segment_count >= 3
+    disk.power_cut()
+    disk.reboot()
+    log = open_log(disk)
+    offset = 0
+    while offset < log.log_end_offset:
+        result = log.read(offset, max_bytes=1000)
+        assert result.size_bytes, "nothing is missing"
+        assert result.first_offset == offset, "nothing is missing"
+        offset = result.next_offset

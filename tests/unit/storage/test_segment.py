@@ -7,7 +7,8 @@ import pytest
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import OsFiles
-from tailrace.storage.segment import Segment, SegmentLimits
+from tailrace.storage.segment import Segment
+from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 BASE = 1000
@@ -25,6 +26,20 @@ def segment_in(path: Path, batches: int) -> Segment:
 
 def reopened(path: Path) -> Segment:
     return Segment(str(path), BASE, files=OsFiles(), limits=LIMITS)
+
+
+@pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31, 2**62])
+def test_a_batch_with_an_offset_of_another_segment_is_damage_that_is_told(tmp_path: Path, offset: int) -> None:
+    """Found by fuzzing: the base offset lies outside the checksum, and no index entry can hold such a one."""
+    segment = segment_in(tmp_path, 20)
+    position = 10 * segment.size_bytes // 20
+    content = bytearray((tmp_path / f"{BASE:020d}.log").read_bytes())
+    content[position : position + 8] = offset.to_bytes(8, "big")
+    (tmp_path / f"{BASE:020d}.log").write_bytes(content)
+    with pytest.raises(CorruptRecords, match=rf"position {position}: offset {offset}"):
+        reopened(tmp_path).rebuild_indexes()
+    with pytest.raises(CorruptRecords, match=rf"position {position}: offset {offset}"):
+        reopened(tmp_path).locate(BASE + 50)
 
 
 def test_every_offset_is_located_with_and_without_index_files(tmp_path: Path) -> None:

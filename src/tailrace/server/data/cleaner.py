@@ -88,6 +88,7 @@ class Cleaner:
         """The partition that has most to gain of those whose settings ask for it."""
         now_ms = self._clock.now_ms()
         found, largest = None, -1.0
+        self._wake_sleepers()
         for partition in self._table:
             if not partition.config.is_compacted or partition.log.is_offline or _name(partition) in self._uncleanable:
                 continue
@@ -99,6 +100,12 @@ class Cleaner:
             if cleanable.is_worth_it(partition.config) and cleanable.dirty_ratio > largest:
                 found, largest = partition, cleanable.dirty_ratio
         return found
+
+    def _wake_sleepers(self) -> None:
+        """Only an open log says whether it is worth it."""
+        for name, dormant in self._table.dormant:
+            if dormant.config.is_compacted and dormant.has_old_segments:
+                self._table.find(*name)
 
     def _begin(self, partition: Partition) -> None:
         if self._is_stopped:
@@ -173,10 +180,7 @@ class Cleaner:
             compaction.bytes_written,
             compaction.swaps,
         )
-        try:
-            self._table.write_cleaner_offsets()
-        except KafkaError as fault:
-            _logger.warning("event=checkpoint-failed name=cleaner-offset-checkpoint fault=%s", fault)
+        self._table.write_cleaner_offsets()
         return partition.log.first_dirty_offset > first_dirty_offset
 
     def _failed(self, partition: Partition, fault: KafkaError) -> None:

@@ -5,33 +5,42 @@
 2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: whatever happens
    then, it is not taken for a partition again, and `scan` removes it.
 3. A directory that no metadata speaks of is left alone: it is somebody's data.
+4. No checkpoint speaks of a deleted log when a new one of its name begins.
+5. A directory that was there when the node stopped and is gone when it starts is reported as an error. An empty log
+   takes its place, as in Kafka: nothing here holds the records any more, and other replicas may.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import FileSystem, Log
+from tailrace.server.data.offset_checkpoints import OffsetCheckpoint
+from tailrace.storage import ClosedLog, ClosedLogs, ClosedTopic, FileSystem, Log
 from tailrace.storage.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
-    read_offsets,
+    begin_partition_metadata,
     read_partition_metadata,
     take_clean_shutdown,
     write_clean_shutdown,
-    write_offsets,
     write_partition_metadata,
 )
+from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
 from tailrace.storage.files import join, parent
+from tailrace.storage.segment import LOG_SUFFIX, segment_name
 
 DELETE_SUFFIX: Final = "-delete"
 _MAX_NAME: Final = 255
+_NO_BROKER_EPOCH: Final = -1
+_MANY: Final = 8
+"""So many new logs are synced faster with all else on the disk than each alone: that takes two syncs of each."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -39,13 +48,14 @@ _logger = logging.getLogger("tailrace.server")
 class LogDirectory:
     """The logs below one path, and the checkpoints of their offsets."""
 
-    def __init__(self, path: str, *, files: FileSystem, flush_on_roll: bool = True) -> None:
-        """`flush_on_roll`: under flushed durability a segment is durable before the next one begins."""
+    def __init__(self, path: str, *, files: FileSystem, is_durable: bool = True) -> None:
+        """`is_durable`: log.durability=flushed; after a crash, recovery suspects what a failed sync may have lost."""
         self.path = path
-        self._flush_on_roll = flush_on_roll
+        self._is_durable = is_durable
         self._files = files
-        self._checkpoints: dict[str, Mapping[TopicPartition, int]] = {}
+        self._checkpoints: dict[str, OffsetCheckpoint] = {}
         self._found: set[TopicPartition] = set()
+        self._closed: ClosedLogs = {}
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without looking through them."""
 
@@ -53,19 +63,43 @@ class LogDirectory:
         """Read the checkpoints and see what is there. Finishes removals that a crash has cut short."""
         if not self._files.exists(self.path):
             self._files.make_dirs(self.path)
-        self.was_clean = take_clean_shutdown(self._files, self.path) is not None
+        closed_in_epoch = take_clean_shutdown(self._files, self.path)
+        self.was_clean = closed_in_epoch is not None
         if not self.was_clean:
             # A process that was killed may have left names that no sync has covered: this directory and the partitions
             # in it, a checkpoint it replaced, the clean mark it took away. What is acknowledged from now on needs them.
             self._files.sync_dir(self.path)
             self._files.sync_dir(parent(self.path))
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
-            self._checkpoints[name] = read_offsets(self._files, self.path, name)
-        for name in self._files.list_dir(self.path):
+            self._checkpoints[name] = OffsetCheckpoint(name, files=self._files, directory=self.path)
+        names = set(self._files.list_dir(self.path))
+        if closed_in_epoch is not None:
+            names -= self._take_closed_logs(names, closed_in_epoch)
+        for name in sorted(names):
             if name.endswith(DELETE_SUFFIX):
                 self._files.remove_tree(join(self.path, name))
             elif (found := parse_directory_name(name)) is not None:
                 self._found.add(found)
+
+    def _take_closed_logs(self, names: set[str], epoch: int) -> set[str]:
+        """Know the logs that were noted at the clean stop and are still there; the names of their directories."""
+        try:
+            noted = read_closed_logs(self._files, self.path, broker_epoch=epoch)
+        except KafkaError as fault:
+            _logger.warning("event=closed-logs-ignored fault=%s action=open-all", fault)
+            return set()
+        taken: set[str] = set()
+        for topic, (_, lines) in noted.items():
+            here = {number: name for number in lines if (name := f"{topic}-{number}") in names}
+            for number in lines.keys() - here.keys():
+                vanished = TopicPartition(topic, number)
+                _report_vanished(vanished, self._checkpoints[RECOVERY_POINTS].get(vanished))
+                self.forget(vanished)
+                del lines[number]
+            taken.update(here.values())
+        self.write_checkpoints()
+        self._closed = noted
+        return taken
 
     @property
     def free_bytes(self) -> int:
@@ -80,35 +114,48 @@ class LogDirectory:
     @property
     def unclaimed(self) -> frozenset[TopicPartition]:
         """Directories that `scan` found and nobody has opened."""
-        return frozenset(self._found)
+        closed = (TopicPartition(name, number) for name, topic in self._closed.items() for number in topic.lines)
+        return frozenset((*self._found, *closed))
+
+    def is_found(self, partition: TopicPartition) -> bool:
+        """Whether `scan` has found its directory and it must be opened to know what is in it."""
+        return partition in self._found
+
+    def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
+        """What `reopen` takes for a log of this topic that is known to have been closed cleanly; None for others."""
+        topic = self._closed.get(partition.topic)
+        line = None if topic is None else topic.lines.pop(partition.partition, None)
+        if line is None:
+            return None
+        assert topic is not None
+        if topic.topic_id != topic_id:
+            self._found.add(partition)  # another topic of its name: its directory says so too
+            return None
+        return line
 
     def open_log(self, partition: TopicPartition, *, topic_id: TopicId, config: TopicConfig, now_ms: int) -> Log:
-        """The log of a partition, recovered if the last stop was not clean; a new one if there is none."""
+        """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
+
+        Syncs what it changes: for a start, not for an event loop.
+        """
         directory = join(self.path, str(partition))
         if partition in self._found:
             self._found.discard(partition)
-            stored_id = read_partition_metadata(self._files, directory)
-            if stored_id is not None and stored_id != topic_id:
-                _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
-                self._files.remove_tree(self.set_aside(partition, stored_id))
-            elif stored_id is None:
-                write_partition_metadata(self._files, directory, topic_id)
+            self._check_topic(partition, directory, topic_id)
         if not self._files.exists(directory):
-            self._forget(partition)
-            self._files.make_dirs(directory)
-            write_partition_metadata(self._files, directory, topic_id)
-            self._files.sync_dir(self.path)
+            self.make(partition, topic_id)
+            self.sync_made((partition,))
         try:
             log = Log.open(
                 directory,
                 files=self._files,
                 config=config,
                 now_ms=now_ms,
-                recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition, 0),
-                log_start_offset=self._checkpoints[LOG_STARTS].get(partition, 0),
-                first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition, 0),
+                recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition),
+                log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
+                first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition),
                 clean=self.was_clean,
-                flush_on_roll=self._flush_on_roll,
+                is_durable=self._is_durable,
             )
         except KafkaError:
             # Its checkpoints must stay: without them, the damage would be a torn end next time, and be cut.
@@ -125,44 +172,118 @@ class LogDirectory:
             )
         return log
 
+    def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:
+        try:
+            stored_id = read_partition_metadata(self._files, directory)
+        except CorruptRecords:
+            if self.was_clean or self._checkpoints[RECOVERY_POINTS].get(partition):
+                raise
+            stored_id = None  # the power went before it was synced, and so before anything was acknowledged
+        if stored_id is None:
+            write_partition_metadata(self._files, directory, topic_id)
+        elif stored_id != topic_id:
+            _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
+            path = self.set_aside(partition, stored_id)
+            self._files.sync_dir(self.path)
+            self._files.remove_tree(path)
+        elif not self.was_clean:
+            # A process that was killed may have written it without a sync, and all that is acknowledged needs it.
+            self._files.sync_file(join(directory, PARTITION_METADATA))
+
+    def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """Begin an empty log. Nothing of it is durable before `sync_made`."""
+        known_end = self._checkpoints[RECOVERY_POINTS].get(partition)
+        if self.forget(partition):
+            _report_vanished(partition, known_end)
+            self.write_checkpoints()
+        directory = join(self.path, str(partition))
+        self._files.make_dirs(directory)
+        begin_partition_metadata(self._files, directory, topic_id)
+        self._files.open(join(directory, segment_name(0) + LOG_SUFFIX), create=True).close()
+
+    def sync_made(self, partitions: Collection[TopicPartition]) -> None:
+        """Have new logs durable, with their names. On any thread."""
+        if len(partitions) >= _MANY and self._files.sync_all(self.path):
+            return
+        for partition in partitions:
+            directory = join(self.path, str(partition))
+            self._files.sync_file(join(directory, PARTITION_METADATA))
+            self._files.sync_dir(directory)
+        self._files.sync_dir(self.path)
+
+    def reopen(
+        self, partition: TopicPartition, closed: ClosedLog, *, config: TopicConfig, is_durable: bool = True
+    ) -> Log:
+        """A log that was closed cleanly, or was just made, perhaps not durably yet. See `Log.reopen`."""
+        directory = join(self.path, str(partition))
+        unsynced = () if is_durable else (self._files.open(join(directory, PARTITION_METADATA)),)
+        return Log.reopen(
+            directory, closed, files=self._files, config=config, is_new=not is_durable, unsynced_files=unsynced
+        )
+
+    def distrust(self, partition: TopicPartition) -> None:
+        """A log that could not be reopened: it must be opened from its files."""
+        self._found.add(partition)
+
     def high_watermark_of(self, partition: TopicPartition) -> int:
         """The high watermark as last written down, 0 if it never was."""
-        return self._checkpoints[HIGH_WATERMARKS].get(partition, 0)
+        return self._checkpoints[HIGH_WATERMARKS].get(partition)
 
     def set_aside(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Rename the partition's directory, so that it can be removed later; returns its path now."""
+        """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
         suffix = f".{topic_id.hex()}{DELETE_SUFFIX}"
         path = join(self.path, str(partition)[: _MAX_NAME - len(suffix)] + suffix)
         if self._files.exists(path):
             self._files.remove_tree(path)
         self._files.rename(join(self.path, str(partition)), path)
-        self._files.sync_dir(self.path)
         return path
+
+    def set_aside_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """As `set_aside`, durably, for a stop that comes before it was done. Raises StorageError."""
+        if self._files.exists(join(self.path, str(partition))):
+            self.set_aside(partition, topic_id)
+            self.sync_names()
+
+    def sync_names(self) -> None:
+        """Have the names of the partitions' directories durable. On any thread."""
+        self._files.sync_dir(self.path)
 
     def remove(self, path: str) -> None:
         """Remove what was set aside."""
         if self._files.exists(path):
             self._files.remove_tree(path)
 
-    def write_checkpoint(self, name: str, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Write down one offset per partition, if any has changed. Partitions not opened yet keep theirs."""
-        known = self._checkpoints[name]
-        changed = {partition: known[partition] for partition in self._found if partition in known} | dict(offsets)
-        if changed != known:
-            write_offsets(self._files, self.path, name, changed)
-            self._checkpoints[name] = changed
+    def checkpoint(self, name: str) -> OffsetCheckpoint:
+        """One of the checkpoints of offsets."""
+        return self._checkpoints[name]
 
-    def mark_clean(self) -> None:
-        """Say that every log was closed cleanly."""
-        write_clean_shutdown(self._files, self.path, broker_epoch=-1)
+    def forget(self, partition: TopicPartition) -> list[str]:
+        """Have no checkpoint speak of a deleted log; which ones have to be written for that."""
+        return [name for name, checkpoint in self._checkpoints.items() if checkpoint.forget(partition)]
 
-    def _forget(self, partition: TopicPartition) -> None:
-        """Take a deleted log's offsets out of the checkpoints: for a new log of its name they would be damage."""
-        for name, offsets in self._checkpoints.items():
-            if partition in offsets:
-                kept = {key: value for key, value in offsets.items() if key != partition}
-                write_offsets(self._files, self.path, name, kept)
-                self._checkpoints[name] = kept
+    def write_checkpoints(self) -> None:
+        """Write those that have changed, durably."""
+        for checkpoint in self._checkpoints.values():
+            checkpoint.write()
+
+    def mark_clean(self, closed: Mapping[str, ClosedTopic]) -> None:
+        """Say that every log was closed cleanly, and what is known of those. Others are opened from their files."""
+        logs = dict(closed)
+        for name, (topic_id, lines) in self._closed.items():
+            if name not in logs or logs[name].topic_id == topic_id:
+                logs[name] = ClosedTopic(topic_id, lines | logs[name].lines if name in logs else lines)
+        write_closed_logs(self._files, self.path, logs, broker_epoch=_NO_BROKER_EPOCH)
+        write_clean_shutdown(self._files, self.path, broker_epoch=_NO_BROKER_EPOCH)
+
+
+def _report_vanished(partition: TopicPartition, known_end: int) -> None:
+    """Say that records are gone which nobody has deleted, and what can be done."""
+    _logger.error(
+        "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
+        "hint='stop the node and put the directory back, if there is a copy of it'",
+        partition,
+        known_end,
+    )
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -13,11 +13,15 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
+from tailrace.server.data.directory_work import DirectoryWork, OnWritten
+from tailrace.server.data.dormant import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.ports import Clock, Disk
+from tailrace.storage import ClosedTopic, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _NEVER: Final = 2**63 - 1
+_SLICE_MS: Final = 5
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -52,18 +56,24 @@ class NoLeaders:
 
 
 class _Leaving:
-    """A partition that has been deleted while a flush of it was under way."""
+    """A partition that has been deleted, and whose name is not free yet."""
 
-    __slots__ = ("partition", "successor")
+    __slots__ = ("delay_ms", "partition", "successor", "topic_id")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition | None, topic_id: TopicId, delay_ms: int) -> None:
         self.partition = partition
+        """None if nobody had used it."""
+        self.topic_id = topic_id
+        self.delay_ms = delay_ms
         self.successor: tuple[PartitionState, TopicConfig] | None = None
-        """Another partition with its name, to be created when it is gone."""
+        """Another partition with its name, to be added when it is gone."""
 
 
 class PartitionTable:
-    """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop."""
+    """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
+
+    A partition sleeps until somebody asks for it by name or id: its log is not open, and it costs next to nothing.
+    """
 
     def __init__(
         self,
@@ -77,6 +87,8 @@ class PartitionTable:
         leaders: Leaders | None = None,
     ) -> None:
         """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
+        self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
+        self._dormant = DormantPartitions()
         self.leaders: Leaders = NoLeaders() if leaders is None else leaders
         self._directory = directory
         self._broker_id = broker_id
@@ -106,19 +118,31 @@ class PartitionTable:
         return self._directory
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._by_name) + len(self._dormant)
+
+    @property
+    def dormant(self) -> DormantPartitions:
+        """The partitions that nobody has asked for yet."""
+        return self._dormant
 
     @property
     def offline_count(self) -> int:
         """How many partitions of this node cannot be used, since their log cannot."""
         return len(self._offline)
 
+    def offline_replica(self, topic: str, partition: int) -> BrokerId | None:
+        """This broker, if it has a replica of the partition and cannot use its log. Wakes nobody."""
+        found = self._by_name.get((topic, partition))
+        is_offline = (topic, partition) in self._offline if found is None else found.log.is_offline
+        return self._broker_id if is_offline else None
+
     def __iter__(self) -> Iterator[Partition]:
+        """Those that are awake."""
         return iter(tuple(self._by_name.values()))
 
     def get(self, topic: str, partition: int) -> Partition:
         """The partition. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION (3), NotLeader (6), KAFKA_STORAGE_ERROR (56)."""
-        found = self._by_name.get((topic, partition))
+        found = self._by_name.get((topic, partition)) or self._woken(topic, partition)
         if found is None:
             raise self._absent(topic, partition)
         return found
@@ -127,27 +151,74 @@ class PartitionTable:
         """As `get`, by the topic's id. Raises KafkaError UNKNOWN_TOPIC_ID (100) for an id that nobody knows."""
         found = self._by_id.get((topic_id, partition))
         if found is None:
-            topic = self.leaders.topic_name(TopicId(topic_id))
+            topic = self._dormant.topic_name(TopicId(topic_id)) or self.leaders.topic_name(TopicId(topic_id))
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {format_topic_id(topic_id)}")
-            raise self._absent(topic, partition)
+            found = self._woken(topic, partition)
+            if found is None:
+                raise self._absent(topic, partition)
         return found
 
     def find(self, topic: str, partition: int) -> Partition | None:
-        """The partition, or None if it is not on this node."""
-        return self._by_name.get((topic, partition))
+        """The partition, or None if it is not on this node or cannot be used."""
+        return self._by_name.get((topic, partition)) or self._woken(topic, partition)
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether the partition is on this node. Wakes nobody."""
+        return (topic, partition) in self._by_name or self._dormant.find(topic, partition) is not None
+
+    def size_of(self, topic: str, partition: int) -> int | None:
+        """The bytes of all batches of its log; None if the partition is not on this node. Wakes nobody."""
+        found = self._by_name.get((topic, partition)) or self._dormant.find(topic, partition)
+        return None if found is None else found.size_bytes if isinstance(found, Dormant) else found.log.size_bytes
+
+    def sizes(self) -> Iterator[tuple[TopicPartition, int]]:
+        """The bytes of every partition's log."""
+        for partition in self:
+            yield partition.topic_partition, partition.log.size_bytes
+        for topic_partition, dormant in self._dormant:
+            yield topic_partition, dormant.size_bytes
+
+    def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
+        """Have a partition here, in the role that `state` gives this node, which it takes when somebody asks for it.
+
+        A new one is made soon: see `when_made`. One that is known from a clean stop sleeps on. Others are opened, as
+        `create` does, and raise what it raises.
+        """
+        key = (topic_partition.topic, topic_partition.partition)
+        if key in self._leaving:
+            self._leaving[key].successor = (state, config)
+            return
+        known = self._dormant.find(*key)
+        if known is not None and known.state.topic_id == state.topic_id:
+            self._dormant.put(topic_partition, known._replace(state=state, config=config))
+            return
+        if known is not None or key in self._by_name:
+            self.create(topic_partition, state=state, config=config)
+            return
+        line = self._directory.take_closed(topic_partition, state.topic_id)
+        if line is None and (key in self._offline or self._directory.is_found(topic_partition)):
+            self.create(topic_partition, state=state, config=config)
+            return
+        self._dormant.put(topic_partition, Dormant(state, config, line or EMPTY_LOG))
+        if line is None:
+            self._work.make(topic_partition, state.topic_id)
+
+    def when_made(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when all partitions added so far are durable; at once if they are."""
+        self._work.when_made(callback)
 
     def create(
         self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig
     ) -> Partition | None:
         """Open the log of a partition, or begin one, and take the role that `state` gives this node.
 
-        For a partition that is here already it is the same as `update`. None if a deleted partition of the same name
-        still has a flush under way: it is created when that is done. Raises StorageError or CorruptRecords if the log
-        cannot be opened; the partition is offline then, and whoever asks for it gets KAFKA_STORAGE_ERROR (56).
+        For a partition that is here already it is the same as `update`. None if the name of a deleted partition is not
+        free yet: it is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened; the
+        partition is offline then, and whoever asks for it gets KAFKA_STORAGE_ERROR (56).
         """
         key = (topic_partition.topic, topic_partition.partition)
-        partition = self._by_name.get(key)
+        partition = self.find(*key)
         if partition is not None and partition.topic_id != state.topic_id:
             self.delete(*key)  # deleted and made again, and we have heard of both at once
             partition = None
@@ -159,6 +230,32 @@ class PartitionTable:
         self._take_role(partition, state)
         return partition
 
+    def _woken(self, topic: str, number: int) -> Partition | None:
+        """The partition if it has slept until now. None if it is not here, or turns out to be unusable."""
+        dormant = self._dormant.pop(topic, number)
+        if dormant is None:
+            return None
+        topic_partition = TopicPartition(topic, number)
+        state = dormant.state
+        try:
+            partition = self._put(topic_partition, state, dormant.config, self._reopened(topic_partition, dormant))
+        except KafkaError as fault:
+            self._offline[topic, number] = fault.detail
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+            return None
+        self._take_role(partition, state)
+        return partition
+
+    def _reopened(self, topic_partition: TopicPartition, dormant: Dormant) -> Log:
+        is_durable = self._work.ensure_made(topic_partition)
+        try:
+            return self._directory.reopen(topic_partition, dormant.log, config=dormant.config, is_durable=is_durable)
+        except (KafkaError, ValueError) as fault:
+            _logger.warning("event=closed-log-ignored partition=%s fault=%s action=open", topic_partition, fault)
+        return self._directory.open_log(
+            topic_partition, topic_id=dormant.state.topic_id, config=dormant.config, now_ms=self._clock.now_ms()
+        )
+
     def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
         key = (topic_partition.topic, topic_partition.partition)
         self._offline.pop(key, None)
@@ -169,6 +266,9 @@ class PartitionTable:
         except KafkaError as fault:
             self._offline[key] = fault.detail
             raise
+        return self._put(topic_partition, state, config, log)
+
+    def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
         partition = Partition(
             topic_partition,
             topic_id=state.topic_id,
@@ -183,13 +283,17 @@ class PartitionTable:
         )
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)
-        self._by_name[key] = partition
+        self._by_name[topic_partition] = partition
         self._by_id[state.topic_id, topic_partition.partition] = partition
         return partition
 
     def update(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Take the role that a changed state gives this node."""
-        self._take_role(self.get(*topic_partition), state)
+        dormant = self._dormant.find(*topic_partition)
+        if dormant is not None:
+            self._dormant.put(topic_partition, dormant._replace(state=state))
+        else:
+            self._take_role(self.get(*topic_partition), state)
 
     def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
         """Apply the changed settings of these topics."""
@@ -197,6 +301,17 @@ class PartitionTable:
             config = configs.get(partition.topic_partition.topic)
             if config is not None:
                 partition.update_config(config)
+        for topic, config in configs.items():
+            for topic_partition, dormant in self._dormant.of_topic(topic):
+                if dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG:
+                    partition = self.find(*topic_partition)  # its log has to note where offsets may be missing
+                    if partition is not None:
+                        partition.update_config(config)
+                else:
+                    self._dormant.put(topic_partition, dormant._replace(config=config))
+        for (topic, _), leaving in self._leaving.items():
+            if leaving.successor is not None and topic in configs:
+                leaving.successor = (leaving.successor[0], configs[topic])
 
     def delete(self, topic: str, index: int) -> None:
         """Drop the partition: whoever waits is told, the files go once nothing uses them and their delay is over.
@@ -208,24 +323,37 @@ class PartitionTable:
             self._leaving[key].successor = None
             return
         self._offline.pop(key, None)
+        topic_partition = TopicPartition(topic, index)
+        dormant = self._dormant.pop(topic, index)
+        if dormant is not None:
+            self._leaving[key] = _Leaving(None, dormant.state.topic_id, dormant.config.file_delete_delay_ms)
+            self._abandoned(topic_partition)
+            return
         partition = self._by_name.pop(key, None)
         if partition is None:
             return
         del self._by_id[partition.topic_id, index]
         self.departed_traffic = self.departed_traffic.plus(partition.traffic)
-        self._leaving[key] = _Leaving(partition)
-        partition.abandon(lambda: self._abandoned(key))
+        self._leaving[key] = _Leaving(partition, partition.topic_id, partition.config.file_delete_delay_ms)
+        partition.abandon(lambda: self._abandoned(topic_partition))
 
-    def _abandoned(self, key: tuple[str, int]) -> None:
-        """No flush of a deleted partition is under way any more: its directory can be moved, its name used again."""
-        leaving = self._leaving.pop(key)
-        partition = leaving.partition
-        set_aside = self._directory.set_aside(partition.topic_partition, partition.topic_id)
-        due_ms = self._clock.monotonic_ms() + partition.config.file_delete_delay_ms
-        self._clock.call_at(due_ms, lambda: self._directory.remove(set_aside))
+    def _abandoned(self, topic_partition: TopicPartition) -> None:
+        """No flush of a deleted partition is under way any more: its directory can be moved."""
+        topic_id = self._leaving[topic_partition].topic_id
+        self._work.delete(topic_partition, topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
+
+    def _gone(self, topic_partition: TopicPartition, set_aside: str | None) -> None:
+        """The directory of a deleted partition has another name now: its own can be used again."""
+        leaving = self._leaving.pop(topic_partition)
+        if set_aside is not None:
+            due_ms = self._clock.monotonic_ms() + leaving.delay_ms
+            self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
         if leaving.successor is not None:
             state, config = leaving.successor
-            self.create(partition.topic_partition, state=state, config=config)
+            try:
+                self.add(topic_partition, state=state, config=config)
+            except KafkaError as fault:  # it is offline; others wait for their turn
+                _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
     def write_staged(self) -> None:
         """Write all that was staged since the last call. The dispatcher calls it once, at the end of each turn."""
@@ -237,13 +365,22 @@ class PartitionTable:
                 partition.write_staged()
 
     def apply_retention(self) -> None:
-        """Let old segments go, in every partition that this node leads."""
-        now_ms = self._clock.now_ms()
-        for partition in self:
+        """Let old segments go, in every partition that this node leads. Many partitions take several turns."""
+        sleepers = [partition for partition, dormant in self._dormant if dormant.has_old_segments]
+        self._retain([*(partition.topic_partition for partition in self), *sleepers])
+
+    def _retain(self, waiting: list[TopicPartition]) -> None:
+        now_ms, until_ms = self._clock.now_ms(), self._clock.monotonic_ms() + _SLICE_MS
+        while waiting:
+            if self._clock.monotonic_ms() >= until_ms:
+                self._clock.call_soon(lambda: self._retain(waiting))
+                return
+            partition = self.find(*waiting.pop())
             try:
-                partition.apply_retention(now_ms)
+                if partition is not None:
+                    partition.apply_retention(now_ms)
             except KafkaError as fault:
-                _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
+                _logger.warning("event=retention-failed partition=%s fault=%s", partition, fault)
 
     def flush_by_age(self) -> None:
         """Flush the logs that have waited for flush.ms. For page-cache durability: otherwise nothing waits."""
@@ -274,59 +411,77 @@ class PartitionTable:
 
     def write_high_watermarks(self) -> None:
         """Checkpoint the high watermarks: a follower's is known from nowhere else after a restart."""
-        self._directory.write_checkpoint(
-            HIGH_WATERMARKS, ((partition.topic_partition, partition.high_watermark) for partition in self)
-        )
+        self._write(HIGH_WATERMARKS)
 
     def write_recovery_points(self) -> None:
         """Checkpoint what is known to be on disk: recovery after a crash starts there."""
-        self._directory.write_checkpoint(
-            RECOVERY_POINTS, ((partition.topic_partition, partition.log.flushed_offset) for partition in self)
-        )
+        self._write(RECOVERY_POINTS)
 
-    def write_log_starts(self) -> None:
-        """Checkpoint the first readable offsets, which may lie within a segment."""
-        self._directory.write_checkpoint(
-            LOG_STARTS,
-            (
-                (partition.topic_partition, partition.log.log_start_offset)
-                for partition in self
-                if partition.log.log_start_offset > 0
-            ),
-        )
+    def write_log_starts(self, on_written: OnWritten | None = None) -> None:
+        """Checkpoint the first readable offsets, which may lie within a segment; then call `on_written`."""
+        self._write(LOG_STARTS, on_written)
 
     def write_cleaner_offsets(self) -> None:
         """Checkpoint how far the logs are compacted."""
-        self._directory.write_checkpoint(
-            CLEANER_OFFSETS,
-            (
-                (partition.topic_partition, partition.log.first_dirty_offset)
-                for partition in self
-                if partition.log.first_dirty_offset > partition.log.log_start_offset
-            ),
-        )
+        self._write(CLEANER_OFFSETS)
+
+    def _write(self, name: str, on_written: OnWritten | None = None) -> None:
+        self._directory.checkpoint(name).take(self._offsets(name))
+
+        def written(fault: KafkaError | None) -> None:
+            if fault is not None:
+                _logger.warning("event=checkpoint-failed name=%s fault=%s", name, fault)
+            if on_written is not None:
+                on_written(fault)
+
+        self._work.write_checkpoint(name, written)
+
+    def _offsets(self, name: str) -> Iterator[tuple[TopicPartition, int]]:
+        """What a checkpoint is to say of the partitions that are awake; of the others it says the truth already."""
+        for partition in self:
+            log = partition.log
+            if name == HIGH_WATERMARKS:
+                yield partition.topic_partition, partition.high_watermark
+            elif name == RECOVERY_POINTS:
+                yield partition.topic_partition, log.flushed_offset
+            elif name == LOG_STARTS:
+                yield partition.topic_partition, log.log_start_offset
+            else:
+                is_known = log.first_dirty_offset > log.log_start_offset
+                yield partition.topic_partition, log.first_dirty_offset if is_known else 0
 
     def close(self) -> None:
         """Close every log cleanly, so that the next start need not look through them. The disk has been stopped before.
 
         If a log cannot be closed, or could not be opened, the others are, and the next start recovers all of them.
         """
-        is_clean = not self._offline  # a log that was found damaged must be looked through again
-        high_watermarks = [(partition.topic_partition, partition.high_watermark) for partition in self]
+        # A log that was found damaged, or has failed, must be looked through again.
+        is_clean = not self._offline and not any(partition.log.is_offline for partition in self)
+        unmade = self._work.close()
+        closed = self._dormant.closed()
+        for topic, number in unmade:
+            if topic in closed:
+                closed[topic].lines.pop(number, None)
+        self._directory.checkpoint(HIGH_WATERMARKS).take(self._offsets(HIGH_WATERMARKS))
         for partition in self:
             try:
                 partition.close()
+                _note_closed(closed, partition)
             except KafkaError as fault:
                 is_clean = False
                 _logger.error("event=close-failed partition=%s fault=%s", partition.topic_partition, fault)
-        self._directory.write_checkpoint(HIGH_WATERMARKS, high_watermarks)
-        self.write_recovery_points()
-        self.write_log_starts()
-        for leaving in self._leaving.values():
-            leaving.partition.log.close(clean=False)
-            self._directory.set_aside(leaving.partition.topic_partition, leaving.partition.topic_id)
+        for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS):
+            self._directory.checkpoint(name).take(self._offsets(name))
+        for topic_partition, leaving in self._leaving.items():
+            if leaving.partition is not None:
+                leaving.partition.log.close(clean=False)
+            try:
+                self._directory.set_aside_if_there(TopicPartition(*topic_partition), leaving.topic_id)
+            except KafkaError as fault:  # the next start finds it, and nobody who asks for it
+                _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
+        self._directory.write_checkpoints()
         if is_clean:
-            self._directory.mark_clean()
+            self._directory.mark_clean(closed)
         self._by_name.clear()
         self._by_id.clear()
 
@@ -354,3 +509,10 @@ class PartitionTable:
             leader=known.leader,
             leader_epoch=known.leader_epoch,
         )
+
+
+def _note_closed(closed: dict[str, ClosedTopic], partition: Partition) -> None:
+    log = partition.log.closed
+    if log is not None:
+        topic, number = partition.topic_partition
+        closed.setdefault(topic, ClosedTopic(partition.topic_id, {})).lines[number] = log.to_line()

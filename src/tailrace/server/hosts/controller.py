@@ -5,7 +5,7 @@
 2. A decision is tried on the image before it is appended: a record that does not fit must never reach the log.
 3. A failed append changes nothing: no image, and the one who asked gets the error.
 4. Each start is a new leader epoch, durable in `quorum-state` before the first batch of that epoch is written.
-5. Whoever listens to images hears of a change before the answer that caused it goes out.
+5. Whoever listens to images hears of a change before the answer that caused it goes out, and may have it wait.
 
 The disk given to the host must really flush, whatever `log.durability` says of topics: Kafka flushes this log too.
 """
@@ -13,10 +13,16 @@ The disk given to the host must really flush, whatever `log.durability` says of 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from tailrace.metadata.broker_commands import FinalizeMetadataVersion
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.broker_commands import (
+    FinalizeMetadataVersion,
+)
+from tailrace.metadata.commands import (
+    ControllerCommand,
+    ControllerResponse,
+)
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
@@ -37,6 +43,8 @@ _REPLAY_BYTES = 4 * 1024 * 1024
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
+WhenSettled = Callable[[Callable[[], None]], None]
+"""Calls what it is given when everything has been carried out that this broker has heard of so far."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -78,6 +86,7 @@ class ControllerHost:
         self._directory = directory
         self._committed = EMPTY_IMAGE
         self._listeners: list[OnImage] = []
+        self._when_settled: WhenSettled = _at_once
         self._pending: deque[_Pending] = deque()
         self._is_leader = False
         self._recovery_point = 0
@@ -95,9 +104,18 @@ class ControllerHost:
         """The active controller."""
         return self._node_id
 
+    @property
+    def log_end_offset(self) -> int:
+        """Where the next record will be."""
+        return self._log.log_end_offset
+
     def on_image(self, callback: OnImage) -> None:
         """Have every later change of `image` reported, batch by batch, before its answer goes out."""
         self._listeners.append(callback)
+
+    def answer_when(self, settled: WhenSettled) -> None:
+        """Have the answers to later changes wait for what the changes lead to on this broker."""
+        self._when_settled = settled
 
     def start(self, on_ready: Callable[[], None]) -> None:
         """Replay the log, take the lead in a new epoch, and call `on_ready` when all of it is committed.
@@ -218,7 +236,10 @@ class ControllerHost:
                 for listener in self._listeners:
                     listener(*pending.change)
             try:
-                pending.on_done(pending.answer)
+                if pending.change is None:
+                    pending.on_done(pending.answer)
+                else:
+                    self._when_settled(partial(pending.on_done, pending.answer))
             except BaseException:
                 # The fault is the event loop's to report; it must not keep the next ones from their answers.
                 self._clock.call_soon(self._publish)
@@ -243,3 +264,7 @@ class ControllerHost:
                 raise CorruptRecords(
                     f"{METADATA_PARTITION}: nothing can be read at {offset}, below the end {end_offset}"
                 )
+
+
+def _at_once(callback: Callable[[], None]) -> None:
+    callback()

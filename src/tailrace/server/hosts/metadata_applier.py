@@ -1,7 +1,8 @@
 """Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
 
-It runs before the answer to whoever caused a change, so a client that was told of a topic can produce to it at once. A
-partition whose log cannot be opened is left out and reported; the others go on.
+It runs before the answer to whoever caused a change, which then waits for new partitions to be durable: a client that
+was told of a topic can produce to it at once. A partition whose log cannot be opened is left out and reported; the
+others go on.
 """
 
 import logging
@@ -23,9 +24,9 @@ _logger = logging.getLogger("tailrace.server")
 class Partitions(Protocol):
     """The partitions of this broker, as far as metadata has a say: see `server.data.partitions.PartitionTable`."""
 
-    def find(self, topic: str, partition: int, /) -> object | None: ...
+    def has(self, topic: str, partition: int, /) -> bool: ...
 
-    def create(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> object: ...
+    def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None: ...
 
     def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None: ...
 
@@ -47,7 +48,7 @@ class MetadataApplier:
         """Partitions that should be here and could not be opened or changed."""
 
     def load(self, image: ClusterImage) -> None:
-        """Open every partition that this broker has a replica of."""
+        """Add every partition that this broker has a replica of."""
         for topic in image.topics.values():
             self._create(image, topic)
 
@@ -78,7 +79,7 @@ class MetadataApplier:
 
     def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         try:
-            self._partitions.create(topic_partition, state=state, config=config)
+            self._partitions.add(topic_partition, state=state, config=config)
         except KafkaError as fault:
             self.failed.add(topic_partition)
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
@@ -88,7 +89,7 @@ class MetadataApplier:
     def _change(self, image: ClusterImage, topic_partition: TopicPartition, state: PartitionState) -> None:
         if self._broker_id not in state.replicas:
             self._remove(topic_partition)
-        elif self._partitions.find(*topic_partition) is not None:
+        elif self._partitions.has(*topic_partition):
             self._partitions.update(topic_partition, state)
         else:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))

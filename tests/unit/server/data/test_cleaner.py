@@ -208,6 +208,7 @@ def test_a_compaction_that_is_ended_by_something_else_leaves_nothing_behind(end:
     if end == "delete":
         disk.run()
         node.clock.advance(100_000)
+        disk.run()
         assert not [name for name in files.list_dir("/logs") if name.startswith("orders-0")]
     else:
         assert left == ["orders-0"]

@@ -91,17 +91,51 @@ def test_the_name_of_a_directory_set_aside_is_not_longer_than_a_file_system_take
 def test_a_checkpoint_is_written_only_when_something_changed() -> None:
     files = SimulatedDisk()
     directory = scanned(files)
-    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(PARTITION, 7)])
+    checkpoint = directory.checkpoint(checkpoints.RECOVERY_POINTS)
+    checkpoint.take([(PARTITION, 7)])
+    checkpoint.write()
     operations = files.operations
-    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(PARTITION, 7)])
+    checkpoint.take([(PARTITION, 7)])
+    checkpoint.write()
     assert files.operations == operations
 
 
 def test_partitions_that_are_not_opened_yet_keep_their_checkpoints() -> None:
     files = SimulatedDisk()
     open_log(scanned(files), FIRST_ID)
-    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 0})
+    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 3})
     directory = scanned(files)
     other = TopicPartition("other", 1)
-    directory.write_checkpoint(checkpoints.RECOVERY_POINTS, [(other, 5)])
-    assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {PARTITION: 0, other: 5}
+    directory.checkpoint(checkpoints.RECOVERY_POINTS).take([(other, 5)])
+    directory.write_checkpoints()
+    assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {PARTITION: 3, other: 5}
+
+
+def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begins_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
+    files.remove_tree("/logs/orders-0")
+    open_log(scanned(files), FIRST_ID)
+    assert files.size_of("/logs/orders-0/00000000000000000000.log") == 0
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "event=partition-vanished partition=orders-0 flushed_up_to=7" in error.getMessage()
+
+
+def test_a_new_partition_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    open_log(scanned(SimulatedDisk()), FIRST_ID)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_killed_process_wrote_of_a_new_partition_is_durable_before_the_next_one_uses_it(seed: int) -> None:
+    """Else a power cut would leave records that were acknowledged, and nothing that says whose they are."""
+    files = SimulatedDisk(seed)
+    files.make_dirs("/logs")
+    scanned(files).make(PARTITION, FIRST_ID)  # the process is killed before it syncs
+    open_log(scanned(files), FIRST_ID)
+    files.power_cut()
+    files.reboot()
+    assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == FIRST_ID

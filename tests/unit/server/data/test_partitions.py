@@ -1,12 +1,17 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import NotLeader
 from tailrace.server.data.partitions import KnownLeader
+from tailrace.storage import Log
+from tailrace.storage.checkpoints import GAP_BOUND
+from tailrace.storage.closed_logs import CLOSED_LOGS
+from tailrace.testing.batches import stored_batch
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
+from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk
 
@@ -87,6 +92,7 @@ def test_a_topic_made_again_under_its_old_name_starts_empty_also_after_a_crash()
     node.produce("orders", b"old", b"older")
     node.table.write_recovery_points()
     node.table.delete("orders", 0)
+    node.end_turn()
     node.create(topic_id=OTHER_ID)
     node.produce("orders", b"new")
     again = new_node(files)  # the first node was never closed
@@ -106,12 +112,11 @@ def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -
     node.table.delete("orders", 0)
     state = node.create("orders", partition=1, topic_id=OTHER_ID).state
     assert state is not None
-    from tailrace.model.partitions import TopicPartition
-
     assert node.table.create(TopicPartition("orders", 0), state=state, config=TopicConfig()) is None
     ticket.sync()
     log.finish_flush(ticket)
     done()
+    disk.run()
     assert node.table.get("orders", 0).topic_id == OTHER_ID
     assert node.table.get("orders", 0).log.log_end_offset == 0
 
@@ -138,6 +143,7 @@ def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() ->
     node.create("invoices")
     node.produce("orders", b"a" * 100)
     node.table.write_recovery_points()
+    node.end_turn()
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
     again = new_node(files)
     with pytest.raises(KafkaError):
@@ -153,6 +159,7 @@ def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -
     node.create("orders")
     node.produce("orders", b"a" * 100)
     node.table.write_recovery_points()
+    node.end_turn()
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
     for stop_cleanly in (True, False, True):
         node = new_node(files)
@@ -161,6 +168,7 @@ def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -
         node.create("invoices")
         node.produce("invoices", b"b")
         node.table.write_recovery_points()
+        node.end_turn()
         if stop_cleanly:
             node.table.close()
 
@@ -201,3 +209,235 @@ def test_an_idle_producer_is_forgotten() -> None:
     assert len(partition.log.producers) == 1
     node.table.expire_producers(1000)
     assert len(partition.log.producers) == 0
+
+
+def add(node: DataPath, topic: str = "orders", *, topic_id: TopicId | None = None, leader_epoch: int = 0) -> None:
+    state = PartitionState(
+        topic_id=topic_id or topic_id_of(topic),
+        replicas=(BROKER,),
+        in_sync_replicas=(BROKER,),
+        leader=BROKER,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        partition_epoch=0,
+    )
+    node.table.add(TopicPartition(topic, 0), state=state, config=TopicConfig())
+
+
+def stopped_node(files: SimulatedDisk) -> None:
+    """A node that has kept one record, and was stopped cleanly."""
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    node.produce("orders", b"kept")
+    node.table.close()
+
+
+def test_a_partition_sleeps_until_somebody_asks_for_it() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    operations = files.operations
+    node = new_node(files)
+    opened = files.operations - operations
+    add(node, leader_epoch=4)
+    assert (len(node.table), len(node.table.dormant)) == (1, 1)
+    assert files.operations - operations == opened, "nothing of it was touched"
+    assert node.table.has("orders", 0)
+    assert node.table.size_of("orders", 0) == dict(node.table.sizes())["orders", 0] > 0
+    partition = node.table.get_by_id(topic_id_of("orders"), 0)
+    assert (partition.is_leader, partition.leader_epoch, partition.high_watermark) == (True, 4, 1)
+    assert (len(node.table), len(node.table.dormant)) == (1, 0)
+    assert node.values("orders") == [b"kept"]
+
+
+def test_a_partition_that_nobody_used_is_there_after_many_clean_stops() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    for _ in range(3):
+        node = new_node(files)
+        add(node)
+        node.table.close()
+    node = new_node(files)
+    add(node)
+    assert node.values("orders") == [b"kept"]
+
+
+def test_a_sleeping_partition_takes_changes_of_state_and_settings_with_it() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    node = new_node(files)
+    add(node)
+    add(node, leader_epoch=9)
+    node.table.update_configs({"orders": TopicConfig(max_message_bytes=50)})
+    partition = node.table.get("orders", 0)
+    assert (partition.leader_epoch, partition.config.max_message_bytes) == (9, 50)
+
+
+@pytest.mark.parametrize("spoil", ["remove", "flip", "append"])
+def test_without_a_good_note_of_the_clean_stop_the_log_is_opened_from_its_files(spoil: str) -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    if spoil == "remove":
+        files.unlink(f"/logs/{CLOSED_LOGS}")
+    elif spoil == "flip":
+        files.flip_bit(f"/logs/{CLOSED_LOGS}", 40)
+    else:
+        log = Log.open("/logs/orders-0", files=files, config=TopicConfig(), now_ms=0, clean=True)
+        log.append([stored_batch(1)])  # another program that knows nothing of the note
+        log.close()
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    assert node.values("orders")[:1] == [b"kept"]
+    assert node.table.get("orders", 0).log.log_end_offset == (2 if spoil == "append" else 1)
+
+
+def test_after_a_crash_no_note_is_believed() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    node = new_node(files)
+    add(node)
+    node.produce("orders", b"more")
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    assert node.values("orders") == [b"kept", b"more"]
+
+
+def test_a_sleeping_log_of_another_topic_of_the_name_is_never_used() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    node = new_node(files)
+    add(node, topic_id=OTHER_ID)
+    node.end_turn()
+    assert node.values("orders") == []
+
+
+def test_a_sleeping_partition_can_be_deleted_and_made_again() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    node = new_node(files)
+    add(node)
+    node.table.delete("orders", 0)
+    add(node, topic_id=OTHER_ID)
+    node.end_turn()
+    assert node.table.get("orders", 0).topic_id == OTHER_ID
+    assert node.values("orders") == []
+
+
+def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    files.remove_tree("/logs/orders-0")
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    assert node.values("orders") == []
+    assert "event=partition-vanished partition=orders-0" in caplog.text
+
+
+def test_a_new_partition_that_is_used_before_it_is_durable_is_durable_with_its_first_record() -> None:
+    files = SimulatedDisk(5)
+    files.make_dirs("/logs")
+    files.sync_dir("/")
+    disk = DeferredDisk()
+    node = new_node(files, disk)
+    add(node)
+    produced = node.produce("orders", b"first")
+    works, disk.works = disk.works, []
+    disk.run()
+    assert produced.is_answered
+    assert works, "it was not durable yet"
+    files.power_cut()
+    files.reboot()
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    assert node.values("orders") == [b"first"]
+
+
+def test_settings_that_change_while_a_name_is_not_free_are_those_of_the_new_partition() -> None:
+    disk = DeferredDisk()
+    node = new_node(disk=disk)
+    add(node)
+    disk.run()
+    node.table.delete("orders", 0)
+    add(node, topic_id=OTHER_ID)
+    node.table.update_configs({"orders": TopicConfig(max_message_bytes=50)})
+    disk.run()
+    partition = node.table.get("orders", 0)
+    assert (partition.topic_id, partition.config.max_message_bytes) == (OTHER_ID, 50)
+
+
+def test_a_compacted_log_that_sleeps_may_have_gaps_when_it_is_not_compacted_any_more() -> None:
+    """Another program has compacted it, and nothing says where."""
+    files = SimulatedDisk()
+    stopped_node(files)
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    log = Log.open("/logs/orders-0", files=files, config=compacted, now_ms=0, clean=True)
+    log.append([stored_batch(7)])
+    log.close()
+    files.unlink(f"/logs/orders-0/{GAP_BOUND}")
+    for starts in range(2):
+        node = new_node(files)
+        add(node)
+        node.table.update_configs({"orders": compacted})
+        if not starts:
+            assert node.values("orders")[0] == b"kept"
+            node.table.close()
+    node.table.update_configs({"orders": TopicConfig()})
+    node.end_turn()
+    assert node.fetch("orders", 3).fetched.error_code == 0
+
+
+def test_a_log_that_failed_is_looked_through_again_after_a_clean_stop() -> None:
+    files = SimulatedDisk()
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    node.produce("orders", b"kept")
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)
+    assert node.produce("orders", b"torn").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.table.get("orders", 0).log.is_offline
+    node.table.close()
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    assert node.values("orders") == [b"kept"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_stop_before_a_new_partition_is_durable_leaves_it_durable_or_not_there(
+    seed: int, is_made: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SimulatedDisk(seed)
+    files.make_dirs("/logs")
+    files.sync_dir("/")
+    node = new_node(files, DeferredDisk())
+    if not is_made:
+        files.fail_at(files.operations + 1)
+    add(node)
+    node.table.close()
+    files.power_cut()
+    files.reboot()
+    node = new_node(files)
+    add(node)
+    node.end_turn()
+    node.produce("orders", b"first")
+    again = new_node(files)  # after a crash
+    add(again)
+    again.end_turn()
+    assert again.values("orders") == [b"first"]
+    assert "event=partition-vanished" not in caplog.text
+
+
+def test_a_stop_is_not_held_up_by_a_directory_that_cannot_be_renamed() -> None:
+    files = SimulatedDisk()
+    stopped_node(files)
+    node = new_node(files, DeferredDisk())
+    add(node)
+    node.table.delete("orders", 0)
+    files.fail_at(files.operations + 1)
+    node.table.close()
+    assert new_node(files).table.directory.was_clean

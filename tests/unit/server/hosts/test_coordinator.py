@@ -43,6 +43,12 @@ class HoldingDisk(DeferredDisk):
         else:
             self._clock.call_soon(lambda: (flush_now(log), on_done()))
 
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        if self.holds:
+            super().carry_out(work, on_done)
+        else:
+            self._clock.call_soon(lambda: (work(), on_done()))
+
 
 def _holding_node() -> tuple[GroupPath, HoldingDisk]:
     clock = ManualClock()

@@ -1,0 +1,74 @@
+"""How far one partition is safe: who waits for that to rise, who watches it, and how much can be read because of it.
+
+Moves only up. Whether it may is not decided here (`replication.in_sync`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from tailrace.model.errors import KafkaError
+from tailrace.replication.waiting import OffsetWaiters, Waiter
+
+Wake = Callable[[], None]
+
+
+class HighWatermark:
+    """The high watermark of one partition, with its waiters and watchers."""
+
+    __slots__ = ("_unflushed", "_waiters", "_watchers", "offset", "readable_bytes")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        """Below it everything is safe."""
+        self.readable_bytes = 0
+        """The bytes that had been written when it was reached. Only differences mean anything."""
+        self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
+        self._waiters: OffsetWaiters | None = None
+        self._watchers: dict[object, Wake] | None = None
+
+    def note_write(self, log_end_offset: int, written_bytes: int) -> None:
+        """Remember how much had been written when the log ended here, until this is reached."""
+        if self._unflushed is None:
+            self._unflushed = deque()
+        self._unflushed.append((log_end_offset, written_bytes))
+
+    def rise(self, offset: int, written_bytes: int | None = None) -> None:
+        """Move up, and tell everybody. `written_bytes` if no write was noted: all of them can be read now."""
+        self.offset = offset
+        if written_bytes is not None:
+            self.readable_bytes = written_bytes
+        elif (unflushed := self._unflushed) is not None:
+            while unflushed and unflushed[0][0] <= offset:
+                self.readable_bytes = unflushed.popleft()[1]
+        if self._waiters:
+            self._waiters.reached(offset)
+        if self._watchers:
+            self.wake()
+
+    def wait(self, offset: int, waiter: Waiter) -> None:
+        """Have `waiter` called when this offset, which is above, is reached, or with an error."""
+        if self._waiters is None:
+            self._waiters = OffsetWaiters()
+        self._waiters.add(offset, waiter)
+
+    def fail(self, error: KafkaError) -> None:
+        """Tell all who wait that it will not happen."""
+        if self._waiters is not None:
+            self._waiters.fail(error)
+
+    def watch(self, name: object, wake: Wake) -> None:
+        """Have `wake` called once, at the next move or `wake`. Twice under one name is once."""
+        if self._watchers is None:
+            self._watchers = {}
+        self._watchers[name] = wake
+
+    def unwatch(self, name: object) -> None:
+        """Forget who watches under this name."""
+        if self._watchers is not None:
+            self._watchers.pop(name, None)
+
+    def wake(self) -> None:
+        """Call all who watch, in their order, and forget them."""
+        watchers, self._watchers = self._watchers, None
+        for wake in () if watchers is None else watchers.values():
+            wake()

@@ -1,0 +1,250 @@
+"""What a node does to the directory of its logs while it serves: new logs, deleted ones, checkpoints.
+
+All of it waits for the disk, so it is done behind the event loop, in batches: one batch is under way at a time, and
+what is asked for meanwhile goes into the next. The order within a batch, and so of everything:
+
+1. New logs, which were made on the event loop a few milliseconds at a time, are synced with their names.
+2. The directories of deleted logs are renamed, and their names synced.
+3. Checkpoints are written, also those that speak of deleted logs.
+
+Only then is anybody told. So a name can be used again as soon as its deletion is reported, and whoever created a topic
+is answered when its partitions are there for good.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.offset_checkpoints import NO_WRITE, CheckpointWrite
+from tailrace.server.ports import Clock, Disk
+
+_logger = logging.getLogger("tailrace.server")
+
+_SLICE_MS: Final = 5
+_MOST_PER_BATCH: Final = 1000
+
+OnDone = Callable[[], None]
+OnGone = Callable[[str | None], None]
+OnWritten = Callable[[KafkaError | None], None]
+
+
+class _NewLog:
+    """An empty log that is being made."""
+
+    __slots__ = ("is_made", "is_wanted", "partition", "topic_id")
+
+    def __init__(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.is_made = False
+        """Whether its files are there; they are not durable yet."""
+        self.is_wanted = True
+        """Whether it has not been deleted meanwhile."""
+
+
+class _Deletion(NamedTuple):
+    """A log that has to go."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    on_gone: OnGone
+
+
+class _Batch:
+    """What goes to the disk in one go. Made on the event loop, `run` on the disk's thread."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self.made: list[_NewLog] = []
+        self.deletions: list[_Deletion] = []
+        self.gone: list[tuple[_Deletion, str]] = []
+        """Those that were set aside, and where they are now."""
+        self.writes: dict[str, CheckpointWrite] = {}
+        self.on_written: list[tuple[str, OnWritten]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.made or self.deletions or self.writes)
+
+    def run(self) -> None:
+        """Do it. Raises StorageError if a sync fails."""
+        directory = self._directory
+        if self.made:
+            directory.sync_made([new.partition for new in self.made])
+        if self.deletions:
+            for deletion in self.deletions:
+                self._set_aside(deletion)
+            directory.sync_names()
+        for write in self.writes.values():
+            write.run()
+
+    def _set_aside(self, deletion: _Deletion) -> None:
+        try:
+            path = self._directory.set_aside(deletion.partition, deletion.topic_id)
+        except KafkaError as fault:
+            # Its name stays taken; the next start looks again.
+            _logger.error("event=partition-delete-failed partition=%s fault=%s", deletion.partition, fault)
+        else:
+            self.gone.append((deletion, path))
+
+
+class DirectoryWork:
+    """The work of one directory. Everything but a batch runs on the event loop."""
+
+    def __init__(self, directory: LogDirectory, *, disk: Disk, clock: Clock) -> None:
+        """`disk` must really sync, whatever log.durability is."""
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._new: dict[TopicPartition, _NewLog] = {}
+        self._to_make: deque[_NewLog] = deque()
+        self._next = _Batch(directory)
+        self._is_busy = False
+        self._is_making = False
+        self._asked_for = self._settled = 0  # new logs
+        self._on_made: deque[tuple[int, OnDone]] = deque()
+
+    def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """Have an empty log made."""
+        new = self._new[partition] = _NewLog(partition, topic_id)
+        self._asked_for += 1
+        self._to_make.append(new)
+        if not self._is_making:
+            self._make_some()
+
+    def ensure_made(self, partition: TopicPartition) -> bool:
+        """Have the files of a log there, since somebody wants to use it; whether they are durable already.
+
+        Raises StorageError.
+        """
+        new = self._new.get(partition)
+        if new is None:
+            return True
+        self._make_now(new)
+        return False
+
+    def when_made(self, callback: OnDone) -> None:
+        """Call `callback` when all logs asked for so far are durable or deleted; at once if they are."""
+        if self._settled == self._asked_for:
+            callback()
+        else:
+            self._on_made.append((self._asked_for, callback))
+
+    def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
+        """Have the directory of a log that nobody uses set aside, and no checkpoint speak of it any more.
+
+        `on_gone` is given where it is now, None if it had not been made; only then may another log take the name.
+        """
+        new = self._new.pop(partition, None)
+        if new is not None:
+            new.is_wanted = False
+            if not new.is_made:
+                on_gone(None)
+                return
+        self._next.deletions.append(_Deletion(partition, topic_id, on_gone))
+        for name in self._directory.forget(partition):
+            self._note_write(name)
+        self._go_on()
+
+    def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
+        """Have a checkpoint file say what it is to say now. `on_written` is given the reason if it does not."""
+        self._note_write(name)
+        self._next.on_written.append((name, on_written))
+        self._go_on()
+
+    def remove(self, path: str) -> None:
+        """Remove what was set aside."""
+        self._disk.carry_out(lambda: self._directory.remove(path), _nothing)
+
+    def close(self) -> list[TopicPartition]:
+        """Have durable what has been made, when the disk does nothing any more. Gives the logs that have not been made.
+
+        Raises StorageError.
+        """
+        made = [partition for partition, new in self._new.items() if new.is_made]
+        if made:
+            self._directory.sync_made(made)
+        return [partition for partition, new in self._new.items() if not new.is_made]
+
+    def _note_write(self, name: str) -> None:
+        self._next.writes.setdefault(name, NO_WRITE)
+
+    def _go_on(self) -> None:
+        """Begin a batch with all that waits, unless one is under way."""
+        if self._is_busy:
+            return
+        batch = self._next
+        if batch:
+            self._is_busy = True
+            self._next = _Batch(self._directory)
+            for name in batch.writes:
+                batch.writes[name] = self._directory.checkpoint(name).begin_write()
+            self._disk.carry_out(batch.run, lambda: self._finished(batch))
+
+    def _make_some(self) -> None:
+        """Make new logs for a few milliseconds, and more of them soon."""
+        self._is_making = True
+        made = self._next.made
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._to_make and len(made) < _MOST_PER_BATCH:
+            new = self._to_make.popleft()
+            if not new.is_wanted:
+                self._settled += 1
+                continue
+            try:
+                self._make_now(new)
+            except KafkaError as fault:
+                # It is tried again when somebody wants to use it, who is told then.
+                _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
+                self._settled += 1
+                continue
+            made.append(new)
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+        self._clock.call_soon(self._make_more)
+        self._go_on()
+        self._tell_of_made()
+
+    def _make_more(self) -> None:
+        if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
+            self._make_some()
+        else:
+            self._is_making = False
+
+    def _make_now(self, new: _NewLog) -> None:
+        if not new.is_made:
+            self._directory.make(new.partition, new.topic_id)
+            new.is_made = True
+
+    def _finished(self, batch: _Batch) -> None:
+        self._is_busy = False
+        for new in batch.made:
+            if self._new.get(new.partition) is new:
+                del self._new[new.partition]
+        self._settled += len(batch.made)
+        faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
+        self._go_on()
+        if self._to_make and not self._is_making:
+            self._make_some()
+        for deletion, path in batch.gone:
+            deletion.on_gone(path)
+        for name, on_written in batch.on_written:
+            on_written(faults[name])
+        self._tell_of_made()
+
+    def _tell_of_made(self) -> None:
+        while self._on_made and self._on_made[0][0] <= self._settled:
+            try:
+                self._on_made.popleft()[1]()
+            except BaseException:
+                # The fault is the event loop's to report; it must not keep the next ones from their answers.
+                self._clock.call_soon(self._tell_of_made)
+                raise
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,99 @@
+"""Partitions that nobody has used yet: what they are is known, nothing of them is open.
+
+A node with 100,000 partitions uses few of them at a time. The others cost a few hundred bytes each, and no file
+descriptor, until a request names them.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage import ClosedLog, ClosedTopic
+
+EMPTY_LOG: Final = ClosedLog().to_line()
+
+
+class Dormant(NamedTuple):
+    """One such partition."""
+
+    state: PartitionState
+    config: TopicConfig
+    line: str
+    """Its log, as `ClosedLog.to_line` writes it."""
+
+    @property
+    def log(self) -> ClosedLog:
+        """Its log, as it was closed. Raises ValueError if the line is damaged."""
+        return ClosedLog.from_line(self.line)
+
+    @property
+    def size_bytes(self) -> int:
+        """All batches of its log."""
+        return 0 if self.line == EMPTY_LOG else self.log.size_bytes
+
+    @property
+    def has_old_segments(self) -> bool:
+        """Whether its log has a segment that is not appended to: only such are retired or compacted."""
+        return self.line != EMPTY_LOG and len(self.log.segments) > 1
+
+
+class DormantPartitions:
+    """All of one node, by topic."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, dict[int, Dormant]] = {}
+        self._names: dict[TopicId, str] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, partition: TopicPartition, dormant: Dormant) -> None:
+        """Add a partition, or give one another state or settings."""
+        by_number = self._by_topic.get(partition.topic)
+        if by_number is None:
+            by_number = self._by_topic[partition.topic] = {}
+            self._names[dormant.state.topic_id] = partition.topic
+        self._count += partition.partition not in by_number
+        by_number[partition.partition] = dormant
+
+    def find(self, topic: str, partition: int) -> Dormant | None:
+        """The partition, or None if it is not here, or in use."""
+        by_number = self._by_topic.get(topic)
+        return None if by_number is None else by_number.get(partition)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The topic with this id, if some of its partitions are here."""
+        return self._names.get(topic_id)
+
+    def pop(self, topic: str, partition: int) -> Dormant | None:
+        """Take the partition out; None if it is not here."""
+        by_number = self._by_topic.get(topic)
+        dormant = None if by_number is None else by_number.pop(partition, None)
+        if dormant is not None:
+            self._count -= 1
+            if not by_number:
+                del self._by_topic[topic], self._names[dormant.state.topic_id]
+        return dormant
+
+    def of_topic(self, topic: str) -> Iterator[tuple[TopicPartition, Dormant]]:
+        """All of one topic. They may be changed meanwhile."""
+        for number, dormant in tuple(self._by_topic.get(topic, {}).items()):
+            yield TopicPartition(topic, number), dormant
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, Dormant]]:
+        """All of them. They may be changed meanwhile."""
+        for topic in tuple(self._by_topic):
+            yield from self.of_topic(topic)
+
+    def closed(self) -> dict[str, ClosedTopic]:
+        """Their logs, which are closed, to be noted at a clean stop."""
+        return {
+            topic: ClosedTopic(
+                next(iter(by_number.values())).state.topic_id,
+                {number: dormant.line for number, dormant in by_number.items()},
+            )
+            for topic, by_number in self._by_topic.items()
+        }

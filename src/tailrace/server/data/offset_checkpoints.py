@@ -1,0 +1,85 @@
+"""One of the checkpoints of offsets of a log directory: what its file says, and what it is to say next."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.storage import FileSystem
+from tailrace.storage.checkpoints import read_offsets, write_offsets
+
+
+class OffsetCheckpoint:
+    """An offset per partition. 0 is the same as none, and is not written."""
+
+    __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
+
+    def __init__(self, name: str, *, files: FileSystem, directory: str) -> None:
+        """What the file says. Raises CorruptRecords or StorageError."""
+        self._name = name
+        self._files = files
+        self._directory = directory
+        self._offsets = read_offsets(files, directory, name)
+        self._is_stale = False
+
+    def get(self, partition: TopicPartition) -> int:
+        """The offset of a partition, 0 if none is noted."""
+        return self._offsets.get(partition, 0)
+
+    def take(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Note these offsets. Those of other partitions stay."""
+        known = self._offsets
+        changed = [(partition, offset) for partition, offset in offsets if known.get(partition, 0) != offset]
+        for partition, offset in changed:
+            if offset:
+                known[partition] = offset
+            else:
+                del known[partition]
+        self._is_stale = self._is_stale or bool(changed)
+
+    def forget(self, partition: TopicPartition) -> bool:
+        """Note nothing for this partition any more; whether something was. For a new log of its name it would be
+        damage."""
+        was_known = self._offsets.pop(partition, None) is not None
+        self._is_stale = self._is_stale or was_known
+        return was_known
+
+    def write(self) -> None:
+        """Write the file, if it says something else, durably."""
+        if self._is_stale:
+            write_offsets(self._files, self._directory, self._name, self._offsets)
+            self._is_stale = False
+
+    def begin_write(self) -> "CheckpointWrite":
+        """What is to be written now, for another thread; then `finish_write`. One at a time."""
+        if not self._is_stale:
+            return CheckpointWrite(None)
+        self._is_stale = False
+        content = dict(self._offsets)  # the map itself changes meanwhile
+        return CheckpointWrite(lambda: write_offsets(self._files, self._directory, self._name, content))
+
+    def finish_write(self, write: "CheckpointWrite") -> KafkaError | None:
+        """Why it could not be written, None if it was. A later one tries again: the old file is still there."""
+        self._is_stale = self._is_stale or write.fault is not None
+        return write.fault
+
+
+class CheckpointWrite:
+    """One replacement of a checkpoint file."""
+
+    __slots__ = ("_write", "fault")
+
+    def __init__(self, write: Callable[[], None] | None) -> None:
+        self._write = write
+        self.fault: KafkaError | None = None
+
+    def run(self) -> None:
+        """Carry it out. A fault is kept, not raised: nothing that was promised depends on a checkpoint."""
+        if self._write is not None:
+            try:
+                self._write()
+            except KafkaError as fault:
+                self.fault = fault
+
+
+NO_WRITE: Final = CheckpointWrite(None)

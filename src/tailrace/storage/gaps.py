@@ -1,0 +1,47 @@
+"""Where the offsets of a log may be missing, and how that is known for good.
+
+A compaction removes records, and with them offsets. Elsewhere a missing offset is damage. What is legal is one bound,
+in a file of the log's directory: below it there may be gaps, whatever the topic's settings say today.
+"""
+
+from typing import Final
+
+from tailrace.storage.checkpoints import write_gap_bound
+from tailrace.storage.files import FileSystem
+from tailrace.storage.recovery import UNKNOWN_GAPS
+
+_MARGIN: Final = 1 << 20
+"""How far ahead a follower notes that gaps are legal: writing it down for each batch would cost a sync each."""
+
+
+class Gaps:
+    """The bound of one log."""
+
+    __slots__ = ("_directory", "_files", "bound")
+
+    def __init__(self, directory: str, bound: int, *, files: FileSystem) -> None:
+        self._directory = directory
+        self._files = files
+        self.bound = bound
+        """UNKNOWN_GAPS if nothing is noted: then a compacted log may have them anywhere."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.bound != UNKNOWN_GAPS
+
+    def allow(self, bound: int) -> None:
+        """Have gaps below this offset taken for legal from now on, also by a recovery under other settings."""
+        if bound > self.bound:
+            write_gap_bound(self._files, self._directory, bound)
+            self.bound = bound
+
+    def accept(self, base_offset: int, end_offset: int, *, is_compacted: bool) -> None:
+        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good."""
+        is_legal = base_offset > end_offset and (is_compacted or base_offset <= self.bound)
+        assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
+        if base_offset > self.bound:
+            self.allow(base_offset + _MARGIN)
+
+    def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:
+        """Whether offsets before this one may be missing."""
+        return next_offset <= self.bound or (is_compacted and not self.is_known)

@@ -1,0 +1,40 @@
+"""When a segment is full, by its topic's settings."""
+
+from typing import Final
+
+from crc32c import crc32c
+
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
+
+_MAX_POSITION: Final = 2**31 - 1
+
+
+class SegmentLimits:
+    """When a segment is full. One object per log, shared by its segments and changed in place."""
+
+    __slots__ = (
+        "_jitter_seed",
+        "index_entries",
+        "index_interval_bytes",
+        "segment_bytes",
+        "segment_ms",
+        "time_index_entries",
+    )
+
+    def __init__(self, config: TopicConfig, *, name: str = "") -> None:
+        """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
+        self._jitter_seed = crc32c(name.encode())
+        self.take(config)
+
+    def take(self, config: TopicConfig) -> None:
+        """Use the limits of these settings from now on."""
+        self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
+        # What is in the active segment is not compacted: a record must be out of it in time (KIP-354).
+        segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+        jitter_ms = min(config.segment_jitter_ms, segment_ms)
+        self.segment_ms = segment_ms - self._jitter_seed % jitter_ms if jitter_ms else segment_ms
+        self.index_interval_bytes = config.index_interval_bytes
+        self.index_entries = config.segment_index_bytes // OFFSET_ENTRY_SIZE
+        # One entry is kept free for the largest timestamp, which is noted when the segment is rolled.
+        self.time_index_entries = config.segment_index_bytes // TIME_ENTRY_SIZE - 1
