@@ -86,11 +86,15 @@ class Sender:
         async with asyncio.TaskGroup() as self._jobs:
             while not (self._stopping and self._accumulator.is_empty):
                 self._wake.clear()
-                self._turn(self._router.now_ms())
-                await self._sleep()
+                now_ms = self._router.now_ms()
+                self._turn(now_ms)
+                await self._sleep(now_ms)
 
-    async def _sleep(self) -> None:
-        now_ms = self._router.now_ms()
+    async def _sleep(self, now_ms: int) -> None:
+        """Until there may be something to do. `now_ms` is that of the turn: what it found to be too early is to come.
+
+        With a later time, what has become due since the turn would be taken for done, and slept over.
+        """
         times = [time for time in self._paused_until_ms.values() if time > now_ms]
         deadline_ms = self._accumulator.next_deadline_ms(now_ms)
         if deadline_ms is not None:
