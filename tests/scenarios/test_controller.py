@@ -280,6 +280,11 @@ SCENARIOS = [
         given=[*ONE, TopicRecord(name="a_b.c", topic_id=ORDERS), partition(ORDERS, 0, 1)],
     ),
     refused("no partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=0)),
+    refused(
+        "the replicas are looked at first, as Kafka does",
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        NewTopic(name="x", num_partitions=0, replication_factor=0),
+    ),
     refused("-2 partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=-2)),
     refused("no replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=0)),
     refused("too many replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=2)),

@@ -526,6 +526,28 @@ def test_a_move_that_cannot_be() -> None:
     assert cluster.move(1, 3, allows_replication_factor_change=False) is None
 
 
+def test_what_is_named_twice_is_not_changed_twice() -> None:
+    """Both changes would be made on the state before either."""
+    cluster = Cluster()
+    cluster.create(1, 2)
+    cluster.restart(1)
+    cluster.propose(2, 2, 1)
+    assert cluster.elect(ElectionType.PREFERRED, ORDERS, ORDERS) == {ORDERS: None}
+    assert cluster.state.leader_epoch == 2
+    wanted = Reassignment(topic_partition=ORDERS, replicas=ids(3))
+    moved = cluster.do(AlterReassignments(reassignments=(wanted, wanted)))
+    assert [o.error.code for o in moved.outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    change = InSyncChange(
+        topic_id=cluster.state.topic_id,
+        partition=0,
+        leader_epoch=cluster.state.leader_epoch,
+        partition_epoch=cluster.state.partition_epoch,
+        in_sync_replicas=(InSyncReplica(broker_id=BrokerId(1)),),
+    )
+    proposed = AlterPartition(broker_id=BrokerId(1), broker_epoch=cluster.epoch(1), changes=(change, change))
+    assert [code(o.result) for o in cluster.do(proposed).outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+
+
 # KIP-584: features
 
 

@@ -1,6 +1,7 @@
 """What changes of settings come to, and as which records (pure). Codes are Kafka's: 40 for a topic, 42 for a broker.
 
-Kafka has no other code for a broker's settings (KAFKA-13609), and neither have we.
+Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list, and neither have
+we.
 """
 
 from collections import Counter
@@ -99,8 +100,7 @@ class ConfigChanges:
         setting = self._setting(resource, change.name)
         if setting.type is not SettingType.LIST:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG if is_topic else ErrorCode.INVALID_REQUEST,
-                f"{change.name} is no list: nothing can be added to it or taken from it",
+                ErrorCode.INVALID_CONFIG, f"{change.name} is no list: nothing can be added to it or taken from it"
             )
         if present is None:
             default = getattr(self._topic_defaults, attribute_name(change.name)) if is_topic else setting.default

@@ -25,7 +25,8 @@ class Elections:
         elect = self._preferred if command.type == ElectionType.PREFERRED else self._unclean
         records: list[MetadataRecord] = []
         outcomes = []
-        for topic_partition in self._all() if command.partitions is None else command.partitions:
+        # What is named twice is decided once: both decisions would be made on the state before either.
+        for topic_partition in self._all() if command.partitions is None else dict.fromkeys(command.partitions):
             error = None
             try:
                 state = self._state(topic_partition)

@@ -1,5 +1,6 @@
 """Which level a feature may be given (KIP-584, pure). Codes are those of Kafka's controllers."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
@@ -19,7 +20,8 @@ class FeatureUpdates:
         """One record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
         names = [update.feature for update in command.updates]
         if len(set(names)) < len(names):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a feature is named twice: {names}")
+            twice = next(name for name, times in Counter(names).items() if times > 1)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"feature {twice!r} is named twice")
         for update in command.updates:
             self._check(update)
         records = tuple(
@@ -42,6 +44,8 @@ class FeatureUpdates:
         before = self._image.features.get(update.feature, 0)
         if update.level < before:
             self._check_downgrade(update, before)
+        elif update.level > before and update.allows_downgrade:
+            raise _refused(f"{update.feature} is at {before}: {update.level} is no downgrade; ask for an upgrade")
 
     def _check_downgrade(self, update: FeatureUpdate, before: int) -> None:
         if not update.allows_downgrade:

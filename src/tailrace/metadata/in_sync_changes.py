@@ -1,5 +1,6 @@
 """What a leader's proposal of in-sync replicas comes to (pure). The order of the checks and the codes are Kafka's."""
 
+from collections import Counter
 from dataclasses import replace
 
 from tailrace.metadata.image import ClusterImage
@@ -23,9 +24,12 @@ class InSyncChanges:
         """Records of the changes that are made, and an outcome for every proposal."""
         records: list[MetadataRecord] = []
         outcomes = []
+        times_named = Counter((change.topic_id, change.partition) for change in command.changes)
         for change in command.changes:
             result: PartitionState | KafkaError
             try:
+                if times_named[change.topic_id, change.partition] > 1:
+                    raise _invalid(f"partition {change.partition} of one topic is named twice")
                 result = self._change(command.broker_id, change, records)
             except KafkaError as refusal:
                 result = refusal

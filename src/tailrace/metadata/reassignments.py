@@ -4,6 +4,7 @@ While replicas move, a partition has the old and the new ones. When all that are
 are dropped, in the same change of in-sync replicas that made it so.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from tailrace.metadata.image import ClusterImage
@@ -33,9 +34,12 @@ class Reassignments:
         """Records of what begins, changes or ends, and an outcome for every partition."""
         records: list[MetadataRecord] = []
         outcomes = []
+        times_named = Counter(wanted.topic_partition for wanted in command.reassignments)
         for wanted in command.reassignments:
             error = None
             try:
+                if times_named[wanted.topic_partition] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"{wanted.topic_partition} is named twice")
                 records += self._move(wanted, keeps_factor=not command.allows_replication_factor_change)
             except KafkaError as refusal:
                 error = refusal

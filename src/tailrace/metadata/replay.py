@@ -68,7 +68,7 @@ def apply(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
 
 def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[ClusterImage, ImageDelta]:
     """The image after these records, and what they changed."""
-    replay = _Replay(image)
+    replay = Replay(image)
     for record in records:
         replay.apply(record)
     return replay.finish()
@@ -76,7 +76,7 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
 
 def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
     """What follows from this record for the partitions of this image, the one before it."""
-    return _Replay(image).derived(record)
+    return Replay(image).derived(record)
 
 
 class _Draft(Generic[K, V]):
@@ -95,8 +95,46 @@ class _Draft(Generic[K, V]):
         return self._own
 
 
-class _Replay:
-    """An image under construction."""
+class _Circumstances:
+    """What rules may look at, as it stands between two records. Settings are looked up once for each topic."""
+
+    def __init__(
+        self,
+        topic_names: Mapping[TopicId, str],
+        configs: Mapping[ConfigResource, Mapping[str, str]],
+        brokers: Mapping[BrokerId, BrokerImage],
+    ) -> None:
+        self._topic_names = topic_names
+        self._configs = configs
+        self._defaults = configs.get(ALL_BROKERS, {})
+        self._alive = {broker_id for broker_id, broker in brokers.items() if broker.is_alive}
+        self._min_in_sync: dict[TopicId, int] = {}
+        self._unclean_election: dict[TopicId, bool] = {}
+
+    def is_alive(self, broker_id: BrokerId, /) -> bool:
+        return broker_id in self._alive
+
+    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
+        known = self._min_in_sync.get(topic_id)
+        if known is None:
+            known = self._min_in_sync[topic_id] = int(self._setting(topic_id, "min.insync.replicas") or 1)
+        return known
+
+    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
+        known = self._unclean_election.get(topic_id)
+        if known is None:
+            known = self._setting(topic_id, "unclean.leader.election.enable") == "true"
+            self._unclean_election[topic_id] = known
+        return known
+
+    def _setting(self, topic_id: TopicId, name: str) -> str | None:
+        topic = ConfigResource(ResourceType.TOPIC, self._topic_names[topic_id])
+        own = self._configs.get(topic, {}).get(name)
+        return self._defaults.get(name) if own is None else own
+
+
+class Replay:
+    """An image under construction: what `apply_all` does in one go, in as many as its caller likes."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._before = image
@@ -117,6 +155,7 @@ class _Replay:
         self._changed_brokers: set[BrokerId] = set()
 
     def apply(self, record: MetadataRecord) -> None:
+        """Take one record."""
         match record:
             case TopicRecord():
                 self._create_topic(record)
@@ -236,7 +275,7 @@ class _Replay:
         rules = derive.rules_of(self._features.current.get(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION))
         match record:
             case UnfenceBrokerRecord():
-                return derive.on_arrival(BrokerId(record.id), self._all_partitions(), self, rules)
+                return derive.on_arrival(BrokerId(record.id), self._all_partitions(), self._circumstances(), rules)
             case FenceBrokerRecord():
                 return self._departed(BrokerId(record.id), rules)
             case BrokerRegistrationChangeRecord():
@@ -251,23 +290,10 @@ class _Replay:
     ) -> tuple[derive.PartitionChange, ...]:
         if broker_id not in self._brokers.current:
             return ()
-        return derive.on_departure(broker_id, self._all_partitions(), self, rules, unclean=unclean)
+        return derive.on_departure(broker_id, self._all_partitions(), self._circumstances(), rules, unclean=unclean)
 
-    def is_alive(self, broker_id: BrokerId, /) -> bool:
-        broker = self._brokers.current.get(broker_id)
-        return broker is not None and broker.is_alive
-
-    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
-        return int(self._cluster_setting(topic_id, "min.insync.replicas") or 1)
-
-    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
-        return self._cluster_setting(topic_id, "unclean.leader.election.enable") == "true"
-
-    def _cluster_setting(self, topic_id: TopicId, name: str) -> str | None:
-        configs = self._configs.current
-        topic = ConfigResource(ResourceType.TOPIC, self._topic_names.current[topic_id])
-        own = configs.get(topic, {}).get(name)
-        return configs.get(ALL_BROKERS, {}).get(name) if own is None else own
+    def _circumstances(self) -> "_Circumstances":
+        return _Circumstances(self._topic_names.current, self._configs.current, self._brokers.current)
 
     def _apply_derived(self, record: BrokerEvent) -> None:
         if record.derived_count == NOT_DERIVED:
@@ -307,10 +333,16 @@ class _Replay:
         )
 
     def finish(self) -> tuple[ClusterImage, ImageDelta]:
+        """The image, and what is new in it. Nothing can be applied any more."""
+        image = self.image()
+        return image, self._delta(image)
+
+    def image(self) -> ClusterImage:
+        """The image alone, without a word on every single partition. Nothing can be applied any more."""
         for topic_id, partitions in self._partitions.items():
             name = self._topic_names.current[topic_id]
             self._topics.writable()[name] = TopicImage(name=name, topic_id=topic_id, partitions=partitions)
-        image = ClusterImage(
+        return ClusterImage(
             topics=self._topics.current,
             topic_names=self._topic_names.current,
             confusable_names=self._confusable_names.current,
@@ -320,7 +352,6 @@ class _Replay:
             features=self._features.current,
             next_producer_id=self._next_producer_id,
         )
-        return image, self._delta(image)
 
     def _delta(self, image: ClusterImage) -> ImageDelta:
         changed = [

@@ -8,9 +8,8 @@
    alive. The last two may have lost acknowledged records: the partition is recovering until its leader says otherwise.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
@@ -68,57 +67,70 @@ def settled(
     lost: Replicas = (),
 ) -> PartitionState:
     """The state with these in-sync replicas, and with the leader that they make. Both epochs rise as they must."""
-    after = _elected(
-        replace(
-            state,
-            in_sync_replicas=in_sync,
-            eligible_leader_replicas=_eligible(state, in_sync, lost),
-            partition_epoch=state.partition_epoch + 1,
-        ),
-        may_lead,
-        unclean_election,
+    found = _elected(state, in_sync, _eligible(state, in_sync, lost), may_lead, unclean_election)
+    eligible, last_known = found.eligible, found.last_known
+    if len(found.in_sync) >= min(min_in_sync, len(state.replicas)):
+        eligible, last_known = (), ()
+    elif found.leader == NO_LEADER and not found.in_sync and state.leader != NO_LEADER:
+        last_known = (state.leader,)
+    changed = found.leader != state.leader
+    # Spelled out: `replace` costs several times as much, and there are as many of these as a broker has partitions.
+    return PartitionState(
+        topic_id=state.topic_id,
+        replicas=state.replicas,
+        in_sync_replicas=found.in_sync,
+        leader=found.leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch,
+        partition_epoch=state.partition_epoch + 1,
+        eligible_leader_replicas=eligible,
+        last_known_leaders=last_known,
+        adding_replicas=state.adding_replicas,
+        removing_replicas=state.removing_replicas,
+        is_recovering=found.is_recovering,
+        directories=state.directories,
     )
-    if after.leader != state.leader:
-        after = replace(after, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
-    if len(after.in_sync_replicas) >= min(min_in_sync, len(state.replicas)):
-        return replace(after, eligible_leader_replicas=(), last_known_leaders=())
-    if after.leader == NO_LEADER and not after.in_sync_replicas and state.leader != NO_LEADER:
-        return replace(after, last_known_leaders=(state.leader,))
-    return after
+
+
+class _Election(NamedTuple):
+    """Who leads, and what that makes of the rest."""
+
+    leader: BrokerId
+    in_sync: Replicas
+    eligible: Replicas
+    last_known: Replicas
+    is_recovering: bool
 
 
 def _eligible(state: PartitionState, in_sync: Replicas, lost: Replicas) -> Replicas:
-    complete = {*state.in_sync_replicas, *state.eligible_leader_replicas}.difference(in_sync, lost)
-    return tuple(replica for replica in state.replicas if replica in complete)
+    complete = state.in_sync_replicas + state.eligible_leader_replicas
+    gone = in_sync + lost
+    return tuple([replica for replica in state.replicas if replica in complete and replica not in gone])
 
 
-def _elected(state: PartitionState, may_lead: MayLead, unclean_election: bool) -> PartitionState:
-    in_sync, eligible = state.in_sync_replicas, state.eligible_leader_replicas
+def _elected(
+    state: PartitionState, in_sync: Replicas, eligible: Replicas, may_lead: MayLead, unclean_election: bool
+) -> _Election:
+    last_known, is_recovering = state.last_known_leaders, state.is_recovering
     if state.leader in in_sync and may_lead(state.leader):
-        return state
+        return _Election(state.leader, in_sync, eligible, last_known, is_recovering)
     if in_sync:
         # If all of them are down they are waited for: they have what the eligible ones have, and perhaps more.
-        return replace(state, leader=_first(state, in_sync, may_lead))
+        return _Election(_first(state, in_sync, may_lead), in_sync, eligible, last_known, is_recovering)
     chosen = _first(state, eligible, may_lead)
     if chosen != NO_LEADER:
         rest = tuple(replica for replica in eligible if replica != chosen)
-        return replace(state, leader=chosen, in_sync_replicas=(chosen,), eligible_leader_replicas=rest)
+        return _Election(chosen, (chosen,), rest, last_known, is_recovering)
     if not eligible:
-        chosen = _first(state, state.last_known_leaders, may_lead)
+        chosen = _first(state, last_known, may_lead)
     if chosen == NO_LEADER and unclean_election:
         chosen = _first(state, state.replicas, may_lead)
     if chosen == NO_LEADER:
-        return replace(state, leader=NO_LEADER)
-    return replace(
-        state,
-        leader=chosen,
-        in_sync_replicas=(chosen,),
-        eligible_leader_replicas=(),
-        last_known_leaders=(),
-        is_recovering=True,
-    )
+        return _Election(NO_LEADER, (), eligible, last_known, is_recovering)
+    return _Election(chosen, (chosen,), (), (), is_recovering=True)
 
 
-def _first(state: PartitionState, candidates: Iterable[BrokerId], may_lead: MayLead) -> BrokerId:
-    among = frozenset(candidates)
-    return next((replica for replica in state.replicas if replica in among and may_lead(replica)), NO_LEADER)
+def _first(state: PartitionState, candidates: Replicas, may_lead: MayLead) -> BrokerId:
+    for replica in state.replicas:
+        if replica in candidates and may_lead(replica):
+            return replica
+    return NO_LEADER

@@ -136,12 +136,6 @@ class TopicCreation:
         return overrides
 
     def _placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
-        partitions = self._partition_count(topic)
-        if partitions <= 0:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{topic.num_partitions} partitions: a topic has at least 1 (-1 asks for num.partitions)",
-            )
         factor = topic.replication_factor
         if factor == DEFAULT_COUNT:
             factor = self._rules.replication_factor
@@ -149,6 +143,12 @@ class TopicCreation:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor}: a topic has at least 1 (-1 asks for default.replication.factor)",
+            )
+        partitions = self._partition_count(topic)
+        if partitions <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.num_partitions} partitions: a topic has at least 1 (-1 asks for num.partitions)",
             )
         return self._partitions.placed(partitions, factor)
 
