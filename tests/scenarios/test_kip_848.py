@@ -226,7 +226,9 @@ class TestRequests:
         [
             ({}, E.NONE),
             ({"group_id": ""}, E.INVALID_REQUEST),
+            ({"group_id": "  "}, E.INVALID_REQUEST),
             ({"member_id": ""}, E.INVALID_REQUEST),
+            ({"member_id": "  "}, E.INVALID_REQUEST),
             ({"instance_id": ""}, E.INVALID_REQUEST),
             ({"rack_id": ""}, E.INVALID_REQUEST),
             ({"member_epoch": -3}, E.INVALID_REQUEST),

@@ -14,6 +14,7 @@ from tailrace.protocol.messages import (
     consumer_groups,
     coordinators,
     delete_records,
+    features,
     fetch,
     groups,
     leader_epochs,
@@ -25,6 +26,9 @@ from tailrace.protocol.messages import (
     produce,
     producer_ids,
     producers,
+    quorum,
+    registrations,
+    replicas,
     sasl,
     topics,
 )
@@ -125,7 +129,6 @@ def _describe_cluster(
     return metadata.DescribeClusterResponse(
         error_code=error.code,
         error_message=_message(error),
-        endpoint_type=request.endpoint_type,
         cluster_id="",
         brokers=(),
     )
@@ -392,6 +395,43 @@ def _describe_producers(
     )
 
 
+def _elect_leaders(
+    request: replicas.ElectLeadersRequest, version: int, error: KafkaError
+) -> replicas.ElectLeadersResponse:
+    return replicas.ElectLeadersResponse(
+        error_code=error.code,
+        # Version 0 has no error of its own: it stands at each partition.
+        replica_election_results=tuple(
+            replicas.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=tuple(
+                    replicas.PartitionResult(partition_id=index, error_code=error.code, error_message=_message(error))
+                    for index in topic.partitions
+                ),
+            )
+            for topic in request.topic_partitions or ()
+        ),
+    )
+
+
+def _alter_replica_log_dirs(
+    request: log_dirs.AlterReplicaLogDirsRequest, version: int, error: KafkaError
+) -> log_dirs.AlterReplicaLogDirsResponse:
+    return log_dirs.AlterReplicaLogDirsResponse(
+        results=tuple(
+            log_dirs.AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=tuple(
+                    log_dirs.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
+                    for index in topic.partitions
+                ),
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        )
+    )
+
+
 def _sasl_authenticate(
     request: sasl.SaslAuthenticateRequest, version: int, error: KafkaError
 ) -> sasl.SaslAuthenticateResponse:
@@ -442,4 +482,24 @@ _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     offsets.OffsetDeleteRequest: lambda _, __, error: offsets.OffsetDeleteResponse(error_code=error.code, topics=()),
     sasl.SaslHandshakeRequest: lambda _, __, error: sasl.SaslHandshakeResponse(error_code=error.code, mechanisms=()),
     sasl.SaslAuthenticateRequest: _sasl_authenticate,
+    log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
+    replicas.ElectLeadersRequest: _elect_leaders,
+    replicas.AlterPartitionReassignmentsRequest: lambda _, __, error: replicas.AlterPartitionReassignmentsResponse(
+        error_code=error.code, error_message=_message(error), responses=()
+    ),
+    replicas.ListPartitionReassignmentsRequest: lambda _, __, error: replicas.ListPartitionReassignmentsResponse(
+        error_code=error.code, error_message=_message(error), topics=()
+    ),
+    quorum.DescribeQuorumRequest: lambda _, __, error: quorum.DescribeQuorumResponse(
+        error_code=error.code, error_message=_message(error), topics=()
+    ),
+    features.UpdateFeaturesRequest: lambda _, __, error: features.UpdateFeaturesResponse(
+        error_code=error.code, error_message=_message(error)
+    ),
+    registrations.UnregisterBrokerRequest: lambda _, __, error: registrations.UnregisterBrokerResponse(
+        error_code=error.code, error_message=_message(error)
+    ),
+    configs.ListConfigResourcesRequest: lambda _, __, error: configs.ListConfigResourcesResponse(
+        error_code=error.code, config_resources=()
+    ),
 }

@@ -145,6 +145,8 @@ class GroupPath(AdminPath):
             group_id=group_id,
             generation_id=generation_id,
             member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=tuple(
                 SyncGroupRequestAssignment(member_id=name, assignment=assignment)
                 for name, assignment in (assignments or {}).items()

@@ -423,7 +423,7 @@ def _described(member: Member, protocol_name: str | None, *, is_stable: bool) ->
         client_id=member.client_id,
         client_host=member.client_host,
         metadata=member.metadata_for(protocol_name) if is_stable else b"",
-        assignment=member.assignment if is_stable else b"",
+        assignment=member.assignment,
     )
 
 

@@ -98,10 +98,10 @@ class DescribeConfigsHandler:
 def _results(
     entries: Iterable[ConfigEntry], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
 ) -> Iterator[DescribeConfigsResourceResult]:
-    wanted = None if keys is None else frozenset(keys)
+    wanted = frozenset(keys or ())  # none named means all, as in Kafka
     for entry in entries:
         setting = entry.setting
-        if wanted is not None and setting.name not in wanted:
+        if wanted and setting.name not in wanted:
             continue
         synonyms = entry.synonyms if request.include_synonyms else ()
         yield DescribeConfigsResourceResult(

@@ -62,8 +62,12 @@ class DeleteRecordsHandler:
         try:
             if is_twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{index} is named twice")
-            _check_topic(topic)
-            log_start_offset = self._partitions.get(topic, index).delete_records(wanted.offset)
+            if topic == METADATA_TOPIC:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is shortened by its snapshots only (KIP-630)")
+            partition = self._partitions.get(topic, index)
+            if topic in INTERNAL_TOPICS:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own: its records stay")
+            log_start_offset = partition.delete_records(wanted.offset)
         except KafkaError as refusal:
             return DeleteRecordsPartitionResult(
                 partition_index=index, low_watermark=_NOTHING_KNOWN, error_code=refusal.code
@@ -72,17 +76,9 @@ class DeleteRecordsHandler:
 
     def _write_log_starts(self) -> None:
         waiting, self._waiting = self._waiting, []
-        fault = None
-        try:
-            self._partitions.write_log_starts()
-        except KafkaError as refusal:
-            fault = refusal
-        for answer in waiting:
-            answer(fault)
 
+        def written(fault: KafkaError | None) -> None:
+            for answer in waiting:
+                answer(fault)
 
-def _check_topic(topic: str) -> None:
-    if topic == METADATA_TOPIC:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is shortened by its snapshots only (KIP-630)")
-    if topic in INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own: its records stay")
+        self._partitions.write_log_starts(written)

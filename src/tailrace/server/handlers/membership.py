@@ -2,7 +2,8 @@
 
 The versions are evened out here, so that the groups see the newest form only:
 JoinGroup v0 has one timeout for both purposes; v4 a new member is sent back with an id (KIP-394); v5 static members
-(KIP-345); v7 the protocol may be null; v9 a leader may be told not to assign (KIP-814). LeaveGroup v3 removes many
+(KIP-345); v7 the protocol may be null; v9 a leader may be told not to assign (KIP-814). SyncGroup v5
+says which protocol it believes in, or is refused (KIP-559). LeaveGroup v3 removes many
 members at once; before, the one result is the whole answer.
 """
 
@@ -30,6 +31,7 @@ from tailrace.server.hosts.coordinator import GroupCoordinators
 _FIRST_JOIN_WITH_GIVEN_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
 _FIRST_JOIN_WITHOUT_ASSIGNING = 9
+_FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_MANY = 3
 
 _LONGEST_NAME = 8191
@@ -82,6 +84,9 @@ class SyncGroupHandler:
         self._coordinators = coordinators
 
     def handle(self, request: SyncGroupRequest, context: RequestContext) -> None:
+        names_protocol = request.protocol_type is not None and request.protocol_name is not None
+        if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and not names_protocol:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name are missing")
         self._coordinators.host_of(request.group_id).ask(
             request.group_id,
             lambda request_id: SyncAsked(request_id=request_id, request=request),

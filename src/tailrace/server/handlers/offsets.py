@@ -8,7 +8,7 @@ for nothing as long as there are no transactions; v8 many groups; v10 topics by 
 Whatever is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
 from tailrace.coordinators.groups.records import OffsetCommitValue
@@ -34,7 +34,6 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.ports import Controller
 
@@ -60,8 +59,7 @@ class OffsetCommitHandler:
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                error = _as_version_says(outcome, context.api_version)
-                context.respond(error_response(request, context.api_version, error))
+                context.respond(commit.refused(_as_version_says(outcome, context.api_version)))
             else:
                 context.respond(commit.response(outcome))
 
@@ -115,6 +113,10 @@ class _Commit:
             offsets=tuple(self._offsets),
         )
 
+    def refused(self, error: KafkaError) -> OffsetCommitResponse:
+        """The group takes none of the offsets; what is not there has its own code all the same, as in Kafka."""
+        return self.response((error.code,) * len(self._offsets))
+
     def response(self, outcome: tuple[ErrorCode, ...]) -> OffsetCommitResponse:
         """`outcome` has a code for each offset of the command."""
         committed = iter(outcome)
@@ -146,8 +148,7 @@ class OffsetFetchHandler:
     def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
             by_id = context.api_version >= _FIRST_WITH_IDS
-            groups = dict.fromkeys(request.groups)
-            return OffsetFetchResponse(groups=tuple(self._group_or_error(group, by_id) for group in groups))
+            return OffsetFetchResponse(groups=tuple(self._groups(request.groups, by_id=by_id)))
         topics = None
         if request.topics is not None:
             topics = tuple(
@@ -156,6 +157,17 @@ class OffsetFetchHandler:
             )
         asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
         return OffsetFetchResponse(topics=tuple(map(_as_before, self._group(asked, by_id=False).topics)))
+
+    def _groups(self, asked: Iterable[OffsetFetchRequestGroup], *, by_id: bool) -> Iterator[OffsetFetchResponseGroup]:
+        """Each group once for all its topics and once for some: more forms would be as many times the work."""
+        answered: set[tuple[str, bool]] = set()
+        for group in dict.fromkeys(asked):
+            form = group.group_id, group.topics is None
+            if form in answered:
+                yield OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
+            else:
+                answered.add(form)
+                yield self._group_or_error(group, by_id)
 
     def _group_or_error(self, asked: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup:
         try:

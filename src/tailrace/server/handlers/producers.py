@@ -1,6 +1,7 @@
 """DescribeProducers (61): the producers with an id that a partition's leader remembers (KIP-664)."""
 
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import topic_name_fault
 from tailrace.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -34,6 +35,8 @@ class DescribeProducersHandler:
 
     def _describe(self, topic: str, index: int) -> PartitionProducers:
         try:
+            if (fault := topic_name_fault(topic)) is not None:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
             partition = self._partitions.get(topic, index)
             partition.check_leader()
         except KafkaError as refusal:

@@ -6,7 +6,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from tailrace.protocol.messages.membership import HeartbeatRequest, LeaveGroupRequest, MemberIdentity
+from tailrace.protocol.messages.membership import HeartbeatRequest, LeaveGroupRequest, MemberIdentity, SyncGroupRequest
 from tailrace.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -99,6 +99,23 @@ class TestMembership:
     def test_a_name_that_no_record_can_hold_is_refused(self, node: GroupPath) -> None:
         assert node.join("g", protocol="p" * 8192).response.error_code == E.INVALID_REQUEST
 
+    @pytest.mark.parametrize(("kind", "name"), [(None, "range"), ("consumer", None), (None, None)])
+    def test_a_sync_says_which_protocol_it_believes_in(
+        self, node: GroupPath, kind: str | None, name: str | None
+    ) -> None:
+        """KIP-559: both are mandatory from version 5 on."""
+        member_id, generation_id = node.form_group("g")
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=generation_id,
+            member_id=member_id,
+            protocol_type=kind,
+            protocol_name=name,
+            assignments=(),
+        )
+        assert node.send(request, 4).response.error_code == E.NONE
+        assert node.send(request, 5).response.error_code == E.INCONSISTENT_GROUP_PROTOCOL
+
     @pytest.mark.parametrize("version", range(5))
     def test_every_version_of_heartbeat(self, node: GroupPath, version: int) -> None:
         member_id, generation_id = node.form_group("g")
@@ -164,6 +181,15 @@ class TestOffsets:
     def test_a_member_of_no_group_cannot_commit(self, node: GroupPath, version: int, code: ErrorCode) -> None:
         response = node.commit("none", "orders", 7, generation_id=3, member_id="m", version=version).response
         assert response.topics[0].partitions[0].error_code == code
+
+    def test_what_is_not_there_is_told_apart_from_what_the_group_refuses(self, node: GroupPath) -> None:
+        request = OffsetCommitRequest(
+            group_id="g", member_id="m", generation_id_or_member_epoch=3, topics=(_to_commit("orders", 0, 5),)
+        )
+        node.commit("g", "orders", 7)
+        (topic,) = node.send(request, 8).response.topics
+        codes = [partition.error_code for partition in topic.partitions]
+        assert codes == [E.UNKNOWN_MEMBER_ID, E.UNKNOWN_TOPIC_OR_PARTITION]
 
     @pytest.mark.parametrize("version", range(1, 8))
     def test_every_version_of_fetch_for_one_group(self, node: GroupPath, version: int) -> None:
@@ -260,6 +286,14 @@ class TestAdministration:
         (group,) = node.send(DescribeGroupsRequest(groups=("none",)), version).response.groups
         assert (group.error_code, group.group_state) == (code, "Dead")
 
+    def test_a_member_shows_its_last_assignment_until_it_has_the_next(self, node: GroupPath) -> None:
+        """As Kafka does: tools show who reads what while a group rebalances."""
+        member_id, _ = node.form_group("g")
+        node.join("g", node.join("g").response.member_id)
+        (group,) = node.send(DescribeGroupsRequest(groups=("g",)), 6).response.groups
+        assert group.group_state == "PreparingRebalance"
+        assert {m.member_id: m.member_assignment for m in group.members}[member_id] == b"mine"
+
     def test_a_group_without_members_is_described_as_empty(self, node: GroupPath) -> None:
         node.commit("g", "orders", 7)
         (group,) = node.send(DescribeGroupsRequest(groups=("g",)), 6).response.groups
@@ -326,6 +360,19 @@ class TestAmplification:
             for partition in topic.partitions
         ]
         assert found == [(0, 7), (1, -1)]
+
+    def test_a_group_that_is_asked_for_in_many_forms_does_not_multiply_the_work(self, node: GroupPath) -> None:
+        node.commit("g", "orders", 7, metadata="m" * 4_000)
+        some = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
+        asked = [
+            OffsetFetchRequestGroup(group_id="g", member_id=member, topics=topics)
+            for topics in ((some,), None)
+            for member in (None, "a", "b")
+        ]
+        groups = node.send(OffsetFetchRequest(groups=tuple(asked)), 9).response.groups
+        refused = E.INVALID_REQUEST
+        assert [group.error_code for group in groups] == [0, refused, refused, 0, refused, refused]
+        assert [len(group.topics) for group in groups] == [1, 0, 0, 1, 0, 0]
 
 
 class TestGroupDetails:

@@ -54,6 +54,10 @@ def test_a_partition_that_is_not_here_has_an_error(node: AdminPath) -> None:
     assert describe(node, "missing", 0)[0].error_message
 
 
+def test_a_topic_that_cannot_be_has_kafkas_code(node: AdminPath) -> None:
+    assert describe(node, "no/such", 0)[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 def test_a_partition_that_is_asked_for_twice_is_told_once(node: AdminPath) -> None:
     """4 bytes of a request would be worth any number of producers otherwise."""
     assert [each.partition_index for each in describe(node, "orders", 1, 0, 1)] == [1, 0]

@@ -24,7 +24,7 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, *, max
 
 
 def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    if not request.group_id:
+    if not request.group_id.strip():
         return "the group id is empty"
     if request.instance_id == "" or request.rack_id == "":
         return "an instance id or a rack id is null or not empty"
@@ -32,7 +32,7 @@ def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
         return f"a name in the request has more than {_LONGEST_NAME} characters"
     if request.member_epoch < NOT_THERE:
         return f"member epoch {request.member_epoch} means nothing"
-    if not request.member_id and (request.member_epoch != 0 or version >= _FIRST_WITH_OWN_MEMBER_ID):
+    if not request.member_id.strip() and (request.member_epoch != 0 or version >= _FIRST_WITH_OWN_MEMBER_ID):
         return "the member id is empty"
     if request.member_epoch == NOT_THERE and request.instance_id is None:
         return "only a static member, with an instance id, leaves to come back"

@@ -1,0 +1,47 @@
+"""The whole script, and the settings that both nodes run it with."""
+
+from collections.abc import Mapping
+
+from interop.differential.catalogue.classic_groups import classic_groups
+from interop.differential.catalogue.cluster import cluster
+from interop.differential.catalogue.configs import configs
+from interop.differential.catalogue.consumer_groups import consumer_groups
+from interop.differential.catalogue.features import features
+from interop.differential.catalogue.fetch import fetches
+from interop.differential.catalogue.group_offsets import group_offsets
+from interop.differential.catalogue.offsets import offsets
+from interop.differential.catalogue.produce import produces
+from interop.differential.catalogue.replicas import replicas
+from interop.differential.catalogue.seeded import seeded
+from interop.differential.catalogue.topics import topics
+from interop.differential.catalogue.transactions import everything, transactions
+from interop.differential.script import Script
+
+SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",  # the records are from 2023
+    "node.id": "1",
+    "num.partitions": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+}
+
+
+def whole(seed: int) -> Script:
+    """The fixed part, which is the same in every run, and what this seed draws."""
+    yield from cluster()
+    yield from offsets()
+    yield from produces()
+    yield from fetches()
+    yield from topics()
+    yield from configs()
+    yield from replicas()
+    yield from features()
+    yield from classic_groups()
+    yield from group_offsets()
+    yield from consumer_groups()
+    yield from seeded(seed)
+    yield from everything()
+    yield from transactions()

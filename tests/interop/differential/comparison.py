@@ -1,0 +1,171 @@
+"""Runs a script on two nodes and says in which fields their answers differ."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from interop.differential.peer import CLOSED, Peer
+from interop.differential.script import Ask, Hangup, Receive, Script, Send, SendBytes, Step
+from interop.differential.tree import Names, Tree, tree_of
+from tailrace.protocol.registry import api_of
+
+ABSENT = "absent"
+PRESENT = "present"
+_SETTLED_S = 30
+"""How long a node may take until what it has promised is so."""
+_AGREE_S = 3
+"""How long two nodes may take until they agree on what is only read: Kafka shows changes a moment later."""
+_PAUSE_S = 0.01
+_READING = re.compile(r"Describe|^List|^Find|^Metadata|^Fetch|^OffsetF|^ApiVersions")
+_KEY = re.compile(r"(?<!configs)(?<!api_keys)(?<!features)\[[^\[\]]*\]")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One field in which the answers to a step differ."""
+
+    step: str
+    api: str
+    version: int
+    path: str
+    ours: object
+    theirs: object
+    error: str = ""
+    """The error code that stands beside the field in Apache Kafka's answer, if there is one."""
+
+    @property
+    def field(self) -> str:
+        """The path without array keys, `topics.partitions.error_code`; settings, APIs and features keep theirs."""
+        return _KEY.sub("", self.path)
+
+    def __str__(self) -> str:
+        values = f"{self.ours!r} here, {self.theirs!r} by Apache Kafka"
+        return f"{self.api} v{self.version}, {self.step!r}: {self.path}: {values}"
+
+
+@dataclass
+class Comparison:
+    """What a run has found."""
+
+    steps: int = 0
+    fields: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    asked: set[tuple[str, int]] = field(default_factory=set)
+    """The APIs and versions that were asked."""
+
+
+class Runner:
+    """Takes two nodes through a script, step by step. `is_known` tells which differences are listed."""
+
+    def __init__(self, ours: str, theirs: str, is_known: Callable[[Finding], bool]) -> None:
+        self._peers = (Peer("Tailrace", ours), Peer("Apache Kafka", theirs))
+        self._names = tuple(Names(peer.address, peer.answers.topic_ids) for peer in self._peers)
+        self._is_known = is_known
+        self._awaited: dict[str, Send] = {}
+        self.comparison = Comparison()
+
+    def run(self, script: Script) -> Comparison:
+        for step in script:
+            try:
+                self._take(step)
+            except Exception as fault:
+                fault.add_note(f"in step {step}")
+                raise
+        return self.comparison
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+
+    def _take(self, step: Step) -> None:
+        match step:
+            case Ask():
+                self._ask(step)
+            case Send():
+                self._awaited[step.name] = step
+                for peer in self._peers:
+                    peer.send(step.name, step.connection, step.version, step.build)
+            case Receive():
+                sent = self._awaited.pop(step.name)
+                request = sent.build(self._peers[0].answers)
+                answers = [peer.receive(step.name) for peer in self._peers]
+                self._conclude(step.name, api_of(type(request)).name, sent.version, answers)
+            case SendBytes():
+                answers = [peer.send_bytes(step.connection, step.payload) for peer in self._peers]
+                self._conclude(step.name, "any", 0, answers)
+            case Hangup():
+                for peer in self._peers:
+                    peer.hang_up(step.connection)
+
+    def _ask(self, step: Ask) -> None:
+        api = api_of(type(step.build(self._peers[0].answers))).name
+        deadline = time.monotonic() + _AGREE_S
+        while True:
+            answers = [self._answer(peer, step) for peer in self._peers]
+            found, fields = self._compare(step.name, api, step.version, answers)
+            may_settle = _READING.match(api) is not None and time.monotonic() < deadline
+            if not may_settle or all(map(self._is_known, found)):
+                break
+            time.sleep(_PAUSE_S)
+        self._record(step.name, api, step.version, answers, found, fields)
+
+    def _answer(self, peer: Peer, step: Ask) -> Any:
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            answer = peer.ask(step.connection, step.version, step.build, expect_answer=step.expect_answer)
+            if step.until is None or (answer != CLOSED and step.until(answer)):
+                return answer
+            assert time.monotonic() < deadline, f"{step.name!r} at {peer.name} never came about: {answer}"
+            time.sleep(_PAUSE_S)
+
+    def _conclude(self, name: str, api: str, version: int, answers: list[Any]) -> None:
+        self._record(name, api, version, answers, *self._compare(name, api, version, answers))
+
+    def _record(self, name: str, api: str, version: int, answers: list[Any], found: list[Finding], fields: int) -> None:
+        for peer, answer in zip(self._peers, answers, strict=True):
+            peer.answers[name] = answer
+        self.comparison.steps += 1
+        self.comparison.fields += fields
+        self.comparison.findings += found
+        self.comparison.asked.add((api, version))
+
+    def _compare(self, name: str, api: str, version: int, answers: list[Any]) -> tuple[list[Finding], int]:
+        if any(isinstance(answer, str) for answer in answers):
+            trees: list[Tree] = [{"answer": _outcome(answer)} for answer in answers]
+        else:
+            trees = [self._tree(names, answer) for names, answer in zip(self._names, answers, strict=True)]
+        compared = list(_leaves(*trees))
+        codes = {path: theirs for path, _, theirs in compared if path.endswith("error_code")}
+        found = [
+            Finding(name, api, version, path, ours, theirs, codes.get(f"{path.rpartition('.')[0]}.error_code", ""))
+            for path, ours, theirs in compared
+            if ours != theirs
+        ]
+        return found, len(compared)
+
+    def _tree(self, names: Names, answer: Any) -> Tree:
+        if isinstance(answer, bytes):
+            return {"answer": answer.hex()}
+        names.learn_topics(answer)
+        return tree_of(answer, names)
+
+
+def _outcome(answer: Any) -> str:
+    return answer if isinstance(answer, str) else "an answer"
+
+
+def _leaves(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, object, object]]:
+    """Every field with both values. What only one side has is one field, however much is in it."""
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        yield path, ours, theirs
+        return
+    for key in ours.keys() | theirs.keys():
+        below = path + key if key.startswith("[") or not path else f"{path}.{key}"
+        if key in ours and key in theirs:
+            yield from _leaves(ours[key], theirs[key], below)
+        elif isinstance(ours.get(key, theirs.get(key)), dict):
+            yield below, *((PRESENT if key in side else ABSENT) for side in (ours, theirs))
+        else:
+            yield below, ours.get(key, ABSENT), theirs.get(key, ABSENT)

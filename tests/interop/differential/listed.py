@@ -1,0 +1,205 @@
+"""The list of differences: each entry has its reason, and the test fails for one that no longer occurs."""
+
+from collections.abc import Sequence
+
+from interop.differential.differences import ANY, MISSING, ONLY_HERE, Difference
+from interop.differential.listed_data import DATA
+from interop.differential.listed_groups import GROUPS
+from tailrace.protocol.registry import APIS
+
+_OK = "NONE (0)"
+_UNKNOWN = "UNKNOWN_SERVER_ERROR (-1)"
+_BAD_REQUEST = "INVALID_REQUEST (42)"
+_APIS_OF_KAFKA = {
+    *(0, 1, 2, 3, *range(8, 52), 55, 57, 60, 61, 64, 65, 66, 68, 69, 74, 75, 76, 77, 78, 79, 80, 81),
+    *(83, 84, 85, 86, 87, 90, 91, 92),
+} - {17, 36}
+"""What a broker of Apache Kafka 4.1 announces to clients on a listener without SASL."""
+_TOPIC_SETTINGS_OF_KAFKA = (
+    *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+    *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
+    *("local.retention.bytes", "local.retention.ms"),
+    *("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable"),
+)
+
+_CLUSTER = (
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {f"api_keys[{key}]": MISSING for key in sorted(_APIS_OF_KAFKA - APIS.keys())},
+        "see APIs above",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {"api_keys[8].max_version": (10, 9), "api_keys[9].max_version": (10, 9)},
+        "Kafka 4.1 has version 10, with topic ids, and does not announce it yet",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {
+            **{
+                f"supported_features[{name}]": MISSING
+                for name in (
+                    *("eligible.leader.replicas.version", "group.version", "kraft.version"),
+                    *("share.version", "transaction.version"),
+                )
+            },
+            **{
+                f"finalized_features[{name}]": MISSING
+                for name in ("eligible.leader.replicas.version", "group.version", "transaction.version")
+            },
+            "supported_features[tailrace.group.details]": ONLY_HERE,
+        },
+        "clients take transactions without features for those before KIP-890; ours is an extension for our own tools",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {
+            "supported_features[metadata.version].min_version": (25, 7),
+            "supported_features[metadata.version].max_version": (26, 27),
+            "finalized_features[metadata.version].min_version_level": (26, 27),
+            "finalized_features[metadata.version].max_version_level": (26, 27),
+        },
+        "the levels whose rules are built; no log here is older than 25",
+    ),
+    Difference(
+        "DescribeTopicPartitions",
+        ("partitions of a topic with an invalid name",),
+        {"topics.topic_authorized_operations": (-(2**31), 3576)},
+        "nothing may be done with what cannot be",
+    ),
+    Difference(
+        "Metadata",
+        ("a null name", "a topic of no id"),
+        {
+            "topics.error_code": ("INVALID_TOPIC_EXCEPTION (17)", _UNKNOWN),
+            "error_code": (_OK, _UNKNOWN),
+            "brokers": ONLY_HERE,
+            "cluster_id": ("<cluster>", None),
+            "controller_id": (1, -1),
+        },
+        "one bad topic does not spoil the answer for the others",
+    ),
+)
+
+_TOPICS = (
+    Difference(
+        "CreateTopics",
+        ("*",),
+        {f"topics.configs[{name}]": MISSING for name in _TOPIC_SETTINGS_OF_KAFKA},
+        "settings that are not here",
+    ),
+    Difference(
+        "CreateTopics",
+        ("*",),
+        {"topics.configs[min.insync.replicas].config_source": (5, 3)},
+        "Kafka writes its default into the cluster's settings when it is formatted",
+    ),
+    Difference(
+        "DeleteTopics",
+        ("a topic is deleted twice at once",),
+        {"responses": (ANY, ANY)},
+        "refused at each place at which it is named, and with its id; Kafka says so once, without",
+    ),
+)
+
+_CONFIGS = (
+    Difference(
+        "DescribeConfigs",
+        ("*",),
+        {f"results.configs[{name}]": MISSING for name in _TOPIC_SETTINGS_OF_KAFKA},
+        "settings that are not here",
+    ),
+    Difference(
+        "DescribeConfigs",
+        ("settings of*", "no settings of a topic", "settings after *"),
+        {
+            "results.configs[min.insync.replicas].config_source": (5, 3),
+            "results.configs[min.insync.replicas].synonyms": MISSING,
+            "results.configs[min.insync.replicas]": MISSING,
+        },
+        "Kafka writes its default into the cluster's settings when it is formatted",
+    ),
+    Difference(
+        "DescribeConfigs",
+        ("settings of a topic with synonyms", "seeded *"),
+        {
+            "results.configs[flush.ms].synonyms": ONLY_HERE,
+            "results.configs[segment.ms].synonyms": ONLY_HERE,
+            "results.configs[segment.jitter.ms].synonyms": ONLY_HERE,
+        },
+        "each way to a default is shown, in whatever unit; Kafka shows some",
+    ),
+    Difference(
+        "DescribeConfigs",
+        ("settings of broker 1 with synonyms",),
+        {"results.configs[log.retention.ms].synonyms": MISSING, "results.configs[node.id].synonyms": ONLY_HERE},
+        "a broker's setting is shown under the name that was asked for, with a default if there is one",
+    ),
+    Difference(
+        "DescribeConfigs",
+        ("settings of resource type 8", "settings of resource type 16", "settings of resource type 32"),
+        {
+            "results.error_code": (_BAD_REQUEST, _OK),
+            "results.configs[root]": MISSING,
+            "results.configs[metrics]": MISSING,
+            "results.configs[consumer.session.timeout.ms]": MISSING,
+        },
+        "loggers, client metrics and groups have no settings here",
+    ),
+    Difference(
+        "IncrementalAlterConfigs",
+        ("a change of resource type 8", "a change of resource type 16", "a change of resource type 32"),
+        {"responses.error_code": (_BAD_REQUEST, _OK)},
+        "loggers, client metrics and groups have no settings here",
+    ),
+    Difference(
+        "IncrementalAlterConfigs",
+        ("a change: an operation that is none", "a change: operation -1"),
+        {"responses.error_code": (_BAD_REQUEST, _UNKNOWN)},
+        "the request is wrong, not the server",
+    ),
+    Difference(
+        "IncrementalAlterConfigs",
+        ("a change of broker *: a topic's setting",),
+        {"responses.error_code": (_BAD_REQUEST, _OK)},
+        "there are no plugins whose setting it could be, and a misspelt name must not pass",
+    ),
+)
+
+_REPLICAS = (
+    Difference(
+        "DescribeQuorum",
+        ("the quorum of __cluster_metadata-0",),
+        {
+            "topics.partitions.leader_epoch": (ANY, ANY),
+            "topics.partitions.high_watermark": (ANY, ANY),
+            "topics.partitions.current_voters.log_end_offset": (ANY, ANY),
+            "topics.partitions.current_voters.replica_directory_id": ("<directory>", ""),
+            "nodes.listeners": (ANY, ANY),
+        },
+        "each has its own metadata log; controllers share the listeners of brokers, and a voter's directory is known",
+    ),
+    Difference(
+        "DescribeQuorum",
+        ("the quorum of __cluster_metadata-1", "the quorum of replicas-0"),
+        {
+            "topics.partitions.high_watermark": (-1, 0),
+            "topics.partitions.leader_id": (-1, 0),
+            "topics.partitions.leader_epoch": (-1, 0),
+        },
+        "not known is -1, and 0 is a number",
+    ),
+    Difference(
+        "ListConfigResources",
+        ("resources of types ()", "resources of types (8,)"),
+        {"config_resources": MISSING},
+        "loggers have no settings here",
+    ),
+)
+
+
+DIFFERENCES: Sequence[Difference] = (*_CLUSTER, *_TOPICS, *_CONFIGS, *_REPLICAS, *DATA, *GROUPS)

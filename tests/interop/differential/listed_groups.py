@@ -1,0 +1,94 @@
+"""The list of differences: groups and their offsets."""
+
+from interop.differential.differences import ANY, MISSING, Difference
+
+_OK = "NONE (0)"
+_NO_GROUP = "GROUP_ID_NOT_FOUND (69)"
+_BAD_GROUP = "INVALID_GROUP_ID (24)"
+_NO_NAME = "a group without a name is deprecated since KIP-289, and is refused everywhere"
+_KEPT_BY_REFUSED = "a refused member leaves no group behind"
+_ONCE = "told once: a small request must not have a large answer"
+_WHOLE_GROUP = "a group changes its kind only while it is empty"
+
+GROUPS = (
+    Difference(
+        "DescribeGroups",
+        ("a group without a name",),
+        {"groups.error_code": (_BAD_GROUP, ANY), "groups.group_state": ("", "Dead")},
+        _NO_NAME,
+    ),
+    Difference(
+        "DeleteGroups",
+        ("a group without a name is deleted",),
+        {"results.error_code": (_BAD_GROUP, _NO_GROUP)},
+        _NO_NAME,
+    ),
+    Difference(
+        "OffsetCommit",
+        ("a group without a name",),
+        {"topics.partitions.error_code": (_BAD_GROUP, _OK)},
+        _NO_NAME,
+    ),
+    Difference(
+        "OffsetFetch",
+        ("offsets of a group without a name",),
+        {
+            "topics.partitions.error_code": (_BAD_GROUP, _OK),
+            "topics.partitions.committed_offset": (-1, 1),
+            "error_code": (_BAD_GROUP, _OK),
+            "groups.error_code": (_BAD_GROUP, _OK),
+            "groups.topics": MISSING,
+        },
+        _NO_NAME,
+    ),
+    Difference("ListGroups", ("groups of both kinds",), {"groups": MISSING}, _NO_NAME),
+    Difference(
+        "DescribeGroups",
+        ("a group that only refused joins have named",),
+        {"groups.error_code": (_NO_GROUP, _OK), "groups.group_state": ("Dead", "Empty")},
+        _KEPT_BY_REFUSED,
+    ),
+    Difference(
+        "DeleteGroups",
+        ("a group that only refused joins have named is deleted",),
+        {"results.error_code": (_NO_GROUP, _OK)},
+        _KEPT_BY_REFUSED,
+    ),
+    Difference("DescribeGroups", ("a group described twice",), {"groups": MISSING}, _ONCE),
+    Difference(
+        "DescribeGroups",
+        ("a group described twice",),
+        {"groups.authorized_operations": (328, 3400)},
+        "groups have no settings here that could be described or altered",
+    ),
+    Difference(
+        "DescribeGroups",
+        ("words: described before the sync",),
+        {"groups.members.member_assignment": (b"all of it", b"")},
+        "the last assignment is shown until there is another; Kafka forgets it when two rebalances follow each other",
+    ),
+    Difference("OffsetFetch", ("offsets of several groups",), {"groups": MISSING}, _ONCE),
+    Difference(
+        "ConsumerGroupHeartbeat",
+        ("life: the node makes an id",),
+        {"member_id": (ANY, ANY)},
+        "begins with the client's id, as in classic groups, so that people know it again",
+    ),
+    Difference(
+        "ConsumerGroupDescribe",
+        ("*described*",),
+        {"groups.members.subscribed_topic_regex": (None, "")},
+        "null when there is none; Kafka says one or the other",
+    ),
+    Difference(
+        "JoinGroup",
+        ("mixed: a classic member joins",),
+        {
+            "error_code": ("INCONSISTENT_GROUP_PROTOCOL (23)", ANY),
+            "member_id": ("", ANY),
+            "generation_id": (-1, 2),
+            "protocol_name": ("", "range"),
+        },
+        _WHOLE_GROUP,
+    ),
+)

@@ -1,0 +1,110 @@
+"""A node as the script sees it: connections by name, requests out, answers in."""
+
+import socket
+from typing import Any
+
+from interop.differential.script import CLIENT_ID, Answers, Build
+from tailrace.protocol.framing import FrameSplitter, frame_prefix
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.registry import api_of
+
+CLOSED = "the connection is closed"
+NO_ANSWER = "no answer is due"
+_TIMEOUT_S = 30
+
+
+class _Connection:
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+        self._splitter = FrameSplitter()
+        self._frames: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def receive(self) -> bytes | None:
+        """The next answer's frame; None if the node has closed the connection."""
+        while not self._frames:
+            try:
+                data = self._socket.recv(1 << 20)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._frames += self._splitter.feed(data)
+        return self._frames.pop(0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Peer:
+    """One of the two nodes, with all that it has answered."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.answers = Answers()
+        self._connections: dict[str, _Connection] = {}
+        self._awaited: dict[str, tuple[str, type[Any], int]] = {}
+        self._correlation_id = 0
+
+    def ask(self, connection: str, version: int, build: Build, *, expect_answer: bool) -> Any:
+        """The answer as a message, or CLOSED, or NO_ANSWER."""
+        request = build(self.answers)
+        try:
+            self._send(connection, request, version)
+        except (BrokenPipeError, ConnectionResetError):
+            self.hang_up(connection)
+            return CLOSED
+        return self._receive(connection, api_of(type(request)).response, version) if expect_answer else NO_ANSWER
+
+    def send(self, name: str, connection: str, version: int, build: Build) -> None:
+        """Send what will be answered later."""
+        request = build(self.answers)
+        self._send(connection, request, version)
+        self._awaited[name] = connection, api_of(type(request)).response, version
+
+    def receive(self, name: str) -> Any:
+        """The answer to what was sent under this name."""
+        return self._receive(*self._awaited.pop(name))
+
+    def send_bytes(self, connection: str, payload: bytes) -> bytes | str:
+        """The bytes of the answer, or CLOSED."""
+        channel = self._connection(connection)
+        channel.send(frame_prefix([payload]) + payload)
+        frame = channel.receive()
+        if frame is None:
+            self.hang_up(connection)
+            return CLOSED
+        return frame
+
+    def hang_up(self, connection: str) -> None:
+        """Close a connection; the next use opens a new one."""
+        if (channel := self._connections.pop(connection, None)) is not None:
+            channel.close()
+
+    def close(self) -> None:
+        for name in list(self._connections):
+            self.hang_up(name)
+
+    def _connection(self, name: str) -> _Connection:
+        if name not in self._connections:
+            self._connections[name] = _Connection(self.address)
+        return self._connections[name]
+
+    def _send(self, connection: str, request: Any, version: int) -> None:
+        self._correlation_id += 1
+        chunks = encode_request(request, version, self._correlation_id, CLIENT_ID)
+        self._connection(connection).send(frame_prefix(chunks) + b"".join(map(bytes, chunks)))
+
+    def _receive(self, connection: str, response: type[Any], version: int) -> Any:
+        try:
+            frame = self._connection(connection).receive()
+        except TimeoutError as silence:
+            raise AssertionError(f"{self.name} does not answer within {_TIMEOUT_S} s") from silence
+        if frame is None:
+            self.hang_up(connection)
+            return CLOSED
+        return decode_response(response, version, frame)[1]

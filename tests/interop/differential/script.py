@@ -1,0 +1,109 @@
+"""The language of request scripts: steps that go to two nodes in the same order.
+
+A script is an iterable of steps. A request that needs something a node has chosen (a topic id, a member id) is built
+from that node's earlier answers; every other request is the same for both, byte for byte.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.protocol.registry import api_of
+
+CLIENT_ID = "script"
+
+
+class Answers(dict[str, Any]):
+    """What a node has answered so far, by the name of the step, and the ids that it has given to topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topic_ids: dict[str, bytes] = {}
+
+
+Build = Callable[[Answers], Any]
+Condition = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Sends a request and compares the answers.
+
+    `until`: asked again until the answer satisfies it, because Kafka does what it has promised a moment later.
+    `expect_answer` is false for a Produce with acks=0: the next step on this connection shows whether it is open still.
+    """
+
+    name: str
+    version: int
+    build: Build
+    connection: str = "main"
+    until: Condition | None = None
+    expect_answer: bool = True
+
+
+@dataclass(frozen=True)
+class Send:
+    """Sends a request that waits in the node, for instance a JoinGroup; `Receive` of the same name compares."""
+
+    name: str
+    version: int
+    build: Build
+    connection: str
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Takes the answers to what `Send` has sent, and compares them."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SendBytes:
+    """Sends a frame as it is. Compared is whether it is answered or the connection closed, and the answer's bytes."""
+
+    name: str
+    payload: bytes
+    connection: str = "bytes"
+
+
+@dataclass(frozen=True)
+class Hangup:
+    """Closes a connection."""
+
+    connection: str
+
+
+Step = Ask | Send | Receive | SendBytes | Hangup
+Script = Iterable[Step]
+
+
+def ask(
+    name: str,
+    request: Any,
+    *versions: int,
+    until: Condition | None = None,
+    connection: str = "main",
+    expect_answer: bool = True,
+) -> Iterator[Ask]:
+    """The same request in each of these versions; by default in the newest. `request` is a message or builds one."""
+    build = request if callable(request) else (lambda _: request)
+    for version in versions or (_newest(request),):
+        yield Ask(name, version, build, connection, until, expect_answer)
+
+
+def _newest(request: Any) -> int:
+    assert not callable(request), "a request that is built needs its versions stated"
+    return api_of(type(request)).max_version
+
+
+def every_version(request_type: type[Any]) -> range:
+    """All versions of an API that are served."""
+    api = api_of(request_type)
+    return range(api.min_version, api.max_version + 1)
+
+
+def key_versions(request_type: type[Any]) -> tuple[int, ...]:
+    """The first, the middle and the last version of an API."""
+    served = every_version(request_type)
+    return tuple(sorted({served[0], served[len(served) // 2], served[-1]}))
