@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.node.handlers import Services, build_handlers
 from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
@@ -24,11 +25,14 @@ from tailrace.protocol.messages import (
     configs,
     consumer_groups,
     coordinators,
+    features,
     groups,
     leader_epochs,
     membership,
     metadata,
     offsets,
+    quorum,
+    replicas,
 )
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -47,7 +51,7 @@ from tailrace.protocol.registry import APIS, Api, api_of
 from tailrace.protocol.schema import replace
 from tailrace.protocol.source import Layout
 from tailrace.server.dispatch import Handler
-from tailrace.testing.admin_path import CLUSTER_ID
+from tailrace.testing.admin_path import CLUSTER_ID, DIRECTORY_ID
 from tailrace.testing.data_path import BROKER, Exchange, batch_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.group_path import GroupPath
@@ -88,6 +92,8 @@ class WholeNode(GroupPath):
             cluster_id=CLUSTER_ID,
             clock=self.clock,
             controller=self.controller,
+            metadata_log=self.controller,
+            directory_id=DIRECTORY_ID,
             partitions=self.table,
             coordinators=self.coordinators,
             groups=GroupConfig.read(self.config.integer),
@@ -258,6 +264,28 @@ def metadata_request(node: WholeNode) -> metadata.MetadataRequest:
     return metadata.MetadataRequest(topics=(metadata.MetadataRequestTopic(name="orders"),))
 
 
+def election_request(_: WholeNode) -> replicas.ElectLeadersRequest:
+    topic = replicas.ElectLeadersTopic(topic="orders", partitions=(0, 1))
+    return replicas.ElectLeadersRequest(topic_partitions=(topic,), timeout_ms=1_000)
+
+
+def reassignment_request(_: WholeNode) -> replicas.AlterPartitionReassignmentsRequest:
+    partition = replicas.ReassignablePartition(partition_index=0, replicas=(BROKER,))
+    topic = replicas.ReassignableTopic(name="orders", partitions=(partition,))
+    return replicas.AlterPartitionReassignmentsRequest(timeout_ms=1_000, topics=(topic,))
+
+
+def quorum_request(_: WholeNode) -> quorum.DescribeQuorumRequest:
+    partition = quorum.DescribedQuorumPartition(partition_index=0)
+    topic = quorum.DescribedQuorumTopic(topic_name="__cluster_metadata", partitions=(partition,))
+    return quorum.DescribeQuorumRequest(topics=(topic,))
+
+
+def features_request(_: WholeNode) -> features.UpdateFeaturesRequest:
+    update = features.FeatureUpdateKey(feature="metadata.version", max_version_level=METADATA_VERSION)
+    return features.UpdateFeaturesRequest(timeout_ms=1_000, feature_updates=(update,))
+
+
 SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
     ProduceRequest: produce_request,
     FetchRequest: fetch_request,
@@ -307,6 +335,10 @@ SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
     ),
     groups.DescribeGroupsRequest: lambda _: groups.DescribeGroupsRequest(groups=("group",)),
     groups.ListGroupsRequest: lambda _: groups.ListGroupsRequest(states_filter=("Stable",), types_filter=("classic",)),
+    replicas.ElectLeadersRequest: election_request,
+    replicas.AlterPartitionReassignmentsRequest: reassignment_request,
+    quorum.DescribeQuorumRequest: quorum_request,
+    features.UpdateFeaturesRequest: features_request,
     groups.DeleteGroupsRequest: lambda _: groups.DeleteGroupsRequest(groups_names=("group",)),
 }
 
@@ -370,18 +402,21 @@ def crowds(value: Any, version: int, flexible: bool) -> Iterator[Any]:
         if not isinstance(field.type, Array):
             continue
         items = tuple(getattr(value, field.name) or ())
-        for crowd in crowds_of(items):
+        element = field.type.element
+        numbers = 1 << 8 * element.size - 1 if isinstance(element, Fixed) else CROWD
+        for crowd in crowds_of(items, numbers):
             yield replace(value, **{field.name: crowd})
         for item in items[:1]:
             if hasattr(item, "__schema__"):
                 yield from (replace(value, **{field.name: (inner,)}) for inner in crowds(item, version, flexible))
 
 
-def crowds_of(items: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+def crowds_of(items: tuple[Any, ...], numbers: int) -> Iterator[tuple[Any, ...]]:
+    """`numbers`: how many different ones there are."""
     for item in items[:1]:
         yield (item,) * CROWD
         if numbered(item, 0) is not None:
-            yield tuple(numbered(item, number) for number in range(CROWD))
+            yield tuple(numbered(item, number % numbers) for number in range(CROWD))
 
 
 def numbered(item: Any, number: int) -> Any:

@@ -1,10 +1,11 @@
-"""`tailrace topics`: list, create, alter, describe, delete."""
+"""`tailrace topics`: list, create, alter, describe, delete, elect, reassign."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
 
+from tailrace.cli import topic_replicas
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -247,3 +248,7 @@ def delete(
         finally:
             if output is Format.JSON:
                 show(deleted, ("Topic",), output)
+
+
+app.command("elect")(topic_replicas.elect)
+app.command("reassign")(topic_replicas.reassign)

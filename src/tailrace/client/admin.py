@@ -5,15 +5,30 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tailrace.client import cluster_changes, group_health, group_offsets, group_queries, log_dirs, offsets
+from tailrace.client import (
+    brokers,
+    cluster_changes,
+    features,
+    group_health,
+    group_offsets,
+    group_queries,
+    log_dirs,
+    offsets,
+    quorum,
+    replicas,
+)
 from tailrace.client.answers import check
+from tailrace.client.brokers import BrokerListing
 from tailrace.client.cluster_changes import MorePartitions
 from tailrace.client.cluster_view import Broker, TopicInfo
+from tailrace.client.features import FeatureDescription, UpgradeType
 from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
 from tailrace.client.log_dirs import LogDirectorySize
 from tailrace.client.offsets import OffsetAt
+from tailrace.client.quorum import QuorumDescription
+from tailrace.client.replicas import ElectionType, PartitionReassignment
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -290,6 +305,71 @@ class Admin:
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[BrokerId, list[LogDirectorySize]]:
         """The log directories of these brokers, or of all, with the size of every partition."""
         return await log_dirs.describe_log_dirs(self._router, brokers)
+
+    async def list_brokers(self) -> list[BrokerListing]:
+        """All registered brokers, by id, those that are fenced too."""
+        return await brokers.list_brokers(self._router)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back. Raises KafkaError, also for one that runs."""
+        await brokers.unregister_broker(self._router, broker_id)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Who keeps the cluster's metadata log, and how far each is."""
+        return await quorum.describe_quorum(self._router)
+
+    async def describe_features(self) -> FeatureDescription:
+        """Which levels of features a node supports, and which the cluster has agreed on."""
+        return await features.describe_features(self._router)
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
+        validate_only: bool = False,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """Give features these levels, all or none; 0 removes one."""
+        await features.update_features(
+            self._router, levels, upgrade_type=upgrade_type, validate_only=validate_only, timeout_ms=timeout_ms
+        )
+
+    # replicas
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        timeout_ms: int = 30_000,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders; partition by partition None or why not. No partitions: all that need it."""
+        return await replicas.elect_leaders(self._router, election_type, partitions, timeout_ms=timeout_ms)
+
+    async def alter_partition_reassignments(
+        self,
+        replicas_of: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allows_replication_factor_change: bool = True,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """Begin to move partitions to these replicas, the preferred leader first; None takes back a move.
+
+        Raises the first partition's KafkaError; the others move nevertheless.
+        """
+        await replicas.alter_partition_reassignments(
+            self._router,
+            replicas_of,
+            allows_replication_factor_change=allows_replication_factor_change,
+            timeout_ms=timeout_ms,
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The moves that go on, of these partitions or of all."""
+        return await replicas.list_partition_reassignments(self._router, partitions, timeout_ms=timeout_ms)
 
     # groups
 

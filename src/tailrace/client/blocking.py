@@ -23,11 +23,13 @@ from tailrace.client import consumer as _consumer
 from tailrace.client import producer as _producer
 from tailrace.client import ranged_fetch as _ranged_fetch
 from tailrace.client.admin import ClusterDescription, ConfigEntry, NewTopic
+from tailrace.client.brokers import BrokerListing
 from tailrace.client.cluster_changes import MorePartitions
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.facade import Facade
+from tailrace.client.features import FeatureDescription, UpgradeType
 from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
@@ -36,7 +38,9 @@ from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.outgoing import Headers, RecordMetadata, record_cost
 from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
+from tailrace.client.quorum import QuorumDescription
 from tailrace.client.ranged_fetch import Chunk
+from tailrace.client.replicas import ElectionType, PartitionReassignment
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -141,6 +145,72 @@ class Admin(Facade[_admin.Admin]):
     def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings of each of these topics."""
         return loop_thread().call(self._client.get().describe_topic_configs(names))
+
+    def list_brokers(self) -> list[BrokerListing]:
+        """All registered brokers, by id, those that are fenced too."""
+        return loop_thread().call(self._client.get().list_brokers())
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back."""
+        loop_thread().call(self._client.get().unregister_broker(broker_id))
+
+    def describe_quorum(self) -> QuorumDescription:
+        """Who keeps the cluster's metadata log, and how far each is."""
+        return loop_thread().call(self._client.get().describe_quorum())
+
+    def describe_features(self) -> FeatureDescription:
+        """Which levels of features a node supports, and which the cluster has agreed on."""
+        return loop_thread().call(self._client.get().describe_features())
+
+    def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
+        validate_only: bool = False,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """Give features these levels, all or none; 0 removes one."""
+        client = self._client.get()
+        loop_thread().call(
+            client.update_features(
+                levels, upgrade_type=upgrade_type, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        timeout_ms: int = 30_000,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders; partition by partition None or why not. No partitions: all that need it."""
+        client = self._client.get()
+        return loop_thread().call(client.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
+
+    def alter_partition_reassignments(
+        self,
+        replicas_of: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allows_replication_factor_change: bool = True,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """Begin to move partitions to these replicas, the preferred leader first; None takes back a move."""
+        client = self._client.get()
+        loop_thread().call(
+            client.alter_partition_reassignments(
+                replicas_of,
+                allows_replication_factor_change=allows_replication_factor_change,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The moves that go on, of these partitions or of all."""
+        return loop_thread().call(self._client.get().list_partition_reassignments(partitions, timeout_ms=timeout_ms))
 
     def list_groups(self) -> list[GroupListing]:
         """All groups, by name."""

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
 from tailrace.protocol.registry import APIS, Api
-from tailrace.protocol.schema import decode_from
+from tailrace.protocol.schema import MAX_ELEMENTS, decode_from
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.handlers.api_versions import ApiVersionsHandler
+from tailrace.server.handlers.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 
@@ -29,6 +29,22 @@ _PREFIX = Struct(">hhi")
 """API key, version, correlation id: the same in every header version."""
 
 _MAX_KNOWN_FAULTS = 1_000
+_FETCH = 1
+_MAX_FETCH_ELEMENTS = 2 * MAX_ELEMENTS
+"""A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
+_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS, _DELETE_RECORDS, _ELECT_LEADERS = 19, 20, 37, 21, 43
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
+_DESCRIBE_GROUPS, _DELETE_GROUPS, _CONSUMER_GROUP_DESCRIBE = 15, 42, 69
+_COSTLY = frozenset(
+    (
+        *(_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS, _DELETE_RECORDS, _ELECT_LEADERS),
+        *(_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _INCREMENTAL_ALTER_CONFIGS),
+        *(_DESCRIBE_GROUPS, _DELETE_GROUPS, _CONSUMER_GROUP_DESCRIBE),
+    )
+)
+"""Requests of which each element costs 10 us and more: of 190,000 names to delete, everybody else waited 5 s."""
+_MAX_COSTLY_ELEMENTS = 20_000
+"""Twice what Kafka's controller takes in one request; a tool has to send several for more."""
 
 
 class Handler(Protocol):
@@ -65,17 +81,24 @@ class RequestCount(NamedTuple):
 class _Route:
     """One row of the dispatch table."""
 
-    __slots__ = ("api", "counts", "handle", "hot", "max_version", "min_version", "request_type")
+    __slots__ = ("api", "counts", "handle", "hot", "max_elements", "max_version", "min_version", "request_type")
 
     def __init__(self, api: Api, handler: Handler) -> None:
         self.api = api
         self.handle = handler.handle
         self.hot: HotHandler | None = handler if isinstance(handler, HotHandler) else None
         self.request_type = api.request
+        self.max_elements = _max_elements(api.key)
         self.min_version = api.min_version
         self.max_version = api.max_version
         self.counts = [0] * (api.max_version + 1)
         """How many requests have come, by version."""
+
+
+def _max_elements(api_key: int) -> int:
+    if api_key == _FETCH:
+        return _MAX_FETCH_ELEMENTS
+    return _MAX_COSTLY_ELEMENTS if api_key in _COSTLY else MAX_ELEMENTS
 
 
 class Dispatcher:
@@ -87,8 +110,10 @@ class Dispatcher:
         *,
         write_staged: Callable[[], None],
         on_broken_invariant: Callable[[BaseException], None],
+        finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
     ) -> None:
-        self._api_versions = ApiVersionsHandler(APIS[key] for key in {*handlers, API_VERSIONS})
+        """`finalized`: what clients are told that the cluster has agreed on."""
+        self._api_versions = ApiVersionsHandler((APIS[key] for key in {*handlers, API_VERSIONS}), finalized)
         everything: dict[int, Handler] = {**handlers, API_VERSIONS: self._api_versions}
         self._routes: list[_Route | None] = [None] * (max(everything) + 1)
         for key, handler in everything.items():
@@ -135,7 +160,7 @@ class Dispatcher:
             header, position = decode_request_header(frame)
             # Bytes behind the request are left alone, as Kafka does: librdkafka 2.16 asks for all topics (Metadata v13)
             # with three bytes too many.
-            request, _ = decode_from(route.request_type, api_version, frame, position)
+            request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.max_elements)
         except MalformedMessage as fault:
             self.malformed += 1
             connection.close(f"malformed {route.api.name} v{api_version}: {fault.detail}")

@@ -234,6 +234,24 @@ def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str) -> N
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_the_agreed_features_come_with_an_epoch_that_rises(admin: Admin, topic: str) -> None:
+    before = admin.describe_features()
+    admin.create_topics({topic: 1})
+    after = admin.describe_features()
+    lowest, highest = before.supported["metadata.version"]
+    assert lowest <= before.finalized["metadata.version"] <= highest
+    assert (after.supported, after.finalized) == (before.supported, before.finalized)
+    assert after.epoch > before.epoch > 0
+
+
+def test_a_broker_that_serves_is_not_unregistered(admin: Admin) -> None:
+    (broker,) = admin.list_brokers()
+    assert (broker.is_fenced, broker.is_controller) == (False, True)
+    with pytest.raises(KafkaError, match="is running: stop it first"):
+        admin.unregister_broker(broker.node_id)
+    assert admin.list_brokers() == [broker]
+
+
 def test_offsets_by_end_and_by_time(admin: Admin, tailrace_cluster: Cluster, topic: str) -> None:
     admin.create_topics({topic: 1})
     partition = TopicPartition(topic, 0)

@@ -1,18 +1,24 @@
 """ApiVersions (18): which requests this node serves, in which versions.
 
-- The answer of an unknown version is error 35 in version 0, with the whole table (KIP-511).
+- The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- No feature of Kafka's is announced: clients then use transactions as before KIP-890. Supported are our extensions.
+- Features (KIP-584): metadata.version, supported and finalized, and our extensions. There is no transaction.version, so
+  clients use transactions as before KIP-890.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.headers import API_VERSIONS
 from tailrace.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.group_details import DETAILS_FEATURE
@@ -22,28 +28,54 @@ from tailrace.server.context import RequestContext
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST_SOFTWARE = 256
 _FIRST_WITH_SOFTWARE = 3
-_EXTENSIONS = (SupportedFeatureKey(name=DETAILS_FEATURE, min_version=1, max_version=1),)
+_SUPPORTED = (
+    *(SupportedFeatureKey(name=name, min_version=first, max_version=last) for name, first, last in OWN_FEATURES),
+    SupportedFeatureKey(name=DETAILS_FEATURE, min_version=1, max_version=1),
+)
+
+
+class FinalizedFeatures(NamedTuple):
+    """The levels that the whole cluster has agreed on."""
+
+    levels: Mapping[str, int]
+    epoch: int
+    """The offset of the last record of the metadata log that they take into account; -1 if they are not known."""
+
+
+NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
 
 
 class ApiVersionsHandler:
-    """Announces the given APIs."""
+    """Announces the given APIs, and what `finalized` says at the time."""
 
-    def __init__(self, apis: Iterable[Api]) -> None:
+    def __init__(
+        self, apis: Iterable[Api], finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED
+    ) -> None:
         self._table = tuple(
             ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
             for api in sorted(apis, key=lambda api: api.key)
         )
-        self._answer = ApiVersionsResponse(api_keys=self._table, supported_features=_EXTENSIONS)
+        self._finalized = finalized
 
     def handle(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.api_version >= _FIRST_WITH_SOFTWARE:
             _check_software("client_software_name", request.client_software_name)
             _check_software("client_software_version", request.client_software_version)
-        return self._answer
+        levels, epoch = self._finalized()
+        return ApiVersionsResponse(
+            api_keys=self._table,
+            supported_features=_SUPPORTED,
+            finalized_features_epoch=epoch,
+            finalized_features=tuple(
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in sorted(levels.items())
+            ),
+        )
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """The answer, to be sent in version 0, to a client that speaks a version we do not know."""
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._table)
+        own = tuple(entry for entry in self._table if entry.api_key == API_VERSIONS)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 
 
 def _check_software(field: str, text: str) -> None:

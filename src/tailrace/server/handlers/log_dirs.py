@@ -15,7 +15,6 @@ from tailrace.protocol.messages.log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
 
@@ -32,8 +31,12 @@ class DescribeLogDirsHandler:
 
     def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
         by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-        for partition in self._wanted(request):
-            by_topic[partition.topic_partition.topic].append(_described(partition))
+        for (topic, index), size_bytes in self._sizes(request):
+            by_topic[topic].append(
+                DescribeLogDirsPartition(
+                    partition_index=index, partition_size=size_bytes, offset_lag=0, is_future_key=False
+                )
+            )
         total_bytes, usable_bytes = self._space()
         result = DescribeLogDirsResult(
             log_dir=self._path,
@@ -45,11 +48,11 @@ class DescribeLogDirsHandler:
         )
         return DescribeLogDirsResponse(results=(result,))
 
-    def _wanted(self, request: DescribeLogDirsRequest) -> Iterable[Partition]:
+    def _sizes(self, request: DescribeLogDirsRequest) -> Iterable[tuple[tuple[str, int], int]]:
         if request.topics is None:
-            return self._partitions
+            return self._partitions.sizes()
         names = dict.fromkeys((topic.topic, index) for topic in request.topics for index in topic.partitions)
-        return [found for name in names if (found := self._partitions.find(*name)) is not None]
+        return [(name, size) for name in names if (size := self._partitions.size_of(*name)) is not None]
 
     def _space(self) -> tuple[int, int]:
         directory = self._partitions.directory
@@ -57,13 +60,3 @@ class DescribeLogDirsHandler:
             return directory.total_bytes, directory.free_bytes
         except StorageError:
             return _UNKNOWN, _UNKNOWN
-
-
-def _described(partition: Partition) -> DescribeLogDirsPartition:
-    log = partition.log
-    return DescribeLogDirsPartition(
-        partition_index=partition.topic_partition.partition,
-        partition_size=log.size_bytes,
-        offset_lag=max(partition.high_watermark - log.log_end_offset, 0),
-        is_future_key=False,
-    )

@@ -9,7 +9,7 @@ A topic that is to be created when first asked for is answered after its creatio
 LEADER_NOT_AVAILABLE as in Kafka: the client saves a round trip and a back-off.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicRefused, TopicsCreated
@@ -27,6 +27,9 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
+
+OfflineReplica = Callable[[str, int], BrokerId | None]
+"""Which replica of a partition this broker knows to be unusable: its own, if its log cannot be opened."""
 
 NOT_ASKED: Final = -(2**31)
 ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -46,8 +49,11 @@ _FIRST_BY_ID = 12
 class MetadataHandler:
     """Answers from the committed image; creates topics that are asked for, if both sides want that."""
 
-    def __init__(self, *, controller: Controller, cluster_id: str, auto_create: bool) -> None:
+    def __init__(
+        self, *, controller: Controller, cluster_id: str, auto_create: bool, offline_replica: OfflineReplica
+    ) -> None:
         self._controller = controller
+        self._offline_replica = offline_replica
         self._cluster_id = cluster_id
         self._auto_create = auto_create
 
@@ -85,7 +91,8 @@ class MetadataHandler:
         refusals: Mapping[str, KafkaError],
     ) -> MetadataResponse:
         image = self._controller.image
-        view = _View(image, context, with_operations=request.include_topic_authorized_operations)
+        with_operations = request.include_topic_authorized_operations
+        view = _View(image, context, self._offline_replica, with_operations=with_operations)
         if wanted is None:
             topics = tuple(view.topic(topic) for topic in image.topics.values())
         else:
@@ -129,8 +136,11 @@ def _refusals(outcome: ControllerResponse | KafkaError, names: tuple[str, ...]) 
 class _View:
     """An image as one client may see it: through one listener, in one version."""
 
-    def __init__(self, image: ClusterImage, context: RequestContext, *, with_operations: bool) -> None:
+    def __init__(
+        self, image: ClusterImage, context: RequestContext, offline_replica: OfflineReplica, *, with_operations: bool
+    ) -> None:
         self._image = image
+        self._offline_replica = offline_replica
         self._version = context.api_version
         self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
         self._listener_name = context.connection.listener_name
@@ -170,7 +180,9 @@ class _View:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=tuple(self._partition(number, state) for number, state in sorted(topic.partitions.items())),
+            partitions=tuple(
+                self._partition(topic.name, number, state) for number, state in sorted(topic.partitions.items())
+            ),
             topic_authorized_operations=self._operations,
         )
 
@@ -183,13 +195,14 @@ class _View:
             partitions=(),
         )
 
-    def _partition(self, number: int, state: PartitionState) -> MetadataResponsePartition:
+    def _partition(self, topic: str, number: int, state: PartitionState) -> MetadataResponsePartition:
+        offline = self._offline_replica(topic, number)
         replicas, in_sync = state.replicas, state.in_sync_replicas
         if self._version == 0:
             # The oldest clients cannot handle a replica that is not in the list of brokers.
             replicas, in_sync = self._reachable_of(replicas), self._reachable_of(in_sync)
-        leader_is_reachable = state.leader in self._reachable
-        code = ErrorCode.NONE if leader_is_reachable else self._leader_error(state)
+        leader_is_reachable = state.leader in self._reachable and state.leader != offline
+        code = ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline)
         if code is ErrorCode.NONE and len(replicas) + len(in_sync) < len(state.replicas) + len(state.in_sync_replicas):
             code = ErrorCode.REPLICA_NOT_AVAILABLE
         return MetadataResponsePartition(
@@ -199,13 +212,20 @@ class _View:
             leader_epoch=state.leader_epoch,
             replica_nodes=replicas,
             isr_nodes=in_sync,
-            offline_replicas=tuple(replica for replica in state.replicas if replica not in self._reachable),
+            offline_replicas=tuple(
+                replica for replica in state.replicas if replica not in self._reachable or replica == offline
+            ),
         )
 
-    def _leader_error(self, state: PartitionState) -> ErrorCode:
-        """Why the leader cannot be named: there is none, or it does not listen where this client is."""
+    def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
+        """Why no leader is named: there is none that can be used, or it does not listen where this client is."""
         leader = self._image.brokers.get(state.leader)
-        if leader is not None and leader.is_alive and self._version >= _FIRST_WITH_LISTENER_ERROR:
+        if (
+            state.leader != offline
+            and leader is not None
+            and leader.is_alive
+            and self._version >= _FIRST_WITH_LISTENER_ERROR
+        ):
             return ErrorCode.LISTENER_NOT_FOUND
         return ErrorCode.LEADER_NOT_AVAILABLE
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID
+from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
 from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, topic_name_fault
 from tailrace.protocol.messages.metadata import (
     Cursor,
@@ -21,7 +21,7 @@ from tailrace.protocol.messages.metadata import (
     DescribeTopicPartitionsResponseTopic,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.handlers.metadata import ALL_TOPIC_OPERATIONS
+from tailrace.server.handlers.metadata import ALL_TOPIC_OPERATIONS, OfflineReplica
 from tailrace.server.ports import Controller
 
 MAX_PARTITIONS: Final = 2_000
@@ -30,8 +30,9 @@ MAX_PARTITIONS: Final = 2_000
 class DescribeTopicPartitionsHandler:
     """Describes topics."""
 
-    def __init__(self, *, controller: Controller) -> None:
+    def __init__(self, *, controller: Controller, offline_replica: OfflineReplica) -> None:
         self._controller = controller
+        self._offline_replica = offline_replica
 
     def handle(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
@@ -45,7 +46,7 @@ class DescribeTopicPartitionsHandler:
         if cursor is not None:
             names = names[bisect_left(names, cursor.topic_name) :]
         limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
-        page = _Page(image, context.connection.listener_name, limit)
+        page = _Page(image, context.connection.listener_name, limit, self._offline_replica)
         next_cursor = page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
 
@@ -60,10 +61,11 @@ def _check_cursor(cursor: Cursor, named: set[str]) -> None:
 class _Page:
     """One answer while it is made."""
 
-    def __init__(self, image: ClusterImage, listener_name: str, limit: int) -> None:
+    def __init__(self, image: ClusterImage, listener_name: str, limit: int, offline_replica: OfflineReplica) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
         self._image = image
         self._left = limit
+        self._offline_replica = offline_replica
         self._reachable = {
             broker.broker_id for broker in image.alive_brokers() if broker.endpoint(listener_name) is not None
         }
@@ -93,7 +95,7 @@ class _Page:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.name in INTERNAL_TOPICS,
-                partitions=tuple(self._partition(number, topic.partitions[number]) for number in here),
+                partitions=tuple(self._partition(topic.name, number, topic.partitions[number]) for number in here),
                 topic_authorized_operations=ALL_TOPIC_OPERATIONS,
             )
         )
@@ -106,10 +108,11 @@ class _Page:
             DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_id=ZERO_TOPIC_ID, partitions=())
         )
 
-    def _partition(self, number: int, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
-        leader_is_reachable = state.leader in self._reachable
+    def _partition(self, topic: str, number: int, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
+        offline = self._offline_replica(topic, number)
+        leader_is_reachable = state.leader in self._reachable and state.leader != offline
         return DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.NONE if leader_is_reachable else self._leader_error(state),
+            error_code=ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline),
             partition_index=number,
             leader_id=state.leader if leader_is_reachable else NO_LEADER,
             leader_epoch=state.leader_epoch,
@@ -117,10 +120,12 @@ class _Page:
             isr_nodes=state.in_sync_replicas,
             eligible_leader_replicas=state.eligible_leader_replicas,
             last_known_elr=state.last_known_leaders,
-            offline_replicas=tuple(replica for replica in state.replicas if replica not in self._reachable),
+            offline_replicas=tuple(
+                replica for replica in state.replicas if replica not in self._reachable or replica == offline
+            ),
         )
 
-    def _leader_error(self, state: PartitionState) -> ErrorCode:
+    def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
         leader = self._image.brokers.get(state.leader)
-        is_elsewhere = leader is not None and leader.is_alive
+        is_elsewhere = state.leader != offline and leader is not None and leader.is_alive
         return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE

@@ -242,3 +242,26 @@ def test_two_clients_that_ask_for_the_same_new_topic_both_get_it() -> None:
     disk.run()
     assert only(first.response).error_code == 0
     assert only(second.response).error_code == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_an_offline_replica(version: int) -> None:
+    node = restarted_with_a_damaged_log("orders-1")
+    whole, damaged = only(ask(node, version, "orders")).partitions
+    assert (whole.error_code, whole.leader_id, tuple(whole.offline_replicas)) == (0, 1, ())
+    assert (damaged.error_code, damaged.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert tuple(damaged.replica_nodes) == (1,)
+    assert tuple(damaged.offline_replicas) == ((1,) if version >= 5 else ())
+
+
+def restarted_with_a_damaged_log(name: str) -> AdminPath:
+    """A node with two partitions of `orders` that was killed; one of the logs was damaged below what was flushed."""
+    files = SimulatedDisk()
+    node = AdminPath("/data", files=files)
+    node.create_topics("orders", partitions=2)
+    for partition in (0, 1):
+        node.produce("orders", b"a", partition=partition)
+    node.table.write_recovery_points()
+    node.end_turn()
+    files.flip_bit(f"/data/{name}/00000000000000000000.log", 65)
+    return AdminPath("/data", files=files, start=2)

@@ -83,3 +83,16 @@ def test_a_topic_that_is_not_there_has_an_error(node: AdminPath) -> None:
 def test_a_cursor_that_cannot_be_is_refused(node: AdminPath, cursor: tuple[str, int]) -> None:
     response = describe(node, "a", "c", cursor=cursor)
     assert [topic.error_code for topic in response.topics] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_an_offline_replica() -> None:
+    files = SimulatedDisk()
+    node = AdminPath("/data", files=files)
+    node.create_topics("orders")
+    node.produce("orders", b"a")
+    node.table.write_recovery_points()
+    node.end_turn()
+    files.flip_bit("/data/orders-0/00000000000000000000.log", 65)
+    damaged = describe(AdminPath("/data", files=files, start=2), "orders").topics[0].partitions[0]
+    assert (damaged.error_code, damaged.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert tuple(damaged.offline_replicas) == (1,)

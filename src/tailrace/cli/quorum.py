@@ -1,0 +1,115 @@
+"""`tailrace quorum`: describe."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, show, write
+from tailrace.client.quorum import QuorumDescription, QuorumReplicaState
+from tailrace.model.ids import format_topic_id
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_REPLICA_COLUMNS = (
+    "NodeId",
+    "DirectoryId",
+    "LogEndOffset",
+    "Lag",
+    "LastFetchTimestamp",
+    "LastCaughtUpTimestamp",
+    "Status",
+)
+_NAME_WIDTH = 24
+
+
+@app.callback()
+def _noun() -> None:
+    """Show the metadata quorum."""
+
+
+@app.command()
+def describe(
+    status: Annotated[bool, typer.Option("--status", help="Who leads, and who votes (default).")] = False,
+    replication: Annotated[bool, typer.Option("--replication", help="How far each replica is.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show who keeps the cluster's metadata log, and how far each is."""
+    if status and replication:
+        raise typer.BadParameter("say either --status or --replication", param_hint="--status")
+    with admin_of(bootstrap_server) as admin:
+        described = admin.describe_quorum()
+        cluster_id = None if replication else admin.describe_cluster().cluster_id
+    if replication:
+        show(_replicas(described), _REPLICA_COLUMNS, output)
+        return
+    row = _status(described, cluster_id)
+    if output is Format.JSON:
+        show([row], (), output)
+        return
+    for name, value in row.items():
+        text = json.dumps(value) if isinstance(value, list) else "-" if value is None else str(value)
+        write(f"{name + ':':<{_NAME_WIDTH}}{text}")
+
+
+def _status(described: QuorumDescription, cluster_id: str | None) -> Row:
+    leader = next((voter for voter in described.voters if voter.replica_id == described.leader_id), None)
+    furthest = min(described.voters, key=lambda voter: voter.log_end_offset, default=None)
+    return {
+        "ClusterId": cluster_id,
+        "LeaderId": described.leader_id,
+        "LeaderEpoch": described.leader_epoch,
+        "HighWatermark": described.high_watermark,
+        "MaxFollowerLag": None if furthest is None else described.lag(furthest),
+        "MaxFollowerLagTimeMs": _lag_ms(leader, furthest),
+        "CurrentVoters": [_member(described, voter) for voter in described.voters],
+        "CurrentObservers": [_member(described, observer) for observer in described.observers],
+    }
+
+
+def _lag_ms(leader: QuorumReplicaState | None, follower: QuorumReplicaState | None) -> int | None:
+    """For how long the follower has been behind; None if that is not known."""
+    if leader is None or follower is None:
+        return None
+    if follower.replica_id == leader.replica_id:
+        return 0
+    if leader.last_caught_up_timestamp < 0 or follower.last_caught_up_timestamp < 0:
+        return None
+    return leader.last_caught_up_timestamp - follower.last_caught_up_timestamp
+
+
+def _member(described: QuorumDescription, replica: QuorumReplicaState) -> Cell:
+    member: dict[str, Cell] = {"id": replica.replica_id}
+    if any(replica.directory_id):
+        member["directoryId"] = format_topic_id(replica.directory_id)
+    endpoints = described.endpoints.get(replica.replica_id)
+    if endpoints:
+        member["endpoints"] = [f"{each.listener_name}://{each.host}:{each.port}" for each in endpoints]
+    return member
+
+
+def _replicas(described: QuorumDescription) -> list[Row]:
+    followers = [voter for voter in described.voters if voter.replica_id != described.leader_id]
+    leaders = [voter for voter in described.voters if voter.replica_id == described.leader_id]
+    return [
+        _replica_row(described, replica, status)
+        for status, replicas in (("Leader", leaders), ("Follower", followers), ("Observer", described.observers))
+        for replica in replicas
+    ]
+
+
+def _replica_row(described: QuorumDescription, replica: QuorumReplicaState, status: str) -> Row:
+    return {
+        "NodeId": replica.replica_id,
+        "DirectoryId": format_topic_id(replica.directory_id),
+        "LogEndOffset": _known(replica.log_end_offset),
+        "Lag": described.lag(replica),
+        "LastFetchTimestamp": _known(replica.last_fetch_timestamp),
+        "LastCaughtUpTimestamp": _known(replica.last_caught_up_timestamp),
+        "Status": status,
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number

@@ -1,0 +1,120 @@
+"""`tailrace topics elect` and `tailrace topics reassign`: who leads partitions, and who has copies of them."""
+
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
+from tailrace.client.blocking import Admin
+from tailrace.client.replicas import ElectionType
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+
+_ELECTION_COLUMNS = ("Topic", "Partition", "Election")
+_MOVE_COLUMNS = ("Topic", "Partition", "Replicas", "AddingReplicas", "RemovingReplicas")
+
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", metavar="N", help="Only this partition; may be repeated.", show_default=False),
+]
+
+
+def elect(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    partition: Partitions = None,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Any live replica, for a partition without a leader; records may be lost."),
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Have the preferred replicas lead again.
+
+    Without a name, in all topics. Partitions that need no election are left out.
+    """
+    if partition and name is None:
+        raise typer.BadParameter("of which topic? name it", param_hint="--partition")
+    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    with admin_of(bootstrap_server) as admin:
+        wanted = None if name is None else _partitions(admin, name, partition)
+        results = admin.elect_leaders(wanted, election_type=kind)
+    rows: list[Row] = []
+    failures = 0
+    for where, fault in sorted(results.items()):
+        if fault is not None and fault.code is ErrorCode.ELECTION_NOT_NEEDED:
+            continue
+        failures += fault is not None
+        election = "elected" if fault is None else fault.code.name
+        rows.append({"Topic": where.topic, "Partition": where.partition, "Election": election})
+        if fault is not None:
+            say(fault.detail)
+    if rows or output is Format.JSON:
+        show(rows, _ELECTION_COLUMNS, output)
+    if not rows:
+        say("no partition needs an election")
+    if failures:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{counted(failures, 'election')} failed, see above")
+
+
+def reassign(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    partition: Partitions = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(metavar="ID[,ID...]", help="The brokers that shall have it, the preferred leader first."),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Take back a move that goes on.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Move the replicas of partitions to other brokers, and show the moves that go on.
+
+    Without --replicas and --cancel nothing is changed; without a name the moves of all topics are shown.
+    """
+    if replicas is not None and cancel:
+        raise typer.BadParameter("say either --replicas or --cancel", param_hint="--cancel")
+    is_change = replicas is not None or cancel
+    if name is None and (is_change or partition):
+        raise typer.BadParameter("of which topic? name it")
+    target = None if replicas is None else _parse_ids(replicas)
+    with admin_of(bootstrap_server) as admin:
+        wanted = None if name is None else _partitions(admin, name, partition)
+        if wanted is not None and cancel:
+            wanted = wanted if partition else list(admin.list_partition_reassignments(wanted))
+        if wanted is not None and is_change and wanted:
+            admin.alter_partition_reassignments(dict.fromkeys(wanted, target))
+            done = "took back the move of" if cancel else "began to move"
+            say(f"{done} {counted(len(wanted), 'partition')} of topic {name}")
+        moves = admin.list_partition_reassignments(wanted) if wanted != [] else {}
+    rows: list[Row] = [
+        {
+            "Topic": where.topic,
+            "Partition": where.partition,
+            "Replicas": list(move.replicas),
+            "AddingReplicas": list(move.adding_replicas),
+            "RemovingReplicas": list(move.removing_replicas),
+        }
+        for where, move in sorted(moves.items())
+    ]
+    if rows or output is Format.JSON:
+        show(rows, _MOVE_COLUMNS, output)
+    if not rows:
+        say("no replicas are being moved")
+
+
+def _partitions(admin: Admin, name: str, numbers: list[int] | None) -> list[TopicPartition]:
+    (topic,) = admin.describe_topics([name])
+    there = [partition.partition for partition in topic.partitions]
+    unknown = [number for number in numbers or () if number not in there]
+    if unknown:
+        detail = f"topic {name!r} has no partition {unknown[0]}: it has {counted(len(there), 'partition')}, from 0 on"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    return [TopicPartition(name, number) for number in dict.fromkeys(numbers or there)]
+
+
+def _parse_ids(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise typer.BadParameter(f"{text!r} is not ID[,ID...]", param_hint="--replicas")
+    return tuple(map(int, words))

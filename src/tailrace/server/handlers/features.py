@@ -1,0 +1,55 @@
+"""UpdateFeatures (57): v1 two kinds of downgrades, and questions that change nothing; v2 no results (KIP-1022).
+
+All levels change or none, in every version. A refusal stands at the top and names the feature, as in Kafka since 4.0.
+"""
+
+from typing import Final
+
+from tailrace.metadata.broker_commands import FeatureUpdate, UpdateFeatures
+from tailrace.metadata.commands import ControllerResponse
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Controller
+
+_FIRST_WITH_TYPES = 1
+_ALLOWS_DOWNGRADE: Final = {1: False, 2: True, 3: True}
+"""By type of upgrade. What a downgrade would lose is refused, whether or not it may: 3 is as 2."""
+
+
+class UpdateFeaturesHandler:
+    """Has the controller finalize levels."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> None:
+        updates = tuple(_update(each, context.api_version) for each in request.feature_updates)
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            results = tuple(UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates)
+            context.respond(UpdateFeaturesResponse(error_message=None, results=results))
+
+        self._controller.submit(UpdateFeatures(updates=updates, validate_only=request.validate_only), answer)
+
+
+def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    if version < _FIRST_WITH_TYPES:
+        allows_downgrade = wanted.allow_downgrade
+    elif wanted.upgrade_type in _ALLOWS_DOWNGRADE:
+        allows_downgrade = _ALLOWS_DOWNGRADE[wanted.upgrade_type]
+    else:
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"there is no type {wanted.upgrade_type}: 1 is an upgrade, 2 a safe downgrade, 3 an unsafe one",
+        )
+    return FeatureUpdate(feature=wanted.feature, level=wanted.max_version_level, allows_downgrade=allows_downgrade)

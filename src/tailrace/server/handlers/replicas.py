@@ -1,0 +1,203 @@
+"""ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46).
+
+ElectLeaders: v1 unclean elections, and an error for the whole (KIP-460); v2 flexible.
+AlterPartitionReassignments: v1 may forbid another number of replicas (KIP-860).
+The first refusals of an answer say why; the others have their code alone, so that a small request has no large answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from tailrace.metadata.commands import ControllerResponse
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.partition_commands import (
+    AlterReassignments,
+    ElectionType,
+    ElectLeaders,
+    LeadersElected,
+    PartitionOutcome,
+    Reassignment,
+    ReassignmentsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    PartitionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Controller
+
+EXPLAINED: Final = 100
+"""Refusals of one answer that come with a text."""
+
+
+class _Told(NamedTuple):
+    """What a client is told of one partition."""
+
+    partition: int
+    code: ErrorCode
+    message: str | None
+
+
+def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_Told]]:
+    told: dict[str, list[_Told]] = defaultdict(list)
+    explained = 0
+    for outcome in outcomes:
+        topic, index = outcome.topic_partition
+        if outcome.error is None:
+            told[topic].append(_Told(index, ErrorCode.NONE, None))
+            continue
+        explained += 1
+        message = outcome.error.detail or None if explained <= EXPLAINED else None
+        told[topic].append(_Told(index, outcome.error.code, message))
+    return told
+
+
+class ElectLeadersHandler:
+    """Has the controller elect leaders. Asked for all, it names only the partitions that need one."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: ElectLeadersRequest, context: RequestContext) -> None:
+        command = ElectLeaders(type=_election_type(request), partitions=_wanted(request))
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, LeadersElected)
+            results = tuple(
+                ReplicaElectionResult(
+                    topic=topic,
+                    partition_result=tuple(
+                        PartitionResult(partition_id=each.partition, error_code=each.code, error_message=each.message)
+                        for each in told
+                    ),
+                )
+                for topic, told in _by_topic(outcome.outcomes).items()
+            )
+            context.respond(ElectLeadersResponse(replica_election_results=results))
+
+        self._controller.submit(command, answer)
+
+
+def _election_type(request: ElectLeadersRequest) -> ElectionType:
+    try:
+        return ElectionType(request.election_type)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"elections of type {request.election_type} do not exist; 0 is preferred, 1 any"
+        ) from None
+
+
+def _wanted(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
+    """The partitions that are named, each once: a leader is not elected twice."""
+    if request.topic_partitions is None:
+        return None
+    named = (TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
+    return tuple(dict.fromkeys(named))
+
+
+class AlterPartitionReassignmentsHandler:
+    """Has the controller move replicas."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: AlterPartitionReassignmentsRequest, context: RequestContext) -> None:
+        command = AlterReassignments(
+            reassignments=_reassignments(request),
+            allows_replication_factor_change=request.allow_replication_factor_change,
+        )
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, ReassignmentsAltered)
+            responses = tuple(
+                ReassignableTopicResponse(
+                    name=topic,
+                    partitions=tuple(
+                        ReassignablePartitionResponse(
+                            partition_index=each.partition, error_code=each.code, error_message=each.message
+                        )
+                        for each in told
+                    ),
+                )
+                for topic, told in _by_topic(outcome.outcomes).items()
+            )
+            context.respond(
+                AlterPartitionReassignmentsResponse(
+                    allow_replication_factor_change=request.allow_replication_factor_change,
+                    error_message=None,
+                    responses=responses,
+                )
+            )
+
+        self._controller.submit(command, answer)
+
+
+def _reassignments(request: AlterPartitionReassignmentsRequest) -> tuple[Reassignment, ...]:
+    """What is asked for. Raises KafkaError(INVALID_REQUEST) for a partition named twice: which one is meant?"""
+    wanted: dict[TopicPartition, Reassignment] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            where = TopicPartition(topic.name, partition.partition_index)
+            if where in wanted:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is named twice")
+            replicas = partition.replicas
+            wanted[where] = Reassignment(
+                topic_partition=where,
+                replicas=None if replicas is None else tuple(BrokerId(broker_id) for broker_id in replicas),
+            )
+    return tuple(wanted.values())
+
+
+class ListPartitionReassignmentsHandler:
+    """Names the partitions whose replicas come or go; those that do not exist are left out, as in Kafka."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(
+        self, request: ListPartitionReassignmentsRequest, context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        image = self._controller.image
+        asked: dict[str, Iterable[int]] = (
+            {name: topic.partitions for name, topic in image.topics.items()}
+            if request.topics is None
+            else {topic.name: dict.fromkeys(topic.partition_indexes) for topic in request.topics}
+        )
+        topics = ((name, tuple(_moves(image, name, partitions))) for name, partitions in asked.items())
+        return ListPartitionReassignmentsResponse(
+            error_message=None,
+            topics=tuple(OngoingTopicReassignment(name=name, partitions=moves) for name, moves in topics if moves),
+        )
+
+
+def _moves(image: ClusterImage, topic: str, partitions: Iterable[int]) -> Iterator[OngoingPartitionReassignment]:
+    for index in partitions:
+        state = image.partition(topic, index)
+        if state is not None and (state.adding_replicas or state.removing_replicas):
+            yield OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=state.replicas,
+                adding_replicas=state.adding_replicas,
+                removing_replicas=state.removing_replicas,
+            )

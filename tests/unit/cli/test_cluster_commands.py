@@ -1,0 +1,171 @@
+"""`brokers`, `quorum`, and the moves and elections of `topics`, asked of a cluster of two brokers."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tailrace.cli.main import main
+from tailrace.client.admin import BROKER as BROKER_RESOURCE
+from tailrace.client.blocking import Admin
+from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
+from tailrace.model.ids import BrokerId, format_topic_id
+from tailrace.testing.admin_path import CLUSTER_ID, DIRECTORY_ID
+from tailrace.testing.admin_server import AdminServer
+from tailrace.testing.data_path import BROKER
+
+OTHER = BrokerId(BROKER + 1)
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The table that was printed; a cell has no spaces."""
+        head, *rows = [line.split() for line in self.out.splitlines()]
+        return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def server() -> Iterator[AdminServer]:
+    with AdminServer() as server:
+        yield server
+
+
+@pytest.fixture
+def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TAILRACE_BOOTSTRAP", server.bootstrap_servers)
+
+    def call(*words: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        sys.stdout.flush()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, out, err)
+
+    return call
+
+
+def create(server: AdminServer, *replicas: int, topic: str = "orders") -> None:
+    """A topic with one partition on these brokers."""
+    assignment = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, replicas)))
+    server.submit(CreateTopics(topics=(NewTopic(name=topic, assignments=(assignment,)),)))
+
+
+def test_brokers_are_listed_with_their_states(server: AdminServer, run: Run) -> None:
+    server.register(OTHER)
+    _, port = server.bootstrap_servers.split(":")
+    here = {"HOST": "127.0.0.1", "PORT": port, "RACK": "-"}
+    assert run("brokers", "list").rows == [
+        {"ID": str(BROKER), **here, "STATE": "unfenced", "CONTROLLER": "True"},
+        {"ID": str(OTHER), **here, "STATE": "fenced", "CONTROLLER": "False"},
+    ]
+    as_json = json.loads(run("brokers", "list", "-o", "json").out)
+    assert [(row["ID"], row["STATE"], row["RACK"]) for row in as_json] == [
+        (BROKER, "unfenced", None),
+        (OTHER, "fenced", None),
+    ]
+
+
+def test_a_broker_is_described_with_its_directories_and_settings(server: AdminServer, run: Run) -> None:
+    create(server, BROKER)
+    server.register(OTHER)
+    with Admin(server.bootstrap_servers) as admin:
+        admin.alter_configs(BROKER_RESOURCE, str(BROKER), {"log.retention.ms": "5000"})
+    here, other = json.loads(run("brokers", "describe", "-o", "json").out)
+    (directory,) = here["LOG-DIRS"]
+    assert (directory["PARTITIONS"], directory["ERROR"]) == (1, None)
+    assert here["CONFIGS"] == {"log.retention.ms": "5000"}
+    assert (other["LOG-DIRS"], other["CONFIGS"]) == ([], {}), "nobody is asked for a broker that is fenced"
+    described = run("brokers", "describe", str(BROKER)).out
+    assert "LOG-DIR " in described
+    assert "Configs: log.retention.ms=5000\n" in described
+    done = run("brokers", "describe", "7")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "tailrace: there is no broker 7 (`tailrace brokers list` shows which there are)\n"
+
+
+def test_a_broker_is_unregistered_once_it_has_stopped(server: AdminServer, run: Run) -> None:
+    server.register(OTHER)
+    done = run("brokers", "unregister", str(BROKER))
+    assert (done.code, done.err) == (1, f"tailrace: broker {BROKER} is running: stop it first, then unregister it\n")
+    done = run("brokers", "unregister", str(OTHER), "-o", "json")
+    assert (json.loads(done.out), done.err) == ([{"ID": OTHER}], f"unregistered broker {OTHER}\n")
+    assert len(run("brokers", "list").rows) == 1
+
+
+def test_the_quorum_is_described_in_kafkas_words(server: AdminServer, run: Run) -> None:
+    told = dict(line.split(":", 1) for line in run("quorum", "describe", "--status").out.splitlines())
+    words = {name: value.strip() for name, value in told.items()}
+    end_offset = str(server.node.log.log_end_offset)
+    assert (words["ClusterId"], words["LeaderId"], words["HighWatermark"]) == (CLUSTER_ID, str(BROKER), end_offset)
+    assert (words["MaxFollowerLag"], words["MaxFollowerLagTimeMs"], words["CurrentObservers"]) == ("0", "0", "[]")
+    voter = {
+        "id": BROKER,
+        "directoryId": format_topic_id(DIRECTORY_ID),
+        "endpoints": [f"PLAINTEXT://{server.bootstrap_servers}"],
+    }
+    assert json.loads(words["CurrentVoters"]) == [voter]
+    (as_json,) = json.loads(run("quorum", "describe", "-o", "json").out)
+    assert list(as_json) == list(words)
+    assert as_json["CurrentVoters"] == [voter]
+    (row,) = run("quorum", "describe", "--replication").rows
+    assert (row["NodeId"], row["LogEndOffset"], row["Lag"], row["Status"]) == (str(BROKER), end_offset, "0", "Leader")
+    assert run("quorum", "describe", "--status", "--replication").code == 2
+
+
+def test_replicas_are_moved_and_moves_are_shown_and_taken_back(server: AdminServer, run: Run) -> None:
+    server.start(OTHER)
+    create(server, BROKER)
+    done = run("topics", "reassign", "orders", "--replicas", str(OTHER))
+    move = {
+        "Topic": "orders",
+        "Partition": "0",
+        "Replicas": f"{OTHER},{BROKER}",
+        "AddingReplicas": str(OTHER),
+        "RemovingReplicas": str(BROKER),
+    }
+    assert (done.code, done.rows, done.err) == (0, [move], "began to move 1 partition of topic orders\n")
+    (as_json,) = json.loads(run("topics", "reassign", "-o", "json").out)
+    assert as_json["AddingReplicas"] == [OTHER]
+    done = run("topics", "reassign", "orders", "--cancel")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "took back the move of 1 partition of topic orders\nno replicas are being moved\n"
+
+
+def test_a_move_that_means_nothing_is_refused(server: AdminServer, run: Run) -> None:
+    create(server, BROKER)
+    for words in (["--replicas", "1"], ["--partition", "0"], ["orders", "--replicas", "1", "--cancel"]):
+        assert run("topics", "reassign", *words).code == 2, words
+    for replicas in ("", "a", "1,", "-1", "\N{SUPERSCRIPT TWO}"):
+        assert run("topics", "reassign", "orders", f"--replicas={replicas}").code == 2, replicas
+    done = run("topics", "reassign", "orders", "--replicas", "9")
+    assert (done.code, done.err) == (1, "tailrace: orders-0: brokers [9] are not registered\n")
+    done = run("topics", "reassign", "orders", "--partition", "5", "--replicas", "1")
+    assert (done.code, done.out) == (1, "")
+    assert "has no partition 5: it has 1 partition, from 0 on" in done.err
+
+
+def test_elections_are_held_and_failures_are_told(server: AdminServer, run: Run) -> None:
+    server.register(OTHER)
+    create(server, BROKER, topic="fine")
+    create(server, OTHER, BROKER)
+    done = run("topics", "elect")
+    assert done.code == 1
+    assert done.rows == [{"Topic": "orders", "Partition": "0", "Election": "PREFERRED_LEADER_NOT_AVAILABLE"}]
+    assert done.err.endswith("tailrace: 1 election failed, see above\n")
+    done = run("topics", "elect", "fine", "--partition", "0", "-o", "json")
+    assert (done.code, json.loads(done.out), done.err) == (0, [], "no partition needs an election\n")
+    assert run("topics", "elect", "orders", "--unclean").code == 0, "it has a leader"
+    assert run("topics", "elect", "--partition", "0").code == 2
