@@ -4,14 +4,17 @@ import asyncio
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
 import aiokafka
 import kafka
 
+from interop import kafka_tools, kafkajs
+from interop.java_client import Java
+from interop.kafkajs import KafkaJs
 from interop.librdkafka import DEADLINE_S, Confluent, Message, wait_until
+from interop.processes import RunningProgram
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -176,45 +179,22 @@ class KcatMember:
     """`kcat -G`: its standard error tells the assignments, its standard output the records."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self._process = subprocess.Popen(
-            [
-                *("kcat", "-b", bootstrap, "-G", group, "-J", "-u"),
-                *("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000", topic),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout
-        assert self._process.stderr
-        self._streams = {self._process.stdout: "", self._process.stderr: ""}
+        options = ("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000")
+        self._program = RunningProgram(["kcat", "-b", bootstrap, "-G", group, "-J", "-u", *options, topic])
         self._assigned: set[int] = set()
 
-    def _read_lines(self, stream: object) -> list[str]:
-        import os
-
-        os.set_blocking(stream.fileno(), False)  # type: ignore[attr-defined]
-        try:
-            chunk = os.read(stream.fileno(), 1 << 20).decode()  # type: ignore[attr-defined]
-        except BlockingIOError:
-            return []
-        *lines, self._streams[stream] = (self._streams[stream] + chunk).split("\n")  # type: ignore[index]
-        return lines
-
     def poll(self) -> list[Message]:
-        time.sleep(0.05)
-        for line in self._read_lines(self._process.stderr):
+        for line in self._program.errors():
             if "rebalanced" in line:
                 told = line.partition("assigned:")[2] if "revoked" not in line else ""
                 self._assigned = {int(word.split("]")[0]) for word in told.split("[")[1:]}
-        return [_from_kcat(line) for line in self._read_lines(self._process.stdout) if line.startswith("{")]
+        return [_from_kcat(line) for line in self._program.output() if line.startswith("{")]
 
     def assignment(self) -> set[int]:
         return set(self._assigned)
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.communicate(timeout=DEADLINE_S)
+        self._program.terminate()
 
 
 def _from_kcat(line: str) -> Message:
@@ -257,11 +237,27 @@ class Kcat:
         return KcatMember(bootstrap, topic, group)
 
 
-CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat())
+CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat(), KafkaJs(), Java())
 
 
 def absent(client: Client) -> str | None:
     """Why this client cannot be run here, with the command that would bring it; None if it can."""
     if client.name == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed: apt-get install kcat"
+    if isinstance(client, KafkaJs):
+        return kafkajs.absent()
+    if isinstance(client, Java):
+        return kafka_tools.absent()
     return None
+
+
+def knows(client: Client, codec: str) -> bool:
+    """Whether the client has this codec without more packages."""
+    return codec in KafkaJs.codecs if isinstance(client, KafkaJs) else True
+
+
+def as_kept(messages: Sequence[Message], *clients: Client) -> list[Message]:
+    """What is left of the messages with these clients in their way: some keep headers by name, not in order."""
+    if not any(isinstance(client, KafkaJs) for client in clients):
+        return list(messages)
+    return [message._replace(headers=tuple(sorted(message.headers, key=lambda pair: pair[0]))) for message in messages]

@@ -3,11 +3,13 @@
 import pytest
 
 from interop.clients import CLIENTS, Client, Member, absent
+from interop.java_client import JavaConsumerProtocol
 from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 
 PARTITIONS = 4
+EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
 
 
 def _send(bootstrap: str, topic: str, values: range) -> None:
@@ -27,7 +29,7 @@ def _poll_until(members: list[Member], seen: list[Message], holds, what: str) ->
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("client", [*CLIENTS, ConfluentConsumerProtocol()], ids=lambda client: client.name)
+@pytest.mark.parametrize("client", EVERY_CLIENT, ids=lambda client: client.name)
 def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: Client) -> None:
     if why := absent(client):
         pytest.skip(why)

@@ -1,17 +1,14 @@
 """Apache Kafka's own `kafka-configs` changes settings of a node and shows where each comes from."""
 
-import subprocess
 from uuid import uuid4
 
 import pytest
 
-from interop.kafka_tools import JARS, absent
+from interop.kafka_tools import absent, run
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.interop
-
-DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,10 +19,7 @@ def _kafka() -> None:
 
 def kafka_configs(cluster: Cluster, *options: str) -> str:
     """What the tool prints."""
-    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
-    command = [*java, "kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap_servers, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    return done.stdout
+    return run("kafka-configs", "--bootstrap-server", cluster.bootstrap_servers, *options).out
 
 
 def test_a_topics_settings_are_changed_and_shown_with_their_sources(tailrace_cluster: Cluster) -> None:

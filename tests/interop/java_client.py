@@ -1,0 +1,94 @@
+"""Apache Kafka's own Java client, through its console tools and its verifiable consumer."""
+
+import json
+from collections.abc import Sequence
+
+from interop.kafka_tools import command, run
+from interop.librdkafka import Message
+from interop.processes import RunningProgram
+
+_NULL = "<null>"
+_TAB = "\t"
+
+
+class JavaMember:
+    """kafka-verifiable-consumer: it tells what it is given, what is taken away, and each record."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, protocol: str) -> None:
+        options = ["--bootstrap-server", bootstrap, "--topic", topic, "--group-id", group, "--verbose"]
+        options += ["--group-protocol", protocol, "--reset-policy", "earliest"]
+        if protocol == "classic":
+            options += ["--session-timeout", "10000"]  # with KIP-848 it is the broker's
+        self._program = RunningProgram(command("kafka-verifiable-consumer", *options))
+        self._assigned: set[int] = set()
+
+    def poll(self) -> list[Message]:
+        records: list[Message] = []
+        for line in self._program.output():
+            event = json.loads(line)
+            match event["name"]:
+                case "record_data":
+                    key, value = event["key"], event["value"]
+                    records.append(Message(key and key.encode(), value and value.encode()))
+                case "partitions_assigned":
+                    self._assigned |= {partition["partition"] for partition in event["partitions"]}
+                case "partitions_revoked":
+                    self._assigned -= {partition["partition"] for partition in event["partitions"]}
+                case "offsets_committed":
+                    assert event["success"], event
+        return records
+
+    def assignment(self) -> set[int]:
+        return set(self._assigned)
+
+    def close(self) -> None:
+        self._program.terminate()
+
+
+class Java:
+    """One of the clients."""
+
+    name = "java"
+    protocol = "classic"
+
+    def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
+        options = ["parse.key=true", "parse.headers=true", f"null.marker={_NULL}"]
+        properties = [word for option in options for word in ("--property", option)]
+        lines = "".join(f"{_headers(m)}\t{_text(m.key)}\t{_text(m.value)}\n" for m in messages)
+        where = ("--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec)
+        run("kafka-console-producer", *where, *properties, stdin=lines)
+
+    def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
+        options = ["print.key=true", "print.headers=true", f"null.literal={_NULL}"]
+        properties = [word for option in options for word in ("--property", option)]
+        where = ("--bootstrap-server", bootstrap, "--topic", topic, "--partition", "0", "--offset", "earliest")
+        printed = run("kafka-console-consumer", *where, "--max-messages", str(count), *properties)
+        return [_message(line) for line in printed.out.splitlines()]
+
+    def join(self, bootstrap: str, topic: str, group: str) -> JavaMember:
+        return JavaMember(bootstrap, topic, group, self.protocol)
+
+
+class JavaConsumerProtocol(Java):
+    """The same with group.protocol=consumer (KIP-848)."""
+
+    name = "java-kip-848"
+    protocol = "consumer"
+
+
+def _text(value: bytes | None) -> str:
+    return _NULL if value is None else value.decode()
+
+
+def _headers(message: Message) -> str:
+    return ",".join(f"{name}:{_text(value)}" for name, value in message.headers) or _NULL
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text == _NULL else text.encode()
+
+
+def _message(line: str) -> Message:
+    headers, key, value = line.split(_TAB)
+    pairs = [] if headers == "NO_HEADERS" else [pair.split(":") for pair in headers.split(",")]
+    return Message(_bytes(key), _bytes(value), tuple((name, _bytes(text)) for name, text in pairs))

@@ -1,0 +1,129 @@
+"""kafka-python's own integration tests, from its source distribution, against a node of ours.
+
+pip brings the sources by their name, in the version that is installed. They come without two files: `test/__init__.py`
+(without it Python's own package `test` is found) and `test/service.py`, which starts a broker; ours starts none.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+VERSION = version("kafka-python")
+KAFKA_VERSION = "4.1.0"
+"""What the tests shall take a node for: with 4.0 and later they look for no ZooKeeper."""
+
+_HOME = Path(sys.prefix) / f"kafka-python-suite-{VERSION}"
+_TESTS = "test/integration"
+_FETCH_TIMEOUT_S = 100
+_RUN_TIMEOUT_S = 240
+
+_SERVICE = '''"""In the place of the module that starts brokers, which the distribution leaves out."""
+
+
+class ExternalService:
+    """A broker that runs already."""
+
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+
+class SpawnedService:
+    """A broker of the test's own."""
+
+    def __init__(self, args=None, env=None):
+        raise RuntimeError("there is no Apache Kafka to start")
+'''
+_SETTINGS = "[pytest]\ntimeout = 100\naddopts =\n"
+"""Or else pytest would find the settings of the repository around the cache."""
+
+
+class SuiteRun(NamedTuple):
+    """How the tests went, by their names: `test_file.py::test_name[parameter]`."""
+
+    collected: int
+    passed: frozenset[str]
+    skipped: dict[str, str]
+    """With the reason."""
+    failed: dict[str, str]
+    """With the message."""
+
+
+def absent() -> str | None:
+    """Why the tests cannot be run here; None if they can."""
+    if not _HOME.exists() and not _fetch():
+        return f"pip cannot fetch the sources of kafka-python=={VERSION} here"
+    return None
+
+
+@cache
+def _fetch() -> bool:
+    with tempfile.TemporaryDirectory(dir=_HOME.parent, prefix="kafka-python-") as work:
+        fetch = [sys.executable, "-m", "pip", "download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation"]
+        fetch += ["--disable-pip-version-check", "-d", work, f"kafka-python=={VERSION}"]
+        try:
+            subprocess.run(fetch, cwd=work, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
+            sys.stderr.write(f"{fault}\n{fault.stderr}\n")
+            return False
+        (archive,) = Path(work).glob("*.tar.gz")
+        with tarfile.open(archive) as sources:
+            sources.extractall(work, filter="data")
+        (root,) = Path(work).glob("kafka_python-*/")
+        suite = Path(work, "suite")
+        suite.mkdir()
+        # Only the tests: what they test is the package that is installed.
+        os.replace(root / "test", suite / "test")
+        (suite / "test" / "__init__.py").touch()
+        (suite / "test" / "service.py").write_text(_SERVICE)
+        (suite / "pytest.ini").write_text(_SETTINGS)
+        # Renamed when it is whole, so that a run that is cut short leaves no half of it.
+        try:
+            os.replace(suite, _HOME)
+        except OSError:  # another run was faster: a directory that is not empty is not replaced
+            return _HOME.exists()
+    return True
+
+
+def run_suite(bootstrap: str, directory: Path, *, without: tuple[str, ...]) -> SuiteRun:
+    """Run the tests against this node, all but those in `without`."""
+    report = directory / "report.xml"
+    command = [sys.executable, "-m", "pytest", _TESTS, "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
+    command += [f"--junitxml={report}", "-W", "ignore::DeprecationWarning"]
+    command += [word for name in without for word in ("--deselect", f"{_TESTS}/{name}")]
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "KAFKA_"))}
+    node = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(directory)}
+    done = subprocess.run(
+        command,
+        cwd=_HOME,
+        env={**known, **node, "PYTHONPATH": str(_HOME)},
+        capture_output=True,
+        text=True,
+        timeout=_RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert report.exists(), f"{done.stdout}\n{done.stderr}"
+    found = re.search(r"^collected (\d+) items", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return _read(report, int(found[1]))
+
+
+def _read(report: Path, collected: int) -> SuiteRun:
+    passed, skipped, failed = set(), {}, {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        module, *classes = (case.get("classname") or "").removeprefix("test.integration.").split(".")
+        name = "::".join((f"{module}.py", *classes, case.get("name") or ""))
+        if (verdict := case.find("skipped")) is not None:
+            skipped[name] = verdict.get("message") or ""
+        elif (verdict := case.find("failure")) is not None or (verdict := case.find("error")) is not None:
+            failed[name] = f"{verdict.get('message')}\n{verdict.text}"
+        else:
+            passed.add(name)
+    return SuiteRun(collected, frozenset(passed), skipped, failed)

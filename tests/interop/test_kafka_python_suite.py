@@ -1,0 +1,55 @@
+"""kafka-python's own integration tests pass against a node, all but the ones that are named here with the reason."""
+
+from pathlib import Path
+
+import pytest
+
+from interop.kafka_python_suite import absent, run_suite
+from tailrace.testing import Cluster
+
+SETTINGS = {
+    "node.id": "0",
+    "num.partitions": "4",
+    "offsets.topic.num.partitions": "2",
+    "group.min.session.timeout.ms": "1000",
+    "advertised.listeners": "PLAINTEXT://127.0.0.1:0",
+}
+"""As in the broker settings that the tests bring along for Apache Kafka."""
+
+_NO_ACLS = "a node has no ACLs"
+_NO_TLS = "needs a broker with TLS"
+_NO_TRANSACTIONS = "a node has no transactions"
+NOT_RUN = {
+    "test_admin_integration.py::test_create_describe_delete_acls": _NO_ACLS,
+    "test_ssl_integration.py::TestSSLConnection::test_ssl_handshake": _NO_TLS,
+    "test_ssl_integration.py::TestSSLConnection::test_legacy_kafka_client_ssl": _NO_TLS,
+    "test_producer_integration.py::test_transactional_producer_messages": _NO_TRANSACTIONS,
+    "test_producer_integration.py::test_transactional_producer_offsets": _NO_TRANSACTIONS,
+}
+"""What would fail, and why."""
+
+_SASL = "Testing on external Kafka Broker"
+SKIPPED = {
+    "test_consumer_integration.py::test_kafka_consumer_offsets_for_time_old": "Requires KAFKA_VERSION < 0.10.1",
+    **{
+        f"test_sasl_integration.py::{test}[{mechanism}]": _SASL
+        for test in ("test_admin", "test_produce_and_consume", "test_client")
+        for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    },
+}
+"""What the tests skip by themselves, with their reason: those with SASL want to start a broker of their own."""
+
+COLLECTED = 67
+"""All there are in the version of constraints.txt."""
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(300)
+def test_the_integration_tests_of_kafka_python_pass(tmp_path: Path) -> None:
+    if why := absent():
+        pytest.skip(why)
+    with Cluster(config=SETTINGS) as cluster:
+        run = run_suite(cluster.bootstrap_servers, tmp_path, without=tuple(NOT_RUN))
+    assert not run.failed, "\n\n".join(f"{name}: {message}" for name, message in run.failed.items())
+    assert run.skipped == SKIPPED
+    assert run.collected == COLLECTED == len(run.passed) + len(run.skipped) + len(NOT_RUN)
