@@ -1,0 +1,17 @@
+"""What a target is."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """One way into the product for foreign bytes."""
+
+    name: str
+    promise: str
+    """What holds whatever the bytes are."""
+    check: Callable[[bytes], None]
+    """Raises if it does not."""
+    seeds: Callable[[], Iterable[bytes]]
+    """Bytes that get far."""
+    max_bytes: int = 4096
