@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tailrace.model.errors import ErrorCode
+from tailrace.model.topic_config import TopicConfig
 from tailrace.testing.data_path import DataPath, batch_of
 from tailrace.testing.disk import SimulatedDisk
 
@@ -89,6 +90,27 @@ SCENARIOS = (
         sent=(Sent(sequence=MAX_SEQUENCE, count=3, offset=0), Sent(sequence=2, offset=3)),
     ),
     Scenario(name="a producer nothing is known of may start anywhere", sent=(Sent(sequence=40, offset=0),)),
+    Scenario(
+        name="a producer nothing is known of may start in any epoch",
+        sent=(Sent(sequence=40, epoch=3, offset=0), Sent(sequence=41, epoch=3, offset=1)),
+    ),
+    Scenario(
+        name="an older epoch is refused even for a batch that is stored",
+        sent=(Sent(sequence=0, offset=0), Sent(sequence=0, epoch=1, offset=1), Sent(sequence=0, error=OLD_EPOCH)),
+    ),
+    Scenario(
+        name="the same numbers under a new epoch are another batch",
+        sent=(Sent(sequence=0, offset=0), Sent(sequence=0, epoch=1, offset=1), Sent(sequence=0, epoch=1, offset=1)),
+    ),
+    Scenario(
+        name="a repetition does not move what is expected next",
+        sent=(
+            Sent(sequence=0, offset=0),
+            Sent(sequence=1, offset=1),
+            Sent(sequence=0, offset=0),
+            Sent(sequence=2, offset=2),
+        ),
+    ),
 )
 
 
@@ -115,6 +137,74 @@ def test_kip_98(scenario: Scenario, in_one_turn: bool) -> None:
     answers = [exchange.produced for exchange in exchanges]
     expected = [(sent.error, -1 if sent.offset is None else sent.offset) for sent in scenario.sent]
     assert [(answer.error_code, answer.base_offset) for answer in answers] == expected
+
+
+def sent_by_producer_7(node: DataPath, *sequences: int) -> list[tuple[int, int]]:
+    """Error and offset of each batch of one record."""
+    answers = []
+    for sequence in sequences:
+        records = batch_of(b"v", now=node.clock.now_ms, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        answer = node.produce("orders", records=records).produced
+        answers.append((answer.error_code, answer.base_offset))
+    return answers
+
+
+def snapshots(files: SimulatedDisk) -> list[str]:
+    return [name for name in files.list_dir("/logs/orders-0") if name.endswith(".snapshot")]
+
+
+def small_segments() -> TopicConfig:
+    """Two batches of a record fit into each."""
+    return TopicConfig(segment_bytes=2 * len(batch_of(b"v")) + 10)
+
+
+def test_a_snapshot_is_written_at_each_roll_and_at_a_clean_stop() -> None:
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    node.create(config=small_segments())
+    sent_by_producer_7(node, *range(5))
+    assert snapshots(files) == ["00000000000000000002.snapshot", "00000000000000000004.snapshot"]
+    node.table.close()
+    assert snapshots(files)[-1] == "00000000000000000005.snapshot"
+
+
+def test_after_a_crash_the_newest_snapshot_and_the_log_behind_it_say_what_was_written() -> None:
+    """Wherever the last roll was: five batches may come again, and the next must follow."""
+    for count in range(1, 12):
+        files = SimulatedDisk()
+        node = DataPath("/logs", files=files)
+        node.create(config=small_segments())
+        sent_by_producer_7(node, *range(count))
+        again = DataPath("/logs", files=files)  # the first was killed
+        again.create(config=small_segments())
+        newest = range(max(0, count - 5), count)
+        assert sent_by_producer_7(again, *newest) == [(0, number) for number in newest], f"{count} batches"
+        assert sent_by_producer_7(again, count + 1, count) == [(OUT_OF_ORDER, -1), (0, count)]
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_snapshot_that_cannot_be_read_is_made_up_for_by_an_older_one_and_the_log(harm: str) -> None:
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    node.create(config=small_segments())
+    sent_by_producer_7(node, *range(7))
+    path = f"/logs/orders-0/{snapshots(files)[-1]}"
+    files.flip_bit(path, 20) if harm == "damaged" else files.unlink(path)
+    again = DataPath("/logs", files=files)
+    again.create(config=small_segments())
+    assert sent_by_producer_7(again, 6, 8, 7) == [(0, 6), (OUT_OF_ORDER, -1), (0, 7)]
+
+
+def test_a_producer_is_forgotten_after_producer_id_expiration_ms_and_may_start_anywhere_then() -> None:
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create()
+    sent_by_producer_7(node, 0)
+    node.clock.advance(999)
+    node.table.expire_producers(1_000)
+    assert sent_by_producer_7(node, 5) == [(OUT_OF_ORDER, -1)]
+    node.clock.advance(1)
+    node.table.expire_producers(1_000)
+    assert sent_by_producer_7(node, 5) == [(0, 1)]
 
 
 def test_after_a_restart_the_last_five_batches_are_still_known() -> None:

@@ -17,6 +17,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Compaction, Log
 from tailrace.storage import checkpoints as files_of
+from tailrace.storage.gaps import Gaps
 from tailrace.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 
@@ -318,7 +319,7 @@ def test_a_swap_without_its_directory_syncs_shows_loss(monkeypatch: pytest.Monke
 
 def test_a_log_that_forgets_its_gaps_is_taken_for_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: nothing says that the log was compacted once."""
-    monkeypatch.setattr(Log, "_allow_gaps", lambda log, bound: None)
+    monkeypatch.setattr(Gaps, "allow", lambda gaps, bound: None)
     assert shows_loss()
 
 

@@ -11,12 +11,13 @@ from collections.abc import Callable
 import pytest
 
 from tailrace.model.errors import CorruptRecords
-from tailrace.model.ids import TopicId
+from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.ports import Log
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, Exchange, batch_of
+from tailrace.testing.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from tailrace.testing.ports import ImmediateDisk
 
@@ -72,19 +73,32 @@ class Teller:
 
     def start(self) -> None:
         self.node = DataPath(DIRECTORY, files=self.files, clock=self.clock, disk=self.disk(self.clock.call_soon))
-        self.node.create("orders", partition=0, config=CONFIG)
-        self.node.create("orders", partition=1, config=CONFIG)
+        self.add("orders", 0, topic_id_of("orders"))
+        self.add("orders", 1, topic_id_of("orders"))
         self.create_invoices()
         self.node.end_turn()
 
     def create_invoices(self) -> None:
-        self.node.create("invoices", config=CONFIG, topic_id=TopicId(self.invoices.to_bytes(16, "big")))
+        self.add("invoices", 0, TopicId(self.invoices.to_bytes(16, "big")))
+
+    def add(self, topic: str, partition: int, topic_id: TopicId) -> None:
+        """As metadata does: what is known from a clean stop sleeps on, what is new is made behind the loop."""
+        state = PartitionState(
+            topic_id=topic_id,
+            replicas=(BROKER,),
+            in_sync_replicas=(BROKER,),
+            leader=BROKER,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+        )
+        self.node.table.add(TopicPartition(topic, partition), state=state, config=CONFIG)
 
     def replace_invoices(self) -> None:
         """Delete a topic and make another one of the same name."""
         for memory in (self.sent, self.acknowledged, self.sequences):
             memory.pop(("invoices", 0))
         self.node.table.delete("invoices", 0)
+        self.node.end_turn()
         self.invoices += 1
         self.create_invoices()
         self.node.end_turn()
@@ -97,6 +111,7 @@ class Teller:
         self.node.table.write_recovery_points()
         self.node.table.write_high_watermarks()
         self.node.table.write_log_starts()
+        self.node.end_turn()
 
     def produce(self, topic: str, partition: int, count: int, *, same_turn: bool = False) -> tuple[Key, int, Exchange]:
         key = (topic, partition)
@@ -225,7 +240,7 @@ def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
         files = new_files(seed)
         first = LogDirectory(DIRECTORY, files=files)
         first.scan()
-        first.mark_clean()
+        first.mark_clean({})
         files.on_operation = stop_at(files.operations + 2)  # the mark is unlinked, its directory not synced
         with pytest.raises(Stopped):
             LogDirectory(DIRECTORY, files=files).scan()

@@ -1,0 +1,358 @@
+"""Programs that load a node while it is killed: `python -m crash.load ROLE SERVERS HISTORY`, each a process of its own.
+
+Never in the test's own process: a client made of C takes everything with it when it falls. A program works until its
+stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY what it
+was told by the node, for `tailrace.testing.verdict`; to stdout now and then how far it is.
+
+What came back with an error is `unknown`: it may have happened or not. Nothing else is written down before the node
+has acknowledged it.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tailrace.client.blocking import Producer
+from tailrace.client.outgoing import RecordMetadata
+from tailrace.model.errors import KafkaError
+
+TOPIC: Final = "survives"
+PARTITIONS: Final = 3
+COMPACTED: Final = "last-value-wins"
+SETTINGS_TOPIC: Final = "settings"
+GROUP: Final = "readers"
+KEYS: Final = 20
+PRODUCERS: Final = 30
+ON_THE_WIRE: Final = 5
+"""librdkafka's limit for an idempotent producer; with one record per request, so many requests."""
+DEADLINE_S: Final = 120
+_REPORT_EVERY_S: Final = 0.02
+
+
+class Program:
+    """What all have in common: the history, the reports, and the end."""
+
+    def __init__(self, history: Path) -> None:
+        self._history = history.open("a", encoding="utf-8")
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._next_report = 0.0
+        self.done = 0
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+
+    def _wait_for_end(self) -> None:
+        os.read(sys.stdin.fileno(), 1)  # not sys.stdin: its lock would hinder an end that does not wait
+        self._ended.set()
+
+    @property
+    def goes_on(self) -> bool:
+        return not self._ended.is_set()
+
+    def note(self, op: str, **facts: Any) -> None:
+        """Add to the history. From any thread."""
+        with self._lock:
+            self._history.write(json.dumps({"op": op, **facts}) + "\n")
+
+    def report(self, in_flight: int = 0) -> None:
+        """Tell the test how far it is, not too often."""
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + _REPORT_EVERY_S
+            sys.stdout.write(json.dumps({"done": self.done, "in_flight": in_flight}) + "\n")
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        self._history.close()
+
+
+class NumberedProducer:
+    """A librdkafka producer that sends 0, 1, 2, ... under its name, one record per request."""
+
+    def __init__(self, program: Program, name: str, servers: str, **settings: str | int | bool) -> None:
+        self._program = program
+        self._name = name
+        self._sent = 0
+        self._client = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": servers,
+                "acks": "all",
+                "linger.ms": 0,
+                "batch.num.messages": 1,
+                "message.timeout.ms": 0,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 50,
+                "log_level": 0,
+                **settings,
+            }
+        )
+
+    @property
+    def in_flight(self) -> int:
+        return min(len(self._client), ON_THE_WIRE)
+
+    def fill(self, topic: str, partition: int, key: Callable[[int], bytes | None] = lambda number: None) -> None:
+        """Keep a few records waiting, so that the wire is never idle, and take what has been answered."""
+        while len(self._client) < ON_THE_WIRE + 3:
+            number = self._sent
+            self._client.produce(
+                topic,
+                key=key(number),
+                value=f"{self._name}:{number}".encode(),
+                partition=partition,
+                on_delivery=lambda fault, message: self._take(number_of(message), fault, message),
+            )
+            self._sent += 1
+        self._client.poll(0)
+
+    def _take(self, number: int, fault: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        if fault is not None:
+            self._program.note("unknown", producer=self._name, number=number, why=str(fault))
+            return
+        self._program.done += 1
+        self._program.note(
+            "acked",
+            producer=self._name,
+            number=number,
+            topic=message.topic(),
+            partition=message.partition(),
+            offset=message.offset(),
+            key=_text(message.key()),
+        )
+
+    def finish(self) -> None:
+        unsent = self._client.flush(DEADLINE_S)
+        self._program.note("sent", producer=self._name, count=self._sent, unsent=unsent)
+
+
+def number_of(message: confluent_kafka.Message) -> int:
+    """The number in a record's value."""
+    return int(bytes(message.value() or b"").partition(b":")[2])
+
+
+def _text(content: object) -> str | None:
+    assert content is None or isinstance(content, bytes)
+    return None if content is None else content.decode()
+
+
+def idempotent(program: Program, servers: str) -> None:
+    """Thirty producers, each with five requests on the wire: 150 at any time."""
+    _keep_sending(program, [_producer(program, f"i{n}", servers, idempotent=True) for n in range(PRODUCERS)])
+
+
+def plain(program: Program, servers: str) -> None:
+    """Producers that neither number nor repeat: what was in flight at a kill is unknown, and never there twice."""
+    _keep_sending(program, [_producer(program, f"p{n}", servers, idempotent=False) for n in range(3)])
+
+
+def _producer(program: Program, name: str, servers: str, *, idempotent: bool) -> NumberedProducer:
+    settings = {"enable.idempotence": True} if idempotent else {"retries": 0}
+    return NumberedProducer(program, name, servers, **settings)
+
+
+def _keep_sending(program: Program, producers: list[NumberedProducer]) -> None:
+    while program.goes_on:
+        for index, producer in enumerate(producers):
+            producer.fill(TOPIC, index % PARTITIONS)
+        program.report(sum(producer.in_flight for producer in producers))
+    for producer in producers:
+        producer.finish()
+
+
+def compacted(program: Program, servers: str) -> None:
+    """A producer that writes a few keys again and again to a compacted topic."""
+    producer = _producer(program, "c0", servers, idempotent=True)
+    while program.goes_on:
+        producer.fill(COMPACTED, 0, key=lambda number: str(number % KEYS).encode())
+        program.report(producer.in_flight)
+        time.sleep(0.001)
+    producer.finish()
+
+
+def own(program: Program, servers: str) -> None:
+    """Tailrace's own producer, which is idempotent: batches of what comes together, several on the wire."""
+    sent = 0
+    with Producer(servers, delivery_timeout_ms=DEADLINE_S * 1000) as producer:
+        waiting: list[tuple[int, Future[RecordMetadata]]] = []
+        while program.goes_on or waiting:
+            while program.goes_on and len(waiting) < 50:
+                waiting.append((sent, producer.send(TOPIC, f"o0:{sent}".encode(), partition=sent % PARTITIONS)))
+                sent += 1
+            wait([waiting[0][1]], timeout=_REPORT_EVERY_S)
+            while waiting and waiting[0][1].done():
+                _take_own(program, *waiting.pop(0))
+            program.report(len(waiting))
+    program.note("sent", producer="o0", count=sent, unsent=0)
+
+
+def _take_own(program: Program, number: int, future: "Future[RecordMetadata]") -> None:
+    try:
+        written = future.result()
+    except KafkaError as fault:
+        program.note("unknown", producer="o0", number=number, why=str(fault))
+        return
+    program.done += 1
+    program.note("acked", producer="o0", number=number, topic=TOPIC, partition=written.partition, offset=written.offset)
+
+
+class GroupMember:
+    """A consumer of the group that commits what it has read before it reads on."""
+
+    def __init__(self, program: Program, name: str, servers: str) -> None:
+        self._program = program
+        self._name = name
+        self._client = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": GROUP,
+                "client.id": name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._client.subscribe([TOPIC], on_assign=self._assigned)
+
+    def _assigned(self, client: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        for partition in partitions:
+            self._program.note("assigned", member=self._name, partition=partition.partition)
+
+    def turn(self) -> None:
+        """Read a little, and commit it."""
+        polled: dict[int, list[tuple[int, str]]] = {}
+        for message in self._client.consume(500, timeout=0.05):
+            if message.error() is None:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                polled.setdefault(partition, []).append((offset, bytes(message.value() or b"").decode()))
+        for partition, records in polled.items():
+            self._program.note("polled", member=self._name, partition=partition, records=records)
+            self._commit(partition, records[-1][0] + 1)
+
+    def _commit(self, partition: int, offset: int) -> None:
+        place = confluent_kafka.TopicPartition(TOPIC, partition, offset)
+        try:
+            results = self._client.commit(offsets=[place], asynchronous=False)
+        except confluent_kafka.KafkaException as fault:
+            self._program.note("commit-unknown", partition=partition, offset=offset, why=str(fault))
+            return
+        if results[0].error is None:
+            self._program.done += 1
+            self._program.note("committed", partition=partition, offset=offset)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def group(program: Program, servers: str) -> None:
+    """Two members of one group; one of them leaves and joins again now and then."""
+    members = [GroupMember(program, f"m{n}", servers) for n in range(2)]
+    turns = 0
+    while program.goes_on:
+        for member in members:
+            member.turn()
+        turns += 1
+        if turns % 20 == 0:
+            members.pop(0).close()
+            members.append(GroupMember(program, f"m{turns}", servers))
+        program.report()
+    for member in members:
+        member.close()
+
+
+def admin(program: Program, servers: str) -> None:
+    """Makes topics, enlarges and deletes some of them, and changes a setting."""
+    client = AdminClient({"bootstrap.servers": servers, "reconnect.backoff.max.ms": 200, "log_level": 0})
+    number = 0
+    while program.goes_on:
+        topic = f"made-{number}"
+        _try(program, "create", client.create_topics([NewTopic(topic, 2, 1)], request_timeout=5), topic=topic, count=2)
+        if number % 3 == 1:
+            change = [NewPartitions(topic, 4)]
+            _try(program, "enlarge", client.create_partitions(change, request_timeout=5), topic=topic, count=4)
+        if number % 3 == 2:
+            _try(program, "delete", client.delete_topics([topic], request_timeout=5), topic=topic)
+        _try(program, "set", _set(client, 1_000_000 + number), value=1_000_000 + number)
+        number += 1
+        program.report()
+        time.sleep(0.02)
+
+
+def _set(client: AdminClient, value: int) -> dict[Any, "Future[Any]"]:
+    change = ConfigEntry("delete.retention.ms", str(value), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, SETTINGS_TOPIC, incremental_configs=[change])
+    return client.incremental_alter_configs([resource], request_timeout=5)
+
+
+def _try(program: Program, action: str, answers: dict[Any, "Future[Any]"], **facts: Any) -> None:
+    (answer,) = answers.values()
+    try:
+        answer.result(DEADLINE_S)
+    except confluent_kafka.KafkaException as fault:
+        program.note(f"{action}-unknown", why=str(fault), **facts)
+        return
+    program.done += 1
+    program.note(action, **facts)
+
+
+def read(program: Program, servers: str) -> None:
+    """All that is in the topics, from their starts to their ends; does not wait for stdin."""
+    places = [confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)]
+    places.append(confluent_kafka.TopicPartition(COMPACTED, 0, 0))
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "checker", "enable.partition.eof": True}
+    )
+    consumer.assign(places)
+    ended = 0
+    while ended < len(places):
+        for message in consumer.consume(10_000, timeout=1.0):
+            if message.error() is None:
+                _note_read(program, message)
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                ended += 1
+    consumer.close()
+
+
+def _note_read(program: Program, message: confluent_kafka.Message) -> None:
+    program.note(
+        "read",
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=_text(message.key()),
+        value=_text(message.value()),
+    )
+
+
+ROLES: Final = {role.__name__: role for role in (idempotent, plain, own, compacted, group, admin, read)}
+
+
+def main() -> None:
+    role, servers, history = sys.argv[1:]
+    program = Program(Path(history))
+    ROLES[role](program, servers)
+    program.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
+
+Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.load`);
+`tailrace.testing.verdict` judges what they were told. A node dies while more than a hundred produce requests are on the
+wire.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import tailrace
+from crash import load
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.testing import Cluster, verdict
+
+IN_FLIGHT = 100
+WORKERS = ("idempotent", "plain", "own", "compacted", "group", "admin")
+CONFIG = {
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "1000",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+}
+SMALL_SEGMENTS = {"segment.bytes": "65536", "file.delete.delay.ms": "100"}
+TOPICS = (
+    NewTopic(name=load.TOPIC, partitions=load.PARTITIONS, configs=SMALL_SEGMENTS),
+    NewTopic(
+        name=load.COMPACTED,
+        partitions=1,
+        configs={**SMALL_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+    ),
+    NewTopic(name=load.SETTINGS_TOPIC, partitions=1),
+)
+TESTS = Path(__file__).parent.parent
+
+
+class Worker:
+    """One of the programs of `crash.load`, and what it last told of itself."""
+
+    def __init__(self, role: str, servers: str, directory: Path) -> None:
+        self.role = role
+        self.history = directory / f"{role}.jsonl"
+        self._errors = directory / f"{role}.txt"
+        self.done = 0
+        self.in_flight = 0
+        path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "crash.load", role, servers, str(self.history)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        self._reader = threading.Thread(target=self._read_reports, daemon=True)
+        self._reader.start()
+
+    def _read_reports(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as reports:
+            for line in reports:
+                told = json.loads(line)
+                self.done, self.in_flight = told["done"], told["in_flight"]
+
+    def check(self) -> None:
+        """Fail if the program has ended: it should not, yet."""
+        assert self._process.poll() is None, f"{self.role} ended with {self._process.returncode}\n{self._said()}"
+
+    def _said(self) -> str:
+        return self._errors.read_text(errors="replace")[-4000:]
+
+    def ask_to_end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait for its end, which must be a good one."""
+        assert self._process.wait(2 * load.DEADLINE_S) == 0, f"{self.role}: {self._process.returncode}\n{self._said()}"
+        self._reader.join()
+
+    def kill(self) -> None:
+        """Whatever it does, it is gone afterwards."""
+        with suppress(OSError):
+            self.ask_to_end()
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def events(self) -> Iterator[dict[str, object]]:
+        with self.history.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+
+
+@contextmanager
+def working(cluster: Cluster, directory: Path) -> Iterator[dict[str, Worker]]:
+    with ExitStack() as stack:
+        workers = {}
+        for role in WORKERS:
+            workers[role] = Worker(role, cluster.bootstrap_servers, directory)
+            stack.callback(workers[role].kill)
+        yield workers
+
+
+def wait_for_load(workers: Mapping[str, Worker], acknowledgements: int) -> None:
+    """Wait until so many more records are acknowledged, everybody has got something done, and enough is in flight."""
+    before = {role: worker.done for role, worker in workers.items()}
+    deadline = time.monotonic() + load.DEADLINE_S
+    producers = workers["idempotent"]
+    while (
+        producers.done < before["idempotent"] + acknowledgements
+        or producers.in_flight < IN_FLIGHT
+        or any(worker.done == before[role] for role, worker in workers.items())
+    ):
+        for worker in workers.values():
+            worker.check()
+        idle = [role for role, worker in workers.items() if worker.done == before[role]]
+        assert time.monotonic() < deadline, f"the node does not get on; nothing done by {idle}"
+        time.sleep(0.002)
+
+
+def at_the_end(servers: str) -> verdict.AtTheEnd:
+    with Admin(servers) as admin:
+        topics = {topic.name: len(topic.partitions) for topic in admin.list_topics()}
+        committed = admin.group_offsets(load.GROUP)
+        settings = admin.describe_configs(2, load.SETTINGS_TOPIC)
+    return verdict.AtTheEnd(
+        topics=topics,
+        committed={place.partition: found.offset for place, found in committed.items()},
+        setting=next(int(entry.value or 0) for entry in settings if entry.name == "delete.retention.ms"),
+    )
+
+
+def put_to_the_test(
+    directory: Path, chance: random.Random, deaths: int, die_and_start: Callable[[Cluster, random.Random], int]
+) -> tuple[list[str], str]:
+    """Every promise that a node broke which died so often under load, and how much was put to the test.
+
+    `die_and_start` has the node die and starts it again; it says how many deaths that were.
+    """
+    history = verdict.History()
+    with Cluster(brokers=1, config=CONFIG, directory=directory / "cluster") as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics(TOPICS)
+        with working(cluster, directory) as workers:
+            died = 0
+            while died < deaths:
+                wait_for_load(workers, chance.randrange(50, 3000))
+                died += die_and_start(cluster, chance)
+            for worker in workers.values():
+                worker.ask_to_end()
+            for worker in workers.values():
+                worker.wait()
+                history.add(worker.events())
+        die_and_start(cluster, chance)
+        reader = Worker("read", cluster.bootstrap_servers, directory)
+        try:
+            reader.wait()
+        finally:
+            reader.kill()
+        history.add(reader.events())
+        end = at_the_end(cluster.bootstrap_servers)
+    faults = verdict.broken_promises(history, end, compacted=load.COMPACTED, careful="ico")
+    return faults, verdict.figures(history, died)

@@ -1,0 +1,595 @@
+"""Power cuts at random operations under mixed load: what was acknowledged is there, once, in order.
+
+The product's handlers, hosts, coordinators, partitions and logs run on the simulated disk, and one seed decides all:
+who sends what and when, how late flushes are, when the power goes or the process is killed, and what the disk loses.
+Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records, all at
+once; after each cut the next node opens what is left, and whoever was not answered tries again. At the end
+`testing.verdict` judges.
+
+The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
+
+POWER_CUTS in the environment says how many cuts there are, and SEED with which world it begins; `make soak` makes more.
+"""
+
+import itertools
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+from tailrace.model.errors import KafkaError
+from tailrace.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementallyAlterableConfig,
+)
+from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tailrace.protocol.messages.offsets import OffsetCommitResponse
+from tailrace.protocol.messages.produce import ProduceResponse
+from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
+from tailrace.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, build_batch
+from tailrace.server.data.cleaner import CleanerConfig
+from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
+from tailrace.storage import Log
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import Exchange, records_of
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.group_path import GroupPath
+from tailrace.testing.ports import RecordingConnection, flush_now
+from tailrace.testing.verdict import AtTheEnd, History, broken_promises
+
+CUTS = int(os.environ.get("POWER_CUTS", "200"))
+FIRST_SEED = int(os.environ.get("SEED", "1"))
+LIVES = 5
+"""How often the node of one seed dies."""
+LONGEST_LIVES = (100, 500, 2000)
+"""Operations of the disk until the end, at most: one of these."""
+SHARE_OF_KILLS = 0.25
+"""So many of the cuts leave the disk its power: only the process is gone."""
+SHARE_OF_STOPS = 0.4
+"""So many lives end in a clean stop, if the power does not go before, or in the middle of it."""
+LONGEST_UNTIL_STOP = 60
+ORDERS, COMPACTED, TRIMMED, SETTINGS = "orders", "last-value", "trimmed", "settings"
+PARTITIONS = 2
+GROUP = "readers"
+KEYS = 7
+IN_FLIGHT = 5
+SMALL_SEGMENTS = {"segment.bytes": "700", "index.interval.bytes": "200", "file.delete.delay.ms": "20"}
+TOPICS = {
+    ORDERS: (PARTITIONS, SMALL_SEGMENTS),
+    COMPACTED: (1, {**SMALL_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
+    TRIMMED: (1, SMALL_SEGMENTS),
+    SETTINGS: (1, {}),
+}
+UPKEEP = UpkeepConfig(
+    log_retention_check_interval_ms=40,
+    replica_high_watermark_checkpoint_interval_ms=30,
+    log_flush_offset_checkpoint_interval_ms=25,
+    log_flush_start_offset_checkpoint_interval_ms=35,
+    cleaner=CleanerConfig(log_cleaner_backoff_ms=15),
+)
+
+
+class Killed(Exception):
+    """The process was killed; the disk has power."""
+
+
+class Machine(SimulatedDisk):
+    """A disk that takes the network with it: nothing that a handler still says after the end reaches a client."""
+
+    on_end: Callable[[], None] = staticmethod(lambda: None)
+
+    def power_cut(self) -> None:
+        super().power_cut()
+        self.on_end()
+
+
+class LateDisk:
+    """A `server.ports.Disk` that does all that it was asked for some milliseconds later, at once.
+
+    `hasty` is a mutant: it says that a flush is done without doing it.
+    """
+
+    def __init__(self, clock: ManualClock, chance: Random, *, hasty: bool = False) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._hasty = hasty
+        self._logs: dict[int, Log] = {}
+        self._works: list[Callable[[], None]] = []
+        self._on_done: list[Callable[[], None]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._on_done
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        self._plan()
+        self._logs[id(log)] = log
+        self._on_done.append(on_done)
+
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        self._plan()
+        self._works.append(work)
+        self._on_done.append(on_done)
+
+    def _plan(self) -> None:
+        if not self._on_done:
+            self._clock.call_at(self._clock.monotonic_ms() + self._chance.randrange(8), self._run)
+
+    def _run(self) -> None:
+        logs, works, on_done = self._logs, self._works, self._on_done
+        self._logs, self._works, self._on_done = {}, [], []
+        for log in logs.values():
+            # Metadata stay safe: a node without its topics would refuse to start, and nothing would be read.
+            if self._hasty and "__cluster_metadata" not in log.directory:
+                log.finish_flush(log.begin_flush())
+            else:
+                flush_now(log)
+        for work in works:
+            work()
+        for tell in on_done:
+            tell()
+
+
+@dataclass
+class Asked:
+    """A request, and what to do with its answer, or without one."""
+
+    then: Callable[[Any], None]
+    unknown: Callable[[], None]
+    exchange: Exchange | None = None
+
+
+class Client:
+    """What all clients share: the requests that are not answered yet, in their order."""
+
+    def __init__(self) -> None:
+        self.asked: deque[Asked] = deque()
+
+    def ask(self, send: Callable[[], Exchange], then: Callable[[Any], None], unknown: Callable[[], None]) -> None:
+        asked = Asked(then, unknown)
+        self.asked.append(asked)  # first: sending may be the last that this node does
+        asked.exchange = send()
+
+    def hear(self) -> None:
+        while self.asked and self.asked[0].exchange is not None and self.asked[0].exchange.is_answered:
+            asked = self.asked.popleft()
+            asked.then(asked.exchange.response)
+
+    def lose_connection(self) -> None:
+        self.hear()  # an answer that left before the end has arrived
+        while self.asked:
+            self.asked.popleft().unknown()
+
+
+class Producer(Client):
+    """Sends numbered records to one partition; an idempotent one repeats what was not answered."""
+
+    def __init__(self, name: str, topic: str = ORDERS, partition: int = 0) -> None:
+        super().__init__()
+        self.name = name
+        self.topic = topic
+        self.partition = partition
+        self.is_idempotent = not name.startswith("p")
+        self.sent = 0
+        self.producer_id = -1
+        self.repeated: list[tuple[int, int]] = []
+        """Batches to send again: first number and count of each."""
+
+    def key(self, number: int) -> str | None:
+        return str(number % KEYS) if self.topic == COMPACTED else None
+
+    def batch(self, first: int, count: int, now_ms: int) -> bytes:
+        records = [
+            Record(
+                offset=number - first,
+                timestamp=now_ms,
+                key=(self.key(number) or "").encode() or None,
+                value=f"{self.name}:{number}".encode(),
+            )
+            for number in range(first, first + count)
+        ]
+        if not self.is_idempotent:
+            return bytes(build_batch(records))
+        return bytes(build_batch(records, producer_id=self.producer_id, producer_epoch=0, base_sequence=first))
+
+
+class World:
+    """A node on a disk, its clients, and what they were told."""
+
+    def __init__(self, seed: int, *, lying_sync: bool = False, hasty: bool = False) -> None:
+        self.chance = Random(seed)
+        self.files = Machine(seed, lying_sync=lying_sync)
+        self.history = History()
+        self.told: Counter[str] = Counter()
+        self.node: GroupPath
+        self.disk: LateDisk
+        self.upkeep: Upkeep
+        self.admin = Client()
+        self.producers = [
+            *(Producer(f"i{n}", partition=n % PARTITIONS) for n in range(3)),
+            *(Producer(f"p{n}", partition=n % PARTITIONS) for n in range(2)),
+            Producer("c0", COMPACTED),
+            Producer("t0", TRIMMED),
+        ]
+        self.files.on_end = self.end
+        self._connection = RecordingConnection()
+        self._hasty = hasty
+        self._is_alive = True
+        self._starts = 0
+        self._now_ms = 1_700_000_000_000
+        self._producer_ids: set[int] = set()
+        self._committed = [0] * PARTITIONS
+        self._made = 0
+        self._alive: dict[str, int] = {}
+        """Topics that the administrator has made and which are there for certain, with the partitions asked for."""
+        self._settings = 0
+        self._trimmed_to = self._may_be_trimmed_to = 0
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return (*self.producers, self.admin)
+
+    def note(self, op: str, **facts: Any) -> None:
+        self.told[op] += 1
+        self.history.add([{"op": op, **facts}])
+
+    # The life of a node
+
+    def live_and_die(self) -> None:
+        """Start, work, and lose power or be killed at an operation that the seed chooses."""
+        last = self.files.operations + self.chance.randrange(1, self.chance.choice(LONGEST_LIVES))
+        if self.chance.random() < SHARE_OF_KILLS:
+            self.files.on_operation = lambda number, _: self.kill_at(last, number)
+        else:
+            self.files.cut_power_at(last, after=self.chance.random() < 0.5)
+        is_stopped = self.chance.random() < SHARE_OF_STOPS
+        things_to_do = self.chance.randrange(LONGEST_UNTIL_STOP) if is_stopped else sys.maxsize
+        try:
+            self.start()
+            while things_to_do:
+                things_to_do -= 1
+                self.work()
+            self.stop()
+            self.told["clean stops"] += 1
+            if self.chance.random() < 0.5:
+                self.files.power_cut()
+        except (PowerCut, Killed):
+            self.told["kills" if self.files.has_power else "power cuts"] += 1
+        self.files.on_operation = None
+        self.files.forget_faults()
+        if not self.files.has_power:
+            self.files.reboot()
+        for client in self.clients:
+            client.lose_connection()
+
+    def stop(self) -> None:
+        """As `Node.stop`: nobody asks any more, what was taken is flushed and answered, the logs are closed."""
+        self.upkeep.stop()
+        self.node.end_turn()
+        self.until(lambda: self.disk.is_idle and not any(client.asked for client in self.clients), "all is answered")
+        self.node.stop()
+        self.end()
+
+    def kill_at(self, last: int, number: int) -> None:
+        if number >= last:
+            self.end()
+            raise Killed
+
+    def end(self) -> None:
+        """The node is gone."""
+        self._is_alive = False
+        self._connection.is_open = False
+
+    def start(self) -> None:
+        self._is_alive = True
+        self._starts += 1
+        self._now_ms += 1_000
+        clock = ManualClock(now_ms=self._now_ms)
+        self.disk = LateDisk(clock, self.chance, hasty=self._hasty)
+        self.node = GroupPath("/data", files=self.files, clock=clock, disk=self.disk, start=self._starts)
+        self._connection = self.node.connection
+        self.until(lambda: self.node.is_ready, "the node is ready")
+        self.upkeep = Upkeep(self.node.table, clock=clock, config=UPKEEP)
+        self.upkeep.start()
+        for topic in TOPICS:
+            if topic not in self.node.controller.image.topics:
+                self.create(topic, *TOPICS[topic])
+                self.until(lambda: not self.admin.asked, "the topics are there")
+        request = FindCoordinatorRequest(key=GROUP, coordinator_keys=(GROUP,))
+        self.admin.ask(lambda: self.node.send(request, 4), then=lambda _: None, unknown=lambda: None)
+        self.until(lambda: not self.admin.asked, "the group has a coordinator")
+        for producer in self.producers:
+            self.greet(producer)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        for _ in range(2_000):
+            if condition():
+                return
+            self.pass_time(1)
+        raise AssertionError(f"never: {what}")
+
+    def check_alive(self) -> None:
+        """Some callers of the disk survive its end, and answer with an error which nobody gets."""
+        if not self._is_alive:
+            raise Killed
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.check_alive()
+        self.node.clock.advance(milliseconds)
+        self._now_ms = self.node.clock.now_ms()
+        for client in self.clients:
+            client.hear()
+
+    def work(self) -> None:
+        """One thing that one of the clients does, or a little time."""
+        self.check_alive()
+        acts = (self.produce, self.commit, self.administer, self.trim, lambda: self.pass_time(self.chance.randrange(9)))
+        (act,) = self.chance.choices(acts, weights=(10, 2, 1, 1, 4))
+        act()
+        if self.chance.random() < 0.5:
+            self.node.end_turn()
+
+    def send(self, request: Any, version: int) -> Exchange:
+        return self.node.send(request, version, same_turn=True)
+
+    # Producers
+
+    def greet(self, producer: Producer) -> None:
+        """Get a producer id for who has none, and send once more what was not answered."""
+        if producer.is_idempotent and producer.producer_id < 0:
+            exchange = self.node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
+            self.until(lambda: exchange.is_answered, "there is a producer id")
+            producer.producer_id = exchange.response.producer_id
+            assert producer.producer_id not in self._producer_ids, "a producer id is given once"
+            self._producer_ids.add(producer.producer_id)
+        while producer.repeated:
+            self.send_batch(producer, *producer.repeated.pop(0))
+
+    def produce(self) -> None:
+        producer = self.chance.choice(self.producers)
+        if len(producer.asked) < IN_FLIGHT:
+            first, size = producer.sent, self.chance.randrange(1, 4)
+            producer.sent += size
+            self.send_batch(producer, first, size)
+
+    def send_batch(self, producer: Producer, first: int, count: int) -> None:
+        records = producer.batch(first, count, self.node.clock.now_ms())
+        producer.ask(
+            lambda: self.node.produce(producer.topic, partition=producer.partition, records=records, same_turn=True),
+            then=lambda response: self.produced(producer, first, count, response),
+            unknown=lambda: self.not_produced(producer, first, count),
+        )
+
+    def produced(self, producer: Producer, first: int, count: int, response: ProduceResponse) -> None:
+        ((answer,),) = (topic.partition_responses for topic in response.responses)
+        for number in range(first, first + count):
+            if answer.error_code:
+                self.note("unknown", producer=producer.name, number=number)
+            else:
+                self.note(
+                    "acked",
+                    producer=producer.name,
+                    number=number,
+                    topic=producer.topic,
+                    partition=producer.partition,
+                    offset=answer.base_offset + number - first,
+                    key=producer.key(number),
+                )
+
+    def not_produced(self, producer: Producer, first: int, count: int) -> None:
+        if producer.is_idempotent:
+            self.told["repeated"] += 1
+            producer.repeated.append((first, count))
+            return
+        for number in range(first, first + count):
+            self.note("unknown", producer=producer.name, number=number)
+
+    # The group
+
+    def commit(self) -> None:
+        partition = self.chance.randrange(PARTITIONS)
+        self._committed[partition] += self.chance.randrange(1, 5)
+        facts = {"partition": partition, "offset": self._committed[partition]}
+
+        def committed(response: OffsetCommitResponse) -> None:
+            ((answer,),) = (topic.partitions for topic in response.topics)
+            self.note("commit-unknown" if answer.error_code else "committed", **facts)
+
+        self.admin.ask(
+            lambda: self.node.commit(GROUP, ORDERS, facts["offset"], partition=partition, same_turn=True),
+            then=committed,
+            unknown=lambda: self.note("commit-unknown", **facts),
+        )
+
+    # The administrator
+
+    def administer(self) -> None:
+        if self.admin.asked:
+            return  # one change after the other, so that it is known which was last
+        what = self.chance.choice(("create", "enlarge", "delete", "set"))
+        if what == "create" or (what != "set" and not self._alive):
+            self._made += 1
+            self.create(f"made-{self._made}", 2, {})
+        elif what == "set":
+            self.set()
+        elif what == "delete":
+            self.delete(self.chance.choice(list(self._alive)))
+        else:
+            self.enlarge(self.chance.choice(list(self._alive)))
+
+    def create(self, topic: str, count: int, configs: Mapping[str, str]) -> None:
+        settings = tuple(CreatableTopicConfig(name=name, value=value) for name, value in configs.items())
+        wanted = CreatableTopic(
+            name=topic, num_partitions=count, replication_factor=1, assignments=(), configs=settings
+        )
+
+        def created(response: CreateTopicsResponse) -> None:
+            assert response.topics[0].error_code == 0, response
+            self.note("create", topic=topic, count=count)
+            if topic not in TOPICS:
+                self._alive[topic] = count
+
+        self.change(CreateTopicsRequest(topics=(wanted,)), 7, created, "create", topic=topic, count=count)
+
+    def enlarge(self, topic: str) -> None:
+        self._alive[topic] = count = self._alive[topic] + 1
+        wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=(wanted,), timeout_ms=1_000, validate_only=False)
+
+        def enlarged(response: CreatePartitionsResponse) -> None:
+            assert response.results[0].error_code == 0, response
+            self.note("enlarge", topic=topic, count=count)
+
+        self.change(request, 3, enlarged, "enlarge", topic=topic, count=count)
+
+    def delete(self, topic: str) -> None:
+        del self._alive[topic]
+        request = DeleteTopicsRequest(topic_names=(topic,), timeout_ms=1_000)
+
+        def deleted(response: DeleteTopicsResponse) -> None:
+            assert response.responses[0].error_code == 0, response
+            self.note("delete", topic=topic)
+
+        self.change(request, 5, deleted, "delete", topic=topic)
+
+    def set(self) -> None:
+        self._settings += 1
+        value = self._settings
+        change = IncrementallyAlterableConfig(name="delete.retention.ms", config_operation=0, value=str(value))
+        resource = IncrementalAlterConfigsResource(resource_type=2, resource_name=SETTINGS, configs=(change,))
+        request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+
+        def was_set(response: IncrementalAlterConfigsResponse) -> None:
+            assert response.responses[0].error_code == 0, response
+            self.note("set", value=value)
+
+        self.change(request, 1, was_set, "set", value=value)
+
+    def change(self, request: Any, version: int, then: Callable[[Any], None], op: str, **facts: Any) -> None:
+        self.admin.ask(
+            lambda: self.send(request, version),
+            then=then,
+            unknown=lambda: self.note(f"{op}-unknown", **facts),
+        )
+
+    def trim(self) -> None:
+        """Delete some of the oldest records of a topic."""
+        partition = self.node.table.get(TRIMMED, 0)
+        offset = self.chance.randint(partition.log.log_start_offset, partition.high_watermark)
+        self._may_be_trimmed_to = max(offset, self._may_be_trimmed_to)
+        place = DeleteRecordsPartition(partition_index=0, offset=offset)
+        wanted = DeleteRecordsTopic(name=TRIMMED, partitions=(place,))
+
+        def trimmed(response: DeleteRecordsResponse) -> None:
+            ((answer,),) = (topic.partitions for topic in response.topics)
+            assert answer.error_code == 0, response
+            self.told["trimmed"] += 1
+            self._trimmed_to = max(answer.low_watermark, self._trimmed_to)
+
+        request = DeleteRecordsRequest(topics=(wanted,), timeout_ms=1_000)
+        self.admin.ask(lambda: self.send(request, 2), then=trimmed, unknown=lambda: None)
+
+    # The end
+
+    def judge(self) -> list[str]:
+        """Start a last time, let everybody finish, and name every promise that was broken."""
+        self.start()
+        self.until(lambda: not any(client.asked for client in self.clients), "everything is answered")
+        for producer in self.producers:
+            self.note("sent", producer=producer.name, count=producer.sent, unsent=0)
+        for topic, partition in ((ORDERS, 0), (ORDERS, 1), (COMPACTED, 0), (TRIMMED, 0)):
+            for record in self.read(topic, partition):
+                self.note(
+                    "read",
+                    topic=topic,
+                    partition=partition,
+                    offset=record.offset,
+                    key=None if record.key is None else bytes(record.key).decode(),
+                    value=bytes(record.value or b"").decode(),
+                )
+        log_start = self.node.table.get(TRIMMED, 0).log.log_start_offset
+        faults = broken_promises(self.history, self.at_the_end(), compacted=COMPACTED, careful="ict")
+        deleted = {name for name, place in self.history.acked.items() if place[0] == TRIMMED and place[2] < log_start}
+        faults = [fault for fault in faults if not any(fault.startswith(f"lost: {name}") for name in deleted)]
+        if not self._trimmed_to <= log_start <= self._may_be_trimmed_to:
+            faults.append(f"trimmed: {TRIMMED} starts at {log_start}, {self._trimmed_to} was acknowledged")
+        return faults
+
+    def read(self, topic: str, partition: int) -> Iterator[Record]:
+        data = self.node.table.get(topic, partition)
+        offset = data.log.log_start_offset
+        while offset < data.high_watermark:
+            given = self.node.fetch(topic, offset, partition=partition).fetched.records
+            headers = [header for _, header in iter_batches(given or b"")]  # compaction leaves empty batches too
+            assert headers, f"{topic}-{partition} ends at {offset} and not at {data.high_watermark}"
+            yield from (record for record in records_of(given) if record.offset >= offset)
+            offset = headers[-1].base_offset + headers[-1].last_offset_delta + 1
+
+    def at_the_end(self) -> AtTheEnd:
+        image = self.node.controller.image
+        return AtTheEnd(
+            topics={name: len(topic.partitions) for name, topic in image.topics.items()},
+            committed={partition: self.node.committed(GROUP, ORDERS, partition=partition) for partition in range(2)},
+            setting=self.node.table.get(SETTINGS, 0).config.delete_retention_ms,
+        )
+
+
+def told_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
+    """What happened in a world that died a few times, and every promise that was broken in it."""
+    world = World(seed, **mutation)
+    for _ in range(LIVES):
+        world.live_and_die()
+    return world.told, world.judge()
+
+
+@pytest.mark.timeout(3600)
+def test_nothing_acknowledged_is_lost_doubled_or_out_of_order_after_power_cuts() -> None:
+    told: Counter[str] = Counter()
+    for seed in itertools.count(FIRST_SEED):
+        of_seed, faults = told_and_faults(seed)
+        assert not faults, f"SEED={seed}: {len(faults)} promises broken\n" + "\n".join(faults[:20])
+        told += of_seed
+        if told["power cuts"] >= CUTS:
+            break
+    print(dict(told))  # noqa: T201
+    states = {"power cuts", "kills", "clean stops", "acked", "unknown", "repeated", "committed", "trimmed"}
+    states |= {f"{change}{how}" for change in ("create", "enlarge", "delete", "set") for how in ("", "-unknown")}
+    assert states <= set(told), f"never happened, so the test proves too little: {states - set(told)}"
+
+
+@pytest.mark.parametrize("mutation", ["lying_sync", "hasty"])
+def test_a_disk_that_does_not_sync_and_a_node_that_does_not_wait_for_it_are_found_out(mutation: str) -> None:
+    """Most of these nodes notice themselves that flushed records are gone, and refuse to serve them or to start."""
+    worlds, refused, broken = 60, 0, 0
+    for seed in range(worlds):
+        try:
+            broken += bool(told_and_faults(seed, **{mutation: True})[1])
+        except (KafkaError, AssertionError):
+            refused += 1
+    assert broken > 0, "no loss has been noticed by the clients"
+    assert broken + refused > worlds / 2
