@@ -17,7 +17,7 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: i
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
-            "acks": "1",
+            "acks": "all",
             "linger.ms": 5,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,

@@ -1,13 +1,26 @@
-"""The servers that are compared, each in a process of its own."""
+"""The servers that are compared, each in a process of its own, on 127.0.0.1, with a directory of its own."""
 
+import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tailrace.testing import Cluster
+from benchmarks.process import Process
+from benchmarks.wire import Wire, end_offsets
+from tailrace.client.admin import NewTopic
+from tailrace.client.blocking import Admin
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest
+
+READY_TIMEOUT_S = 120
+CREATE_TIMEOUT_MS = 600_000
+TAILRACE = "tailrace"
+MOCK = "librdkafka mock"
 
 _MOCK = """
 import sys, confluent_kafka
@@ -17,39 +30,143 @@ print(f"{broker.host}:{broker.port}", flush=True)
 sys.stdin.read()
 """
 
-TICKS_PER_SECOND = 100
+
+class Absent(Exception):
+    """A peer that is not on this machine; the text says what would bring it."""
+
+
+class NotReady(Exception):
+    """A server that ended or said nothing; the text has its last lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A server that is running."""
+    """A server: its process, its address, and what its topics are created with."""
 
     name: str
-    bootstrap: str
-    pid: int
+    process: Process
+    address: str
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
 
-    def cpu_seconds(self) -> float:
-        """User and system time of the process so far, in steps of 10 ms."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    def wait_until_ready(self) -> None:
+        """Return as soon as it answers a request."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.is_running:
+            try:
+                with Wire(self.address) as wire:
+                    wire.ask(ApiVersionsRequest(), 0)
+                return
+            except OSError:
+                time.sleep(0.002)
+        tail = "\n".join(self.process.output().splitlines()[-20:])
+        raise NotReady(f"{self.name} does not answer at {self.address}\n{tail}")
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Topics by name with their number of partitions; the mock makes them when asked for them."""
+        if self.name == MOCK:
+            return
+        with Admin(self.address) as admin:
+            admin.create_topics(
+                [NewTopic(name=name, partitions=count, configs=self.topic_configs) for name, count in topics.items()],
+                timeout_ms=CREATE_TIMEOUT_MS,
+            )
+
+    def wait_for_leaders(self, topics: Mapping[str, int]) -> None:
+        """Return when every partition takes requests: Kafka's metadata names a leader before it is one."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        with Wire(self.address) as wire:
+            for name, count in topics.items():
+                while -1 in end_offsets(wire, name, count):
+                    if time.monotonic() > deadline:
+                        raise NotReady(f"{self.name} does not lead all partitions of {name}")
+                    time.sleep(0.01)
+
+    def delete_topics(self, topics: Mapping[str, int]) -> None:
+        if self.name == MOCK:
+            return
+        with Admin(self.address) as admin:
+            admin.delete_topics(topics)
+
+
+def free_addresses(count: int) -> list[str]:
+    """So many addresses `127.0.0.1:PORT`, all different, on which nobody listens at this moment."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """A directory for one server, which goes with everything in it."""
+    path = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def running(server: AbstractContextManager[Peer]) -> Iterator[Peer]:
+    """The server, started and answering; killed at the end."""
+    with server as peer:
+        peer.process.start()
+        try:
+            peer.wait_until_ready()
+            yield peer
+        finally:
+            peer.process.kill()
+
+
+@contextmanager
+def tailrace(durability: str = "flushed", *, settings: Mapping[str, str] | None = None) -> Iterator[Peer]:
+    """One node of ours, with its defaults but for `log.durability` and these settings. Not started yet."""
+    with directory() as home:
+        (address,) = free_addresses(1)
+        command = [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--listen", address]
+        command += ["--data-dir", str(home / "data")]
+        for name, value in {"log.durability": durability, **(settings or {})}.items():
+            command += ["--set", f"{name}={value}"]
+        yield Peer(name=TAILRACE, process=Process(command, output=home / "output"), address=address)
 
 
 @contextmanager
 def mock_cluster() -> Iterator[Peer]:
-    """librdkafka's own mock of one broker, in C: keeps records in memory only and checks no checksum."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _MOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        bootstrap = process.stdout.readline().strip()
+    """librdkafka's own mock of one broker, in C, running: keeps records in memory only and checks no checksum."""
+    with directory() as home:
+        process = Process([sys.executable, "-c", _MOCK], output=home / "output")
+        process.start()
         try:
-            yield Peer(name="librdkafka mock", bootstrap=bootstrap, pid=process.pid)
+            yield Peer(name=MOCK, process=process, address=_first_line(process))
         finally:
-            process.terminate()
+            process.kill()
 
 
-@contextmanager
-def tailrace(durability: str) -> Iterator[Peer]:
-    """One node of ours."""
-    with Cluster(brokers=1, config={"log.durability": durability}) as cluster:
-        yield Peer(name=f"tailrace {durability}", bootstrap=cluster.bootstrap_servers, pid=cluster.process_id(0))
+def _first_line(process: Process) -> str:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.is_running:
+        first, newline, _ = process.output().partition("\n")
+        if newline:
+            return first.strip()
+        time.sleep(0.01)
+    raise NotReady(f"{MOCK} has not said where it listens\n{process.output()}")
+
+
+def touch_pages(megabytes: int) -> None:
+    """Make the machine's memory ready for that much new page cache, for every peer alike.
+
+    On a virtual machine the first touch of a page costs up to ten times what writing to it does, and whoever comes
+    first would pay for it. Files written and removed just before leave touched pages behind.
+    """
+    with tempfile.NamedTemporaryFile() as scratch:
+        block = bytes(1_000_000)
+        for _ in range(megabytes):
+            scratch.write(block)
+
+
+def version_of(*command: str) -> str:
+    """The first line that a program says of its version; Absent if it is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError as missing:
+        raise Absent(f"{command[0]} is not installed: apt-get install {command[0]}") from missing
+    return (done.stdout or done.stderr).splitlines()[0]

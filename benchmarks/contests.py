@@ -1,0 +1,19 @@
+"""Who is compared with whom: servers that promise the same about what they have acknowledged."""
+
+from contextlib import ExitStack
+
+from benchmarks.kafka import KAFKA, apache_kafka, flushed_by_message
+from benchmarks.peers import MOCK, Peer, mock_cluster, running, tailrace
+from benchmarks.rounds import Rounds
+
+DURABILITIES = ("page-cache", "flushed")
+PAGE_CACHE = "Page-cache: nobody waits for a sync (Kafka's default; `log.durability=page-cache` here)."
+FLUSHED = "Flushed: nothing is acknowledged before it is synced (Kafka: `flush.messages=1`; the default here)."
+
+
+def page_cache_and_flushed(rounds: Rounds, stack: ExitStack, *, mock: bool = False) -> dict[str, list[Peer]]:
+    """By durability, all running while the stack is open. Kafka is one process for both, the flush is the topic's."""
+    page_cache, flushed = (stack.enter_context(running(tailrace(durability))) for durability in DURABILITIES)
+    kafka = rounds.enter(stack, KAFKA, running(apache_kafka()))
+    mocks = rounds.enter(stack, MOCK, mock_cluster()) if mock else []
+    return {"page-cache": [page_cache, *kafka, *mocks], "flushed": [flushed, *map(flushed_by_message, kafka)]}

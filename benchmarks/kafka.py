@@ -1,0 +1,79 @@
+"""Apache Kafka as a peer: one process, broker and controller (KRaft), from Maven's jars.
+
+It runs as its own start script would run it: the heap of kafka-server-start.sh and the flags of kafka-run-class.sh,
+garbage collection log and JMX agent included. Its settings are its defaults but for addresses, the directory and one
+replica for its internal topics. Maven brings no logging backend along, so it writes no log, which can only help it.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.kafka_jars import JARS, absent
+from benchmarks.peers import Absent, Peer, directory, free_addresses
+from benchmarks.process import Process
+
+KAFKA = "Apache Kafka"
+HEAP = ("-Xmx1G", "-Xms1G")
+FLAGS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+JMX = (
+    "-Dcom.sun.management.jmxremote",
+    "-Dcom.sun.management.jmxremote.authenticate=false",
+    "-Dcom.sun.management.jmxremote.ssl=false",
+)
+# Another process holds the pipe's end, so that Kafka goes when this one does, even by kill -9. `exec` keeps the id.
+_UNTIL_STDIN_CLOSES = 'exec 3<&0; (cat <&3 >/dev/null; kill -9 $$) & exec "$@" 3<&-'
+_CLUSTER_ID = "dGFpbHJhY2UtYmVuY2hfXw"
+_FORMAT_TIMEOUT_S = 60
+
+
+@contextmanager
+def apache_kafka() -> Iterator[Peer]:
+    """One node with a formatted directory. Not started yet. Raises Absent."""
+    if why := absent():
+        raise Absent(why)
+    with directory() as home:
+        properties = home / "server.properties"
+        address, controller = free_addresses(2)
+        properties.write_text(_settings(address, controller, home / "data"))
+        _format(properties)
+        garbage = f"-Xlog:gc*:file={home}/kafkaServer-gc.log:time,tags:filecount=10,filesize=100M"
+        java = ["java", *HEAP, *FLAGS, garbage, *JMX, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
+        command = ["sh", "-c", _UNTIL_STDIN_CLOSES, "sh", *java]
+        yield Peer(name=KAFKA, process=Process(command, output=home / "output"), address=address)
+
+
+def _settings(address: str, controller: str, data: Path) -> str:
+    return f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{controller}
+listeners=PLAINTEXT://{address},CONTROLLER://{controller}
+advertised.listeners=PLAINTEXT://{address}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+def _format(properties: Path) -> None:
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format"]
+    command += ["-t", _CLUSTER_ID, "-c", str(properties)]
+    subprocess.run(command, capture_output=True, timeout=_FORMAT_TIMEOUT_S, check=True)
+
+
+def flushed_by_message(kafka: Peer) -> Peer:
+    """The same server, whose topics are flushed before each answer, as ours are."""
+    return replace(kafka, topic_configs={"flush.messages": "1"})

@@ -1,0 +1,68 @@
+"""Apache Kafka's own programs: jars that Maven finds by their names, kept in the environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tailrace.spark.java import OLDEST_JAVA, java_version
+
+VERSION = "4.1.0"
+JARS = Path(sys.prefix) / f"kafka-tools-{VERSION}"
+"""The server and the command-line tools. Fetched once, some 45 MB."""
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tailrace</groupId>
+  <artifactId>kafka-tools</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
+      <version>{VERSION}</version>
+      <exclusions>
+        <exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId></exclusion>
+        <exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId></exclusion>
+      </exclusions>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_TIMEOUT_S = 100
+
+
+def absent() -> str | None:
+    """Why Kafka cannot be run here, with the command that would bring it; None if it can."""
+    if java_version("java") < OLDEST_JAVA:
+        return f"java >= {OLDEST_JAVA} is not installed: apt-get install default-jre-headless"
+    if not JARS.exists() and shutil.which("mvn") is None:
+        return "mvn is not installed: apt-get install maven"
+    if not JARS.exists() and not _fetch():
+        return f"Maven cannot fetch org.apache.kafka:kafka-tools:{VERSION} here"
+    return None
+
+
+def _fetch() -> bool:
+    with tempfile.TemporaryDirectory(dir=JARS.parent, prefix="kafka-") as work:
+        Path(work, "pom.xml").write_text(_POM)
+        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
+        try:
+            subprocess.run(copy, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
+            sys.stderr.write(f"{fault}\n{fault.stdout!s}\n")
+            return False
+        # Renamed when all are there, so that a run that is cut short leaves no half of them.
+        try:
+            os.replace(Path(work, "jars"), JARS)
+        except OSError:  # another run was faster: a directory that is not empty is not replaced
+            return JARS.exists()
+    return True

@@ -1,0 +1,44 @@
+"""What the figures hold for: the machine, and the version of everything that takes part."""
+
+import os
+import platform
+
+import confluent_kafka
+
+from benchmarks import kafka, kafka_jars, loopback
+from benchmarks.figures import ABSENT
+from benchmarks.peers import Absent, version_of
+from tailrace.protocol.records.kernels import KERNEL
+
+
+def description() -> str:
+    """One sentence."""
+    parts = [
+        f"{os.cpu_count()} CPUs ({_cpu_name()}), shared by servers and clients",
+        f"Linux {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"kernel: {KERNEL}",
+        f"librdkafka {confluent_kafka.libversion()[0]}",
+        _kafka(),
+        _loopback(),
+    ]
+    return "Machine: " + "; ".join(parts) + "."
+
+
+def _cpu_name() -> str:
+    with open("/proc/cpuinfo") as lines:
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _kafka() -> str:
+    if kafka_jars.absent():
+        return f"{kafka.KAFKA} {ABSENT}"
+    return f"{kafka.KAFKA} {kafka_jars.VERSION} on {version_of('java', '-version')}"
+
+
+def _loopback() -> str:
+    try:
+        return loopback.version()
+    except Absent:
+        return f"{loopback.LOOPBACK} {ABSENT}"

@@ -1,0 +1,92 @@
+"""A server's process: started, measured by what the kernel says of it, stopped by its id."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+STOP_TIMEOUT_S = 120
+
+
+def cpu_ticks(stat: str) -> int:
+    """User and system time in /proc/PID/stat, of all threads. The name in it may hold blanks and parentheses."""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def resident_bytes(status: str) -> int:
+    """VmRSS in /proc/PID/status: the memory that is there, pages shared with other processes included."""
+    for line in status.splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no VmRSS: the process has ended")
+
+
+class Process:
+    """One program that serves until it is stopped. What it writes goes to `output`."""
+
+    def __init__(self, command: Sequence[str], *, output: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._command = list(command)
+        self._output = output
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it need not answer yet."""
+        assert self._process is None, "it runs already"
+        with self._output.open("ab") as output:
+            # A node of ours and the mock end when this pipe closes, so that not even kill -9 leaves one behind.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(self._environment or {})},
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it has been started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def output(self) -> str:
+        """All that it has written so far."""
+        return self._output.read_text(errors="replace")
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, in steps of 10 ms."""
+        return cpu_ticks(Path(f"/proc/{self.pid}/stat").read_text()) / TICKS_PER_SECOND
+
+    def resident_megabytes(self) -> float:
+        return resident_bytes(Path(f"/proc/{self.pid}/status").read_text()) / 1e6
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for a clean end. It can be started again."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, to its children too. Does nothing if it does not run."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            raise
+        finally:
+            assert self._process.stdin is not None, "stdin is a pipe"
+            self._process.stdin.close()
+            self._process = None
