@@ -408,8 +408,7 @@ class Segment:
         end, next_offset = self._whole_batches(
             data, position, end_offset=end_offset, size=size, next_offset=next_offset
         )
-        records = data if end == len(data) else memoryview(data)[:end]
-        return ReadResult([records], end, first_offset, next_offset, position + end)
+        return ReadResult([_head(data, end)], end, first_offset, next_offset, position + end)
 
     def _first_exceeds(self, position: int, max_bytes: int) -> bool:
         """Whether the first batch is too large for what is left of an answer, as most are once it is nearly full.
@@ -553,3 +552,10 @@ class Segment:
         """Give the descriptors back."""
         self._close_index_files()
         self.file.close()
+
+
+def _head(data: Buffer, size_bytes: int) -> Buffer:
+    """The first bytes of what was read. A small part is copied: a view would hold all of it until it is sent."""
+    if size_bytes == len(data):
+        return data
+    return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])

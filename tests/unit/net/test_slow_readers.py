@@ -42,7 +42,11 @@ class Served:
             assert self.node.produce("orders", records=batch).produced.error_code == 0
         log = self.node.table.get("orders", 0).log
         self.expected = [
-            b"".join(bytes(part) for at in range(PER_ANSWER) for part in log.read(number * PER_ANSWER + at, max_bytes=1).records)
+            b"".join(
+                bytes(part)
+                for at in range(PER_ANSWER)
+                for part in log.read(number * PER_ANSWER + at, max_bytes=1).records
+            )
             for number in range(ANSWERS)
         ]
         self.port = 0

@@ -1,5 +1,7 @@
 """The operating system's files: what is promised of writes, names and the number of descriptors."""
 
+import ctypes
+import errno
 import os
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from tailrace.model.errors import StorageError
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.files import append_all
+from tailrace.storage.files import _is_fuse_mount, append_all
 
 
 def test_a_write_appends_and_more_buffers_than_one_call_takes_arrive_in_order(tmp_path: Path) -> None:
@@ -121,3 +123,34 @@ def test_a_directory_of_somebody_else_needs_no_sync(tmp_path: Path) -> None:
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EIO])
+def test_a_system_that_does_not_offer_to_sync_a_whole_disk_has_no_failed_disk(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        @staticmethod
+        def syncfs(descriptor: int) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+    monkeypatch.setattr("tailrace.storage.files._c_library", Library)
+    if number == errno.EIO:
+        with pytest.raises(StorageError, match="cannot sync the disk of"):
+            OsFiles().sync_all(str(tmp_path))
+    else:
+        assert not OsFiles().sync_all(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_fuse"),
+    [
+        ("36 35 0:45 / /mnt/a rw,noatime shared:1 - fuse.sshfs user@host:/ rw,user_id=0", True),
+        ("36 35 0:45 / /mnt/a rw,noatime - fuse none rw", True),
+        ("36 35 0:45 / /mnt/fuse rw,noatime - ext4 /dev/sda1 rw", False),
+        ("36 35 0:46 / /mnt/a rw,noatime - fuse none rw", False),
+    ],
+)
+def test_a_disk_behind_a_process_is_recognised(line: str, is_fuse: bool) -> None:
+    assert _is_fuse_mount(line, "0:45") == is_fuse

@@ -1,13 +1,14 @@
 """One log on the simulated disk: appending, reading, rolling, failing, truncating, retiring."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage import AppendBatch, Duplicate, Log
+from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
 from tailrace.storage.producer_state import parse_snapshot
 from tailrace.storage.retention import Reason
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
@@ -507,3 +508,12 @@ def test_a_wrong_index_misleads_nobody() -> None:
     for offset in range(40):
         assert offsets(again.read(offset, max_bytes=1).records) == [offset]
         assert offsets(again.read(offset, max_bytes=10**6).records)[0] == offset
+
+
+def test_a_small_answer_does_not_hold_the_large_memory_that_was_read(tmp_path: Path) -> None:
+    log = Log.open(str(tmp_path / "orders-0"), files=OsFiles(), config=TopicConfig(), now_ms=NOW)
+    for value_bytes in (20_000, 900_000):
+        log.append([stored_batch(log.log_end_offset, value_bytes=value_bytes)])
+    (records,) = log.read(0, max_bytes=900_000).records
+    assert offsets([records]) == [0]
+    assert not isinstance(records, memoryview) or len(records.obj) < 100_000

@@ -56,6 +56,8 @@ class LogDirectory:
         self._checkpoints: dict[str, OffsetCheckpoint] = {}
         self._found: set[TopicPartition] = set()
         self._closed: ClosedLogs = {}
+        self._vanished: dict[TopicPartition, int] = {}
+        """Logs whose directories are gone, and how far they were flushed; told of when somebody asks for them."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without looking through them."""
 
@@ -80,6 +82,18 @@ class LogDirectory:
                 self._files.remove_tree(join(self.path, name))
             elif (found := parse_directory_name(name)) is not None:
                 self._found.add(found)
+        self._forget_vanished()
+
+    def _forget_vanished(self) -> None:
+        """Have no checkpoint speak of a log whose directory is gone. Now: later, another thread may be writing them."""
+        here = self.unclaimed
+        known = {partition for checkpoint in self._checkpoints.values() for partition in checkpoint}
+        for partition in known - here:
+            if partition.topic == METADATA_TOPIC:
+                continue  # not ours to look for
+            self._vanished[partition] = self._checkpoints[RECOVERY_POINTS].get(partition)
+            self.forget(partition)
+        self.write_checkpoints()
 
     def _take_closed_logs(self, names: set[str], epoch: int) -> set[str]:
         """Know the logs that were noted at the clean stop and are still there; the names of their directories."""
@@ -93,11 +107,9 @@ class LogDirectory:
             here = {number: name for number in lines if (name := f"{topic}-{number}") in names}
             for number in lines.keys() - here.keys():
                 vanished = TopicPartition(topic, number)
-                _report_vanished(vanished, self._checkpoints[RECOVERY_POINTS].get(vanished))
-                self.forget(vanished)
+                self._vanished[vanished] = self._checkpoints[RECOVERY_POINTS].get(vanished)
                 del lines[number]
             taken.update(here.values())
-        self.write_checkpoints()
         self._closed = noted
         return taken
 
@@ -192,9 +204,10 @@ class LogDirectory:
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """Begin an empty log. Nothing of it is durable before `sync_made`."""
-        known_end = self._checkpoints[RECOVERY_POINTS].get(partition)
-        if self.forget(partition):
+        known_end = self._vanished.pop(partition, None)
+        if known_end is not None:
             _report_vanished(partition, known_end)
+        if self.forget(partition):  # those of another topic, whose directory was set aside
             self.write_checkpoints()
         directory = join(self.path, str(partition))
         self._files.make_dirs(directory)

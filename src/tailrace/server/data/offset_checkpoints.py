@@ -1,6 +1,6 @@
 """One of the checkpoints of offsets of a log directory: what its file says, and what it is to say next."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tailrace.model.errors import KafkaError
@@ -25,6 +25,10 @@ class OffsetCheckpoint:
     def get(self, partition: TopicPartition) -> int:
         """The offset of a partition, 0 if none is noted."""
         return self._offsets.get(partition, 0)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        """Of whom it speaks."""
+        return iter(self._offsets)
 
     def take(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
         """Note these offsets. Those of other partitions stay."""

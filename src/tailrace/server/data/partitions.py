@@ -304,9 +304,9 @@ class PartitionTable:
         for topic, config in configs.items():
             for topic_partition, dormant in self._dormant.of_topic(topic):
                 if dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG:
-                    partition = self.find(*topic_partition)  # its log has to note where offsets may be missing
-                    if partition is not None:
-                        partition.update_config(config)
+                    woken = self.find(*topic_partition)  # its log has to note where offsets may be missing
+                    if woken is not None:
+                        woken.update_config(config)
                 else:
                     self._dormant.put(topic_partition, dormant._replace(config=config))
         for (topic, _), leaving in self._leaving.items():

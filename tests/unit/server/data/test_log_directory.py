@@ -124,6 +124,18 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     assert "event=partition-vanished partition=orders-0 flushed_up_to=7" in error.getMessage()
 
 
+def test_checkpoints_forget_what_is_gone_at_the_start_and_not_while_another_thread_may_write_them() -> None:
+    files = SimulatedDisk()
+    open_log(scanned(files), FIRST_ID)
+    checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
+    files.remove_tree("/logs/orders-0")
+    directory = scanned(files)
+    assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {}
+    before = len(files.history)
+    directory.make(PARTITION, FIRST_ID)
+    assert not [line for line in files.history[before:] if "checkpoint" in line]
+
+
 def test_a_new_partition_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     open_log(scanned(SimulatedDisk()), FIRST_ID)
     assert caplog.records == []
