@@ -1,0 +1,25 @@
+"""Who agrees: Raft with snapshots (KIP-595, KIP-630, KIP-853, KIP-996), pure. `RaftNode` is the machine.
+
+Knows no Kafka message and no disk. A host feeds it `events`, carries out its `effects`, and shows it the log through
+`ports.LogView`; an adapter maps `rpc` to Kafka's messages.
+"""
+
+from tailrace.raft.node import RaftNode
+from tailrace.raft.ports import LogView, QuorumState, RaftConfig, SnapshotFile
+from tailrace.raft.rpc import LogEnd, SnapshotId
+from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
+
+__all__ = [
+    "Endpoint",
+    "LogEnd",
+    "LogView",
+    "QuorumState",
+    "RaftConfig",
+    "RaftNode",
+    "ReplicaKey",
+    "SnapshotFile",
+    "SnapshotId",
+    "Voter",
+    "VoterSet",
+    "VotersAt",
+]

@@ -1,0 +1,238 @@
+"""What a replica wants done. The host carries the effects of a step out in their order, before the next event.
+
+- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts them and says later, in an event, that they are
+  done. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
+  answers back while the quorum state is not durable, so a host cannot send them too early.
+- *AppendAsLeader*, *AppendFetched*, *Truncate*, *RaiseLogStart*, *DeleteSnapshots*, *WriteSnapshotPart* and
+  *DiscardSnapshotPart* are done when the next event comes: written, and to be made durable by the next Flush.
+- All else is news for whoever it concerns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft.ports import QuorumState
+from tailrace.raft.rpc import Request, Response, SnapshotId
+from tailrace.raft.voters import ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write the quorum state durably, then say QuorumStatePersisted. A later number may overtake an earlier one."""
+
+    number: int
+    state: QuorumState
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """The control record that begins a leader's epoch (KIP-595)."""
+
+    leader_id: int
+    voters: tuple[ReplicaKey, ...]
+    granting_voters: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KRaftVersion:
+    """The control record that says whether voters are in the log: 1, they are (KIP-853)."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voters:
+    """The control record that states the voters (KIP-853)."""
+
+    voters: VoterSet
+
+
+ControlRecord = LeaderChange | KRaftVersion | Voters
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAsLeader:
+    """Append one batch at `base_offset`: a client's records, or control records of the quorum's own, never both."""
+
+    base_offset: int
+    leader_epoch: int
+    records: object = None
+    control: tuple[ControlRecord, ...] = ()
+    token: object = None
+    """Of the ClientAppend."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """The ClientAppend of this token was not appended."""
+
+    token: object
+    error: ErrorCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFetched:
+    """Check and append what the leader of `leader_epoch` answered, then say LogAppended or AppendRejected at once.
+
+    To be checked: checksums; base offsets contiguous from `base_offset`; epochs not falling, none above the leader's.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    records: object
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log so that it ends here. Never below the high watermark."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Make the log durable as it is now, then say LogFlushed. A flush covers those of smaller numbers too."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Ask the node; its answer is a ResponseReceived or RequestFailed of this id.
+
+    A later request to the same peer means that an earlier one was given up; its answer does no harm. A Fetch may wait
+    at the leader for `max_wait_ms`, so others to that peer should not have to wait behind it.
+    """
+
+    request_id: int
+    destination: int
+    request: Request
+
+
+class ReadLog(NamedTuple):
+    """Records to put into an answer: from this offset, at least one batch, otherwise up to so many bytes."""
+
+    offset: int
+    max_bytes: int
+
+
+class ReadSnapshot(NamedTuple):
+    """Bytes of a snapshot to put into an answer."""
+
+    snapshot_id: SnapshotId
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponse:
+    """Answer the request of this token, with what `read` asks for read now and put into `records` or `data`."""
+
+    token: object
+    response: Response
+    read: ReadLog | ReadSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkMoved:
+    """All records below this offset are committed, whatever happens to any minority of the voters."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """The role, the epoch or the known leader is another one now.
+
+    A new leader may decide on its state when it has applied all below `epoch_start_offset` and the high watermark has
+    passed that offset, where its LeaderChange record is: only then nothing of earlier epochs can still turn up.
+    """
+
+    role: str
+    epoch: int
+    leader_id: int
+    epoch_start_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseLogStart:
+    """Records below are no longer needed: a snapshot stands for them."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSnapshots:
+    ids: Sequence[SnapshotId]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotPart:
+    """Write these bytes at this position of `<id>.checkpoint.part`; at position 0 the file is made anew."""
+
+    snapshot_id: SnapshotId
+    position: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSnapshotPart:
+    """The part file is of no use any more."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """The part file is complete: validate it, sync it, rename it, and replace the log by it; in this order.
+
+    Then say SnapshotInstalled; if it does not validate remove it, leave the log alone and say SnapshotRejected.
+    """
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """The state machine must forget its state and load this one, then go on with the log. Never said to a leader."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class VoterChangeDone:
+    """The ChangeVoters of this token: NONE when it is committed (or appended, if that was asked for)."""
+
+    token: object
+    error: ErrorCode
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownDone:
+    """Nobody waits for this node any more."""
+
+
+Effect = (
+    Persist
+    | AppendAsLeader
+    | AppendRefused
+    | AppendFetched
+    | Truncate
+    | Flush
+    | SendRequest
+    | SendResponse
+    | HighWatermarkMoved
+    | RoleChanged
+    | RaiseLogStart
+    | DeleteSnapshots
+    | WriteSnapshotPart
+    | DiscardSnapshotPart
+    | InstallSnapshot
+    | LoadSnapshot
+    | VoterChangeDone
+    | ShutdownDone
+)

@@ -1,0 +1,184 @@
+"""What may happen to a replica. `token` is the host's own name for whatever waits for the answer; it comes back."""
+
+from dataclasses import dataclass
+
+from tailrace.raft.rpc import Request, Response, SnapshotId
+from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `next_deadline_ms` is reached. Ticks too early or too many do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A peer asks. It is answered once, by a SendResponse with this token, at once or later."""
+
+    token: object
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReceived:
+    """A peer answered the SendRequest of this id."""
+
+    request_id: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The SendRequest of this id will not be answered: no connection, or it broke."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumStatePersisted:
+    """The Persist of this number, and so all before it, is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogAppended:
+    """AppendFetched was carried out: the log ends here now, after a record of this epoch.
+
+    `voters` are the sets of voters among the new records, by ascending offset.
+    """
+
+    end_offset: int
+    last_epoch: int
+    voters: tuple[VotersAt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRejected:
+    """AppendFetched was not carried out: the records are damaged or do not fit. They will be fetched again."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFlushed:
+    """The Flush of this number is done: all that was appended or cut before it is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWritten:
+    """This node has written a snapshot of its own: committed records only, durable, whole."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInstalled:
+    """InstallSnapshot was carried out: the log is empty and starts and ends at the snapshot, durably."""
+
+    snapshot_id: SnapshotId
+    voters: VoterSet | None
+    """The voters that the snapshot states."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRejected:
+    """InstallSnapshot found damage: the part file is gone and the log as it was."""
+
+    snapshot_id: SnapshotId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAppend:
+    """Append these records as leader of `epoch`: all in one batch or none. Answered by AppendAsLeader or AppendRefused.
+
+    They are committed when the high watermark has passed them; if leadership ends before, their fate is open.
+    """
+
+    token: object
+    epoch: int
+    records: object
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddVoter:
+    voter: Voter
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVoter:
+    key: ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateVoter:
+    """New endpoints or versions of a voter. Its directory does not change: that is another replica."""
+
+    voter: Voter
+
+
+VoterChange = AddVoter | RemoveVoter | UpdateVoter
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeVoters:
+    """Answered by VoterChangeDone: when the new set is committed, or with an error.
+
+    If not `ack_when_committed`, it is answered when the set is appended, and its fate is open (KIP-1186).
+    """
+
+    token: object
+    change: VoterChange
+    timeout_ms: int = 30_000
+    ack_when_committed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQuorum:
+    """Answered by a SendResponse with a QuorumDescription."""
+
+    token: object
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Whoever leads here should stop if it still leads in this epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Leave in good order. Answered by ShutdownDone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailed:
+    """The disk is full, failed or damaged: this node neither leads nor votes any more (until it is started anew)."""
+
+    detail: str
+
+
+Event = (
+    Tick
+    | RequestReceived
+    | ResponseReceived
+    | RequestFailed
+    | QuorumStatePersisted
+    | LogAppended
+    | AppendRejected
+    | LogFlushed
+    | SnapshotWritten
+    | SnapshotInstalled
+    | SnapshotRejected
+    | ClientAppend
+    | ChangeVoters
+    | DescribeQuorum
+    | Resign
+    | Shutdown
+    | StorageFailed
+)

@@ -1,0 +1,345 @@
+"""One replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
+
+It knows no Kafka message, no disk, no clock and no chance of its own. What may come in is in `events`, what it wants
+done in `effects`, and what it reads in `ports`. The rules of the house for its host:
+
+1. Carry the effects of a step out in their order, before the next step.
+2. Report AppendFetched (LogAppended or AppendRejected) before any other event.
+3. Report Persist, Flush and InstallSnapshot when they are done and durable, not sooner, in any order among each other.
+4. A step at `next_deadline_ms`, with a Tick, is enough; time never goes back (use a monotonic clock).
+5. After a crash, make a new node of what is durable: the quorum state, the log, its snapshots.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft import events
+from tailrace.raft.effects import Effect, ShutdownDone
+from tailrace.raft.elections import Elections
+from tailrace.raft.following import Following
+from tailrace.raft.leadership import Leadership
+from tailrace.raft.links import OpenRequest
+from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
+from tailrace.raft.replica import Replica
+from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
+from tailrace.raft.rpc import (
+    NOBODY,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumDescription,
+    Request,
+    Response,
+    SnapshotId,
+    VoteRequest,
+    VoteResponse,
+)
+from tailrace.raft.serving import Serving
+from tailrace.raft.snapshots import snapshot_fault
+from tailrace.raft.upkeep import Upkeep
+from tailrace.raft.voter_changes import VoterChanges
+from tailrace.raft.voters import ReplicaKey, VotersAt, VoterSet
+
+
+class RaftNode:
+    """A voter or an observer, from its start to its end. A `model.machines.Machine`."""
+
+    def __init__(
+        self,
+        *,
+        key: ReplicaKey,
+        cluster_id: str | None,
+        log: LogView,
+        state: QuorumState,
+        initial_voters: VoterSet,
+        voters_in_log: Iterable[VotersAt] = (),
+        bootstrap_ids: Iterable[int] = (),
+        config: RaftConfig,
+        jitter: Jitter,
+        now_ms: int,
+    ) -> None:
+        """`initial_voters` are in force until the log states others; `voters_in_log` are those that it and its newest
+        snapshot state, by ascending offset (a snapshot's at its end offset less one).
+
+        `bootstrap_ids` are asked who leads besides the voters: ids of nodes, or the host's own names for addresses of
+        which only that is known (below -1, so that they are nobody's).
+        """
+        self._replica = Replica(
+            key=key,
+            cluster_id=cluster_id,
+            log=log,
+            state=state,
+            initial_voters=initial_voters,
+            voters_in_log=voters_in_log,
+            bootstrap_ids=bootstrap_ids,
+            config=config,
+            jitter=jitter,
+        )
+        self._leadership = Leadership(self._replica)
+        self._elections = Elections(self._replica, self._leadership.elected)
+        self._following = Following(self._replica, self._elections)
+        self._serving = Serving(self._replica, self._leadership)
+        self._changes = VoterChanges(self._replica, self._leadership)
+        self._upkeep = Upkeep(self._replica)
+        self._replica.on_left = self._left
+        self._shutdown_epoch: int | None = None
+        self._start(now_ms)
+
+    def _start(self, now_ms: int) -> None:
+        replica = self._replica
+        if replica.last_epoch > replica.epoch:
+            replica.state = QuorumState(replica.last_epoch)  # the log has seen more than the file of promises
+        timeout_ms = now_ms + replica.election_timeout_ms()
+        others = {key.id for key in replica.other_voters}
+        if replica.leader_id == replica.key.id:
+            replica.role = Resigned(now_ms if replica.is_alone else timeout_ms, (), others)
+        elif replica.leader_id != NOBODY:
+            replica.role = Follower(replica.leader_id, now_ms + replica.fetch_timeout_ms())
+        else:
+            replica.role = Unattached(now_ms if replica.is_alone or self._stands_first() else timeout_ms)
+
+    def _stands_first(self) -> bool:
+        """Whether nothing has ever happened and this is the voter with the lowest id: it need not wait."""
+        replica = self._replica
+        is_new = replica.epoch == 0 and replica.end_offset == 0 and replica.state.voted is None
+        return is_new and replica.is_voter and replica.voters.current.keys[0].id == replica.key.id
+
+    # What others may know
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self._replica.key
+
+    @property
+    def role(self) -> Role:
+        return self._replica.role
+
+    @property
+    def epoch(self) -> int:
+        return self._replica.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """-1 if none is known."""
+        return self._replica.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self._replica.role, Leader)
+
+    @property
+    def quorum_state(self) -> QuorumState:
+        return self._replica.state
+
+    @property
+    def high_watermark(self) -> int | None:
+        """None: not known yet."""
+        return self._replica.high_watermark
+
+    @property
+    def end_offset(self) -> int:
+        return self._replica.end_offset
+
+    @property
+    def flushed_end_offset(self) -> int:
+        return self._replica.flushed_end_offset
+
+    @property
+    def voters(self) -> VoterSet:
+        """Those in force: the newest in the log, committed or not."""
+        return self._replica.voters.current
+
+    def voters_at(self, end_offset: int) -> VoterSet | None:
+        """What a snapshot of this end offset must state in its header; None: nothing (kraft.version 0)."""
+        return self._replica.voters.at(end_offset)
+
+    def snapshot_fault(self, snapshot_id: SnapshotId) -> str | None:
+        """Why the state machine may not write this snapshot, or None if it may."""
+        return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When a Tick is due. In the past: at once."""
+        replica = self._replica
+        due = [self._upkeep.next_deadline_ms(), self._elections.next_deadline_ms()]
+        match replica.role:
+            case Follower() as role:
+                due.append(self._following.next_deadline_ms(role))
+            case Leader() as role:
+                due += [self._leadership.next_deadline_ms(role), self._serving.next_deadline_ms(role)]
+                due.append(role.pending.deadline_ms if role.pending is not None else None)
+            case _:
+                pass
+        return min((one for one in due if one is not None), default=None)
+
+    # Steps
+
+    def step(self, event: events.Event, now_ms: int) -> Sequence[Effect]:
+        """Take one event; what the host must do, in order."""
+        replica = self._replica
+        before = replica.role, replica.end_offset, replica.high_watermark
+        self._take(event, now_ms)
+        self._poll(now_ms)
+        self._tell_followers(*before, now_ms)
+        self._upkeep.poll(now_ms)
+        return replica.outbox.take()
+
+    def _take(self, event: events.Event, now_ms: int) -> None:
+        replica = self._replica
+        match event:
+            case events.Tick():
+                pass
+            case events.RequestReceived(token, request):
+                self._answer(token, request, now_ms)
+            case events.ResponseReceived(request_id, response):
+                opened = replica.links.answered(request_id)
+                if opened is not None:
+                    self._respond(opened, response, now_ms)
+            case events.RequestFailed(request_id):
+                opened = replica.links.answered(request_id)
+                if opened is not None:
+                    replica.links.back_off(opened.destination, now_ms)
+            case events.QuorumStatePersisted(number):
+                replica.outbox.persisted(number)
+            case events.LogFlushed(number):
+                replica.flushed(number)
+                if isinstance(replica.role, Leader):
+                    self._leadership.advance(replica.role)
+            case events.ClientAppend():
+                self._leadership.append(event)
+            case _:
+                self._take_rare(event, now_ms)
+
+    def _take_rare(self, event: events.Event, now_ms: int) -> None:
+        replica = self._replica
+        match event:
+            case events.LogAppended():
+                self._following.appended(event)
+            case events.AppendRejected():
+                self._following.rejected(event, now_ms)
+            case events.SnapshotWritten():
+                self._upkeep.look_again()
+            case events.SnapshotInstalled():
+                self._following.installed(event, now_ms)
+                self._upkeep.look_again()
+            case events.SnapshotRejected():
+                self._following.refused(event, now_ms)
+            case events.ChangeVoters():
+                self._changes.begin(event, now_ms)
+            case events.DescribeQuorum(token):
+                self._leadership.describe(token, now_ms)
+            case events.Resign(epoch):
+                if isinstance(replica.role, Leader) and epoch == replica.epoch:
+                    self._leadership.resign(replica.role, now_ms)
+            case events.Shutdown():
+                self._shut_down(now_ms)
+            case events.StorageFailed():
+                replica.is_fit = False
+                if isinstance(replica.role, Leader):
+                    self._leadership.resign(replica.role, now_ms)
+            case _:
+                raise AssertionError(f"not an event: {event}")
+
+    def _answer(self, token: object, request: Request, now_ms: int) -> None:
+        match request:
+            case FetchRequest():
+                self._serving.answer_fetch(token, request, now_ms)
+            case FetchSnapshotRequest():
+                self._serving.answer_fetch_snapshot(token, request, now_ms)
+            case VoteRequest():
+                self._elections.answer_vote(token, request, now_ms)
+            case BeginQuorumEpochRequest():
+                self._elections.answer_begin(token, request, now_ms)
+            case EndQuorumEpochRequest():
+                self._elections.answer_end(token, request, now_ms)
+
+    def _respond(self, opened: OpenRequest, response: Response, now_ms: int) -> None:
+        """What a peer answered: first what it knows of epochs and leaders, then what it says."""
+        replica = self._replica
+        before = replica.role
+        is_foreign = isinstance(response, QuorumDescription) or response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
+        if is_foreign or response.leader_epoch < replica.epoch:
+            replica.links.back_off(opened.destination, now_ms)
+        else:
+            is_current = response.leader_epoch == replica.epoch
+            self._elections.learn(response.leader_epoch, response.leader_id, now_ms)
+            if is_current and replica.role is before:
+                self._use(opened, response, now_ms)
+        if isinstance(opened.request, EndQuorumEpochRequest) and isinstance(replica.role, Resigned):
+            replica.role.unacknowledged.discard(opened.destination)
+
+    def _use(self, opened: OpenRequest, response: Response, now_ms: int) -> None:
+        role = self._replica.role
+        match opened.request, response:
+            case VoteRequest() as request, VoteResponse():
+                self._elections.voted(opened.destination, request, response, now_ms)
+            case FetchRequest() as request, FetchResponse() if isinstance(role, Follower):
+                self._following.fetched(role, request, response, now_ms)
+                self._upkeep.look_again()
+            case FetchSnapshotRequest() as request, FetchSnapshotResponse() if isinstance(role, Follower):
+                self._following.fetched_snapshot(role, request, response, now_ms)
+            case FetchRequest(), _:
+                # It does not know who leads either: no hurry to ask the next one.
+                self._replica.links.back_off(opened.destination, now_ms, self._replica.config.election_timeout_ms // 10)
+            case _:
+                self._replica.links.back_off(opened.destination, now_ms)
+
+    def _poll(self, now_ms: int) -> None:
+        """Do what is due, in the role at hand and in those it leads to."""
+        replica = self._replica
+        replica.links.expire(now_ms)
+        for _ in range(8):
+            role = replica.role
+            match role:
+                case Unattached() | Prospective() | Candidate() | Resigned():
+                    self._elections.poll(now_ms)
+                case Follower():
+                    self._following.poll(role, now_ms)
+                case Leader():
+                    self._serving.poll(role, now_ms)
+                    self._changes.poll(role, now_ms)
+                    self._leadership.poll(role, now_ms)
+            if replica.role is role:
+                break
+        else:
+            raise AssertionError(f"no end of changes of roles in one step: {replica.role}")
+        self._finish_shutdown()
+
+    def _tell_followers(self, role: Role, end_offset: int, high_watermark: int | None, now_ms: int) -> None:
+        """The log grew, or more of it is committed: that concerns whoever waits for it."""
+        replica = self._replica
+        if replica.role is not role or not isinstance(role, Leader):
+            return
+        if high_watermark != replica.high_watermark:
+            self._changes.committed(role, now_ms)
+        if replica.role is role and (end_offset, high_watermark) != (replica.end_offset, replica.high_watermark):
+            self._serving.answer_parked(role)
+            self._upkeep.look_again()
+
+    def _left(self, before: Role) -> None:
+        if isinstance(before, Leader):
+            self._leadership.stepped_down(before)
+        self._following.left(before)
+
+    # The end
+
+    def _shut_down(self, now_ms: int) -> None:
+        replica = self._replica
+        replica.is_shutting_down = True
+        self._shutdown_epoch = replica.epoch
+        if isinstance(replica.role, Leader):
+            self._leadership.resign(replica.role, now_ms)
+
+    def _finish_shutdown(self) -> None:
+        """Done when all voters know that we lead no more, or when it does not matter."""
+        replica = self._replica
+        if self._shutdown_epoch is None:
+            return
+        role = replica.role
+        if isinstance(role, Resigned) and role.unacknowledged and replica.epoch == self._shutdown_epoch:
+            return
+        self._shutdown_epoch = None
+        replica.outbox.add(ShutdownDone())

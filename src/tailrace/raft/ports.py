@@ -1,0 +1,94 @@
+"""What the machine sees of the world: its log, read only, and its settings. The host has the real things.
+
+Reading is all that the machine does here. Whatever it wants changed it says in effects (`effects.py`), and the host
+carries out those that change the log, in order, before the next event, so that this view is always up to date.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.raft.rpc import LogEnd, SnapshotId
+from tailrace.raft.voters import ReplicaKey
+
+Jitter = Callable[[], float]
+"""A number from 0 up to but without 1, another one each time: the machine's only source of chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A whole, validated snapshot on this node."""
+
+    id: SnapshotId
+    size_bytes: int
+    last_contained_ms: int
+    """When the last record that it stands for was appended (its header says so)."""
+
+
+class LogView(Protocol):
+    """One partition's log and its snapshots.
+
+    An empty log starts and ends at the end offset of its newest snapshot, or at 0. If the newest snapshot was newer
+    than the end of the log when the node started, the host has replaced the log by it already (KIP-630, "Validation of
+    Snapshot and Log").
+    """
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record; of an empty log that of the snapshot it starts at, or 0."""
+        ...
+
+    def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
+        """The largest epoch up to this one of which the log has records, and where they end. None if it has none.
+
+        Records below the log start do not count.
+        """
+        ...
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotFile]:
+        """By ascending id. Parts that are still being fetched are not among them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """What must survive a crash: the promises of this node (Kafka's `quorum-state` file)."""
+
+    epoch: int = 0
+    leader_id: int = -1
+    voted: ReplicaKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """Times in ms, sizes in bytes."""
+
+    election_timeout_ms: int = 500
+    """`controller.quorum.election.timeout.ms`: an election lasts once to twice this."""
+    fetch_timeout_ms: int = 1000
+    """`controller.quorum.fetch.timeout.ms`: without an answer of the leader for this long, give or take 20 %, a voter
+    asks for an election. A leader without a majority for one and a half times this long resigns."""
+    election_backoff_max_ms: int = 500
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 8 << 20
+    snapshot_max_bytes: int = 10 << 20
+    """`replica.fetch.response.max.bytes`: the most that one answer of FetchSnapshot carries."""
+    live_replica_ms: int = 300_000
+    """A replica that has fetched within this time is waited for before the log start rises."""
+    start_offset_lag_ms: int = 7 * 24 * 3600 * 1000
+    """`metadata.start.offset.lag.time.max.ms`: it is not waited for any longer than this."""
+    served_snapshot_ms: int = 60_000
+    """A snapshot that was asked for within this time stays."""
+    upkeep_interval_ms: int = 1000
+    """How often log start and snapshots are looked at, besides when something has changed."""
+    caught_up_ms: int = 3_600_000
+    """Who is to become a voter has reached the leader's end within this time."""

@@ -1,0 +1,73 @@
+"""What a leader knows of the other replicas: how far they are, and when they were last heard of."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tailrace.raft.voters import ReplicaKey
+
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Progress:
+    """One replica. It changes only through `contacted` and `fetched`."""
+
+    key: ReplicaKey
+    end_offset: int = UNKNOWN
+    """All below is on its disk: its last valid fetch offset in this epoch."""
+    last_contact_ms: int = UNKNOWN
+    """When it last asked for records or for a snapshot."""
+    last_fetch_ms: int = UNKNOWN
+    last_caught_up_ms: int = UNKNOWN
+    """When it was known to have all that the leader had."""
+    _leader_end_at_last_fetch: int = UNKNOWN
+    _last_fetch_before_ms: int = UNKNOWN
+
+    def contacted(self, now_ms: int) -> None:
+        self.last_contact_ms = now_ms
+
+    def fetched(self, offset: int, leader_end_offset: int, now_ms: int) -> bool:
+        """It has all below this offset. Whether that is news."""
+        if offset >= leader_end_offset:
+            self.last_caught_up_ms = now_ms
+        elif self._leader_end_at_last_fetch != UNKNOWN and offset >= self._leader_end_at_last_fetch:
+            # It has all that the leader had when it asked the time before.
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_before_ms)
+        self._leader_end_at_last_fetch = leader_end_offset
+        self._last_fetch_before_ms = now_ms
+        self.last_fetch_ms = now_ms
+        news = offset != self.end_offset
+        self.end_offset = offset
+        return news
+
+
+class ProgressTable:
+    """All replicas that a leader has heard of in its epoch, besides itself. Observers that fall silent are dropped."""
+
+    def __init__(self, voters: Iterable[ReplicaKey], now_ms: int) -> None:
+        # A voter counts as live from the election on, so that the log start waits for it to turn up.
+        self._replicas = {key: Progress(key, last_contact_ms=now_ms) for key in voters}
+
+    def __iter__(self) -> Iterator[Progress]:
+        return iter(self._replicas.values())
+
+    def of(self, key: ReplicaKey) -> Progress:
+        """What is known of this replica; it is known from now on."""
+        progress = self._replicas.get(key)
+        if progress is None:
+            progress = self._replicas[key] = Progress(key)
+        return progress
+
+    def known(self, key: ReplicaKey) -> Progress | None:
+        return self._replicas.get(key)
+
+    def live(self, now_ms: int, within_ms: int) -> list[Progress]:
+        """Those that have been heard of within this time (KIP-630 calls them live)."""
+        return [one for one in self._replicas.values() if one.last_contact_ms + within_ms > now_ms]
+
+    def drop_silent(self, keep: Iterable[ReplicaKey], now_ms: int, after_ms: int) -> None:
+        """Forget replicas that do not vote and have not been heard of for so long."""
+        kept = set(keep)
+        for key, progress in list(self._replicas.items()):
+            if key not in kept and progress.last_contact_ms + after_ms <= now_ms:
+                del self._replicas[key]

@@ -1,0 +1,217 @@
+"""What all roles share: who this replica is, what it has promised, how long its log is, and how it changes its role.
+
+Every change of role goes through `become`, and every promise through `_promise`, which makes it durable before
+anything that depends on it leaves (see `outbox`).
+"""
+
+from collections.abc import Callable, Iterable
+
+from tailrace.raft.effects import Flush, HighWatermarkMoved, RoleChanged, SendRequest, SendResponse
+from tailrace.raft.links import Links
+from tailrace.raft.outbox import Outbox
+from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
+from tailrace.raft.roles import Follower, Leader, Role, Unattached, may_follow
+from tailrace.raft.rpc import NOBODY, LogEnd, Request, Response, SnapshotId
+from tailrace.raft.voters import ReplicaKey, VoterHistory, VotersAt, VoterSet
+
+
+class Replica:
+    """One replica of one partition, without the behaviour of its roles."""
+
+    def __init__(
+        self,
+        *,
+        key: ReplicaKey,
+        cluster_id: str | None,
+        log: LogView,
+        state: QuorumState,
+        initial_voters: VoterSet,
+        voters_in_log: Iterable[VotersAt],
+        bootstrap_ids: Iterable[int],
+        config: RaftConfig,
+        jitter: Jitter,
+    ) -> None:
+        self.key = key
+        self.cluster_id = cluster_id
+        self.log = log
+        self.state = state
+        self.voters = VoterHistory(initial_voters, voters_in_log)
+        self.bootstrap_ids = frozenset(bootstrap_ids)
+        self.config = config
+        self.jitter = jitter
+        self.outbox = Outbox()
+        self.links = Links(config.request_timeout_ms, config.retry_backoff_ms)
+        self.role: Role = Unattached(0)
+        self.end_offset = log.end_offset
+        self.last_epoch = log.last_epoch
+        self.flushed_end_offset = log.end_offset
+        snapshots = log.snapshots
+        self.high_watermark: int | None = snapshots[-1].id.end_offset if snapshots else None
+        """None: not known. What a snapshot covers is committed."""
+        self.is_fit = True
+        """False after a failure of the disk: such a replica neither votes nor leads."""
+        self.is_shutting_down = False
+        self.installing: SnapshotId | None = None
+        """A snapshot that the host validates and puts in the place of the log. Until it has, nothing is fetched, and
+        this replica does not stand for election: a leader never loads a snapshot."""
+        self.on_left: Callable[[Role], None] = lambda _: None
+        """Called with the role that has just been left."""
+        self._flushes: dict[int, int] = {}
+        self._last_flush = 0
+
+    # What it knows of itself and of the others
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self.state.leader_id
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether the voters in force include this replica, in this directory."""
+        return self.voters.current.has(self.key)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether it may ask for votes."""
+        return self._has_a_say and self.is_fit and not self.is_shutting_down and self.installing is None
+
+    @property
+    def _has_a_say(self) -> bool:
+        """Whether it votes, or did until a change that is not known to be committed.
+
+        In the latter case it may be the only one whose log is long enough to be elected, by the others: of two voters
+        the one that was removing itself (Ongaro's dissertation, 4.2.2).
+        """
+        if self.is_voter:
+            return True
+        previous = self.voters.previous
+        is_committed = self.high_watermark is not None and self.voters.last.offset < self.high_watermark
+        return previous is not None and previous.has(self.key) and not is_committed
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else has a say: then there is nobody to wait for."""
+        return self.is_voter and self.may_stand and len(self.voters.current) == 1
+
+    @property
+    def position(self) -> LogEnd:
+        """How far the log reaches, for elections: an empty log reaches to its snapshot (KIP-630)."""
+        return LogEnd(self.last_epoch, self.end_offset)
+
+    @property
+    def other_voters(self) -> tuple[ReplicaKey, ...]:
+        return tuple(key for key in self.voters.current.keys if key.id != self.key.id)
+
+    @property
+    def places_to_ask(self) -> tuple[int, ...]:
+        """Whom to ask who leads. The voters in a log that is being fetched may be those of long ago, and all gone."""
+        known = {*self.bootstrap_ids, *(key.id for key in (*self.voters.current.keys, *self.voters.initial.keys))}
+        return tuple(sorted((known | {self.leader_id}) - {NOBODY, self.key.id}))
+
+    def spread(self, from_ms: float, to_ms: float) -> int:
+        """A duration between these, by chance."""
+        return round(from_ms + (to_ms - from_ms) * self.jitter())
+
+    def election_timeout_ms(self) -> int:
+        return self.spread(self.config.election_timeout_ms, 2 * self.config.election_timeout_ms)
+
+    def fetch_timeout_ms(self) -> int:
+        """Give or take 20 %: so that voters do not notice the loss of a leader all at once, and split the votes."""
+        return self.spread(0.8 * self.config.fetch_timeout_ms, 1.2 * self.config.fetch_timeout_ms)
+
+    # Roles
+
+    def become(self, role: Role, epoch: int, leader_id: int = NOBODY, voted: ReplicaKey | None = None) -> None:
+        """Take this role in this epoch; make the promise durable that goes with it."""
+        assert epoch >= self.epoch, f"epochs never fall: {epoch} after {self.epoch}"
+        assert may_follow(self.role, role, epoch > self.epoch), (
+            f"{type(self.role).__name__} of epoch {self.epoch} never becomes {type(role).__name__} of {epoch}"
+        )
+        if epoch == self.epoch:
+            assert leader_id == self.leader_id or self.leader_id == NOBODY, (
+                f"epoch {epoch} has the leaders {self.leader_id} and {leader_id}"
+            )
+            assert voted == self.state.voted or self.state.voted is None, f"two votes in epoch {epoch}"
+        before, self.role = self.role, role
+        self.links.forget()
+        self._promise(QuorumState(epoch, leader_id, voted))
+        start = role.epoch_start_offset if isinstance(role, Leader) else None
+        self.outbox.add(RoleChanged(type(role).__name__, epoch, leader_id, start))
+        self.on_left(before)
+
+    def unattached(self, epoch: int, now_ms: int) -> None:
+        """No leader is known in this epoch (or it is of no use to know it)."""
+        same = epoch == self.epoch
+        self.become(
+            Unattached(now_ms + (0 if self.is_alone else self.election_timeout_ms())),
+            epoch,
+            self.leader_id if same else NOBODY,
+            self.state.voted if same else None,
+        )
+
+    def follow(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        """This node leads."""
+        voted = self.state.voted if epoch == self.epoch else None
+        self.become(Follower(leader_id, now_ms + self.fetch_timeout_ms()), epoch, leader_id, voted)
+
+    def vote_for(self, candidate: ReplicaKey) -> None:
+        """Promise the vote of this epoch; the role stays."""
+        assert self.state.voted in (None, candidate), f"epoch {self.epoch}: the vote is {self.state.voted}'s"
+        self._promise(QuorumState(self.epoch, self.leader_id, candidate))
+
+    def _promise(self, state: QuorumState) -> None:
+        if state != self.state:
+            self.state = state
+            self.outbox.persist(state)
+
+    # The log
+
+    def flush(self) -> None:
+        """Have the log made durable as it is now."""
+        self._last_flush += 1
+        self._flushes[self._last_flush] = self.end_offset
+        self.outbox.add(Flush(self._last_flush))
+
+    def flushed(self, number: int) -> None:
+        """This flush is done, and so are those before it."""
+        done = [one for one in self._flushes if one <= number]
+        ends = [self._flushes.pop(one) for one in done]
+        self.flushed_end_offset = max([self.flushed_end_offset, *ends])
+
+    @property
+    def is_flushed(self) -> bool:
+        return self.flushed_end_offset == self.end_offset
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether the end of the log may be told to a leader: it is durable, and about to stay as it is."""
+        return self.is_flushed and self.installing is None
+
+    def log_ends_at(self, end_offset: int, last_epoch: int) -> None:
+        """The log was cut or replaced: no flush counts for more than it has now."""
+        self.end_offset = end_offset
+        self.last_epoch = last_epoch
+        self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
+        self._flushes = {number: min(end, end_offset) for number, end in self._flushes.items()}
+
+    def commit(self, offset: int) -> bool:
+        """All below this offset is committed. Whether that is news; the high watermark never falls."""
+        if self.high_watermark is not None and offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        self.outbox.add(HighWatermarkMoved(offset))
+        return True
+
+    # Messages
+
+    def ask(self, node_id: int, request: Request, now_ms: int) -> None:
+        """Send a request; the link must be ready."""
+        request_id = self.links.opened(node_id, request, now_ms)
+        self.outbox.send(SendRequest(request_id, node_id, request))
+
+    def answer(self, token: object, response: Response) -> None:
+        self.outbox.send(SendResponse(token, response))

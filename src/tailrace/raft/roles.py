@@ -1,0 +1,140 @@
+"""The roles of a replica, what each remembers, and which may follow which.
+
+                 +-------------- higher epoch, from any role ---------------+
+                 v                                                          |
+    Unattached -----> Prospective -----> Candidate -----> Leader -----> Resigned
+       ^  ^  ^           |    ^              |                             |
+       |  |  |           |    +--------------+                             |
+       |  |  +-----------+   lost or timed out                             |
+       |  +----------------------------------------------------------------+  the epoch is given up
+       v
+    Follower <------ a leader is known, from any role but Leader and Resigned of the same epoch
+       |
+       +-----------> Prospective: no answer of the leader for the fetch timeout
+
+*Prospective* asks whether it would win before it raises the epoch (KIP-996), so that a node that was cut off does not
+depose a leader that works. *Resigned* led in this epoch and must not lead in it again: it may have lost records that
+others have seen. Observers are Unattached or Follower, nothing else.
+"""
+
+from dataclasses import dataclass, field
+
+from tailrace.raft.events import ChangeVoters
+from tailrace.raft.progress import ProgressTable
+from tailrace.raft.quorum import Tally
+from tailrace.raft.rpc import FetchRequest, SnapshotId
+from tailrace.raft.voters import ReplicaKey
+
+
+@dataclass(slots=True)
+class Unattached:
+    """No leader is known in this epoch."""
+
+    election_deadline_ms: int
+    next_peer: int = 0
+    """Whom to ask next who leads."""
+
+
+@dataclass(slots=True)
+class Prospective:
+    """Asks for votes that bind nobody."""
+
+    tally: Tally
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Has raised the epoch, voted for itself, and asks the others."""
+
+    tally: Tally
+    deadline_ms: int
+    is_backing_off: bool = False
+    """Lost: the deadline is the end of the wait before the next try."""
+
+
+@dataclass(slots=True)
+class SnapshotDownload:
+    """A snapshot that is fetched in place of the log."""
+
+    id: SnapshotId
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Follower:
+    """Fetches from the leader."""
+
+    leader_id: int
+    fetch_deadline_ms: int
+    has_fetched: bool = False
+    """Whether the leader has answered: then it is there, and nobody gets a pre-vote."""
+    is_appending: bool = False
+    """Records were handed to the host, which has not said yet what became of them."""
+    leader_high_watermark: int = -1
+    leader_log_start_offset: int = 0
+    download: SnapshotDownload | None = None
+
+
+@dataclass(slots=True)
+class ParkedFetch:
+    """A fetch that had nothing to read when it came."""
+
+    token: object
+    request: FetchRequest
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class PendingChange:
+    """A change of voters that is appended and not committed."""
+
+    command: ChangeVoters
+    offset: int
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Leader:
+    """Appends, and counts who has what."""
+
+    epoch_start_offset: int
+    started_ms: int
+    replicas: ProgressTable
+    parked: list[ParkedFetch] = field(default_factory=list)
+    announced_ms: dict[int, int] = field(default_factory=dict)
+    """When each voter was last told who leads."""
+    pending: PendingChange | None = None
+    served: dict[SnapshotId, int] = field(default_factory=dict)
+    """When each snapshot was last asked for."""
+
+
+@dataclass(slots=True)
+class Resigned:
+    """Led in this epoch."""
+
+    deadline_ms: int
+    preferred: tuple[ReplicaKey, ...]
+    unacknowledged: set[int]
+    """Voters that have not been told."""
+
+
+Role = Unattached | Prospective | Candidate | Follower | Leader | Resigned
+
+_SAME_EPOCH: dict[type[Role], tuple[type[Role], ...]] = {
+    Unattached: (Unattached, Prospective, Follower),
+    Prospective: (Unattached, Follower),
+    Candidate: (Prospective, Leader, Follower, Unattached),
+    Follower: (Prospective, Follower, Unattached),
+    Leader: (Resigned,),
+    Resigned: (),
+}
+_NEXT_EPOCH: dict[type[Role], tuple[type[Role], ...]] = {Prospective: (Candidate, Unattached, Follower)}
+_HIGHER_EPOCH: tuple[type[Role], ...] = (Unattached, Follower)
+
+
+def may_follow(before: Role, after: Role, epoch_rises: bool) -> bool:
+    """Whether this change of roles exists."""
+    if epoch_rises:
+        return type(after) in _NEXT_EPOCH.get(type(before), _HIGHER_EPOCH)
+    return type(after) in _SAME_EPOCH[type(before)]

@@ -1,0 +1,179 @@
+"""What replicas of one partition say to each other, as plain values with the meaning of Kafka's fields.
+
+The form on the wire is not known here: an adapter in the server maps these to Kafka's messages of the same names, adds
+the topic and the partition, and takes them off again. `cluster_id` None means that the sender does not know it.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft.voters import ReplicaKey
+
+NOBODY = -1
+"""The leader is not known."""
+
+
+class SnapshotId(NamedTuple):
+    """A snapshot of all records below `end_offset`, the last of which has this epoch (KIP-630)."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def position(self) -> "LogEnd":
+        return LogEnd(self.epoch, self.end_offset)
+
+
+class LogEnd(NamedTuple):
+    """How far a log reaches. Compares as Raft does: the epoch of the last record first, then the end offset."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """Asks for a vote, or with `pre_vote` whether it would be given: then the epoch is not raised (KIP-996).
+
+    `voter` is whom it is meant for: another directory under that id must refuse (KIP-853). None: version 0.
+    """
+
+    cluster_id: str | None
+    candidate_epoch: int
+    candidate: ReplicaKey
+    voter: ReplicaKey | None
+    last_epoch: int
+    last_offset: int
+    """The end offset of the candidate's log: exclusive, in spite of Kafka's name."""
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+    vote_granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    """A leader has been elected."""
+
+    cluster_id: str | None
+    leader_id: int
+    leader_epoch: int
+    voter: ReplicaKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    """A leader resigns and names who should follow, the best first."""
+
+    cluster_id: str | None
+    leader_id: int
+    leader_epoch: int
+    preferred_candidates: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """Asks for records from `fetch_offset`, which is also the acknowledgement of all below: they are flushed."""
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    """The epoch of the record before `fetch_offset`, or of the snapshot that ends there; 0 at the offset 0."""
+    max_wait_ms: int
+    max_bytes: int = 8 << 20
+    high_watermark: int = (1 << 63) - 1
+    """What the replica knows; if the leader knows more it answers at once (KIP-1166). The default: it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """Records, or how the replica's log must change first: cut to `diverging`, or be replaced by a snapshot."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging: LogEnd | None = None
+    snapshot_id: SnapshotId | None = None
+    records: object = field(default=None, repr=False)
+    """Opaque to the machine: what the leader's host read, and what the follower's host appends. Empty is falsy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """Asks for bytes of a snapshot from `position`. One partition: a request for several is shared out by the host."""
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    leader_epoch: int
+    snapshot_id: SnapshotId
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+    snapshot_id: SnapshotId | None = None
+    size: int = 0
+    """Of the whole snapshot, in bytes."""
+    position: int = 0
+    data: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDescription:
+    """One replica as its leader sees it. Times are the leader's, in ms; -1 where nothing is known."""
+
+    key: ReplicaKey
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The answer to DescribeQuorum. Only a leader has one; anybody else answers NOT_LEADER_OR_FOLLOWER."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: int = NOBODY
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    voters: tuple[ReplicaDescription, ...] = ()
+    observers: tuple[ReplicaDescription, ...] = ()
+
+
+Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+Response = (
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+    | QuorumDescription
+)

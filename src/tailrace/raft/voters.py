@@ -1,0 +1,173 @@
+"""Who may vote: replicas by id and directory, sets of them, and the sets that a log has held (KIP-853).
+
+A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id and
+not its promises; it counts as an observer until it is added again.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NO_DIRECTORY = bytes(16)
+"""The directory is unknown: of a static quorum (kraft.version 0), whose voters are known by id alone."""
+
+
+class ReplicaKey(NamedTuple):
+    """A replica: its node id, and the id of the directory that its log is in."""
+
+    id: int
+    directory_id: bytes = NO_DIRECTORY
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.directory_id.hex()[-8:]})" if any(self.directory_id) else str(self.id)
+
+
+class Endpoint(NamedTuple):
+    """Where a voter listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A replica that votes. The rest is for the others: they find it here, and see what it understands."""
+
+    key: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+    min_kraft_version: int = 0
+    max_kraft_version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """The voters of one moment, by ascending id. Sets differ by one voter at most from one to the next."""
+
+    voters: tuple[Voter, ...]
+    keys: tuple[ReplicaKey, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", tuple(voter.key for voter in self.voters))
+        ids = [key.id for key in self.keys]
+        assert ids == sorted(set(ids)), f"voters stand in the order of their ids, each once: {ids}"
+
+    @classmethod
+    def of(cls, voters: Iterable[Voter]) -> "VoterSet":
+        """These voters, in order."""
+        return cls(tuple(sorted(voters, key=lambda voter: voter.key.id)))
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    @property
+    def majority(self) -> int:
+        """How many of them decide."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether voters are known by directory too, so that they may change (kraft.version 1)."""
+        return all(voter.key.directory_id != NO_DIRECTORY for voter in self.voters)
+
+    def find(self, node_id: int) -> Voter | None:
+        """The voter with this id, whatever its directory."""
+        for voter in self.voters:
+            if voter.key.id == node_id:
+                return voter
+        return None
+
+    def has(self, key: ReplicaKey) -> bool:
+        """Whether this replica votes: same id, same directory. Of a static voter the directory is not known."""
+        voter = self.find(key.id)
+        return voter is not None and voter.key.directory_id in (NO_DIRECTORY, key.directory_id)
+
+    def key_of(self, key: ReplicaKey) -> ReplicaKey:
+        """The key that this replica votes under; its own if it does not vote."""
+        voter = self.find(key.id)
+        return voter.key if voter is not None and self.has(key) else key
+
+    def with_voter(self, voter: Voter) -> "VoterSet":
+        """This set with one voter more, or with one replaced by a newer description of itself."""
+        return VoterSet.of([*(one for one in self.voters if one.key.id != voter.key.id), voter])
+
+    def without(self, node_id: int) -> "VoterSet":
+        return VoterSet(tuple(voter for voter in self.voters if voter.key.id != node_id))
+
+
+class VotersAt(NamedTuple):
+    """A set of voters and the offset of the record that made it."""
+
+    offset: int
+    voters: VoterSet
+
+
+BEFORE_THE_LOG = -1
+"""The offset of the set that the node was started with."""
+
+
+class VoterHistory:
+    """The sets of voters in a log, the newest in force, committed or not (as Raft requires of single changes).
+
+    What is truncated from the log leaves the history; what a snapshot covers collapses into one entry.
+    """
+
+    def __init__(self, initial: VoterSet, in_log: Iterable[VotersAt] = ()) -> None:
+        self._sets: list[VotersAt] = [VotersAt(BEFORE_THE_LOG, initial)]
+        for entry in in_log:
+            self.append(entry)
+
+    @property
+    def initial(self) -> VoterSet:
+        """What the node was started with."""
+        return self._sets[0].voters
+
+    @property
+    def last(self) -> VotersAt:
+        return self._sets[-1]
+
+    @property
+    def current(self) -> VoterSet:
+        return self._sets[-1].voters
+
+    @property
+    def previous(self) -> VoterSet | None:
+        """The set that the current one took the place of, if that is known."""
+        return self._sets[-2].voters if len(self._sets) > 1 else None
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether a record states the voters; otherwise they are only what the node was started with."""
+        return self.last.offset != BEFORE_THE_LOG
+
+    def at(self, offset: int) -> VoterSet | None:
+        """The voters that the log states below this offset: what a snapshot of this end offset must hold, or None."""
+        index = bisect_right(self._sets, offset - 1, key=lambda entry: entry.offset)
+        return self._sets[index - 1].voters if index > 1 else None
+
+    def append(self, entry: VotersAt) -> None:
+        """A record of voters was appended."""
+        assert entry.offset > self.last.offset or entry == self.last, f"{entry.offset} is not above {self.last.offset}"
+        if entry != self.last:
+            self._sets.append(entry)
+
+    def truncate(self, end_offset: int) -> None:
+        """The log now ends here."""
+        while self.last.offset >= end_offset and len(self._sets) > 1:
+            self._sets.pop()
+
+    def load(self, end_offset: int, voters: VoterSet | None) -> None:
+        """The log was replaced by a snapshot, which states these voters, or none (kraft.version 0)."""
+        first = self._sets[0]
+        self._sets = [first]
+        if voters is not None:
+            self._sets.append(VotersAt(max(end_offset - 1, 0), voters))
+
+    def trim(self, log_start_offset: int) -> None:
+        """The log now starts here: of the sets below, the newest stays in force."""
+        while len(self._sets) > 2 and self._sets[2].offset < log_start_offset:
+            del self._sets[1]

@@ -1,0 +1,404 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft import effects as do
+from tailrace.raft import events
+from tailrace.raft.ports import QuorumState
+from tailrace.raft.rpc import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    SnapshotId,
+    VoteRequest,
+    VoteResponse,
+)
+from tailrace.raft.voters import ReplicaKey
+from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
+from tailrace.testing.simulation.raft_state import key_of
+
+
+def vote(
+    epoch: int,
+    candidate: int | ReplicaKey = 3,
+    *,
+    last: tuple[int, int] = (0, 0),
+    pre_vote: bool = False,
+    **more,
+) -> VoteRequest:
+    fields = {
+        "cluster_id": CLUSTER,
+        "candidate_epoch": epoch,
+        "candidate": key_of(candidate) if isinstance(candidate, int) else candidate,
+        "voter": key_of(1),
+        "last_epoch": last[0],
+        "last_offset": last[1],
+        "pre_vote": pre_vote,
+    }
+    return VoteRequest(**(fields | more))
+
+
+def begin(leader: int, epoch: int, **more) -> BeginQuorumEpochRequest:
+    fields = {"cluster_id": CLUSTER, "leader_id": leader, "leader_epoch": epoch, "voter": key_of(1)}
+    return BeginQuorumEpochRequest(**(fields | more))
+
+
+def end(leader: int, epoch: int, *preferred: int) -> EndQuorumEpochRequest:
+    return EndQuorumEpochRequest(
+        cluster_id=CLUSTER,
+        leader_id=leader,
+        leader_epoch=epoch,
+        preferred_candidates=tuple(key_of(node_id) for node_id in preferred),
+    )
+
+
+def granted(bench: RaftBench, request: VoteRequest) -> bool:
+    response = bench.receive(request)
+    assert isinstance(response, VoteResponse)
+    return response.vote_granted
+
+
+class TestGranting:
+    @pytest.mark.parametrize(
+        ("last", "is_granted"), [((2, 3), True), ((3, 1), True), ((2, 4), True), ((2, 2), False), ((1, 90), False)]
+    )
+    def test_only_to_a_log_that_reaches_as_far(self, last: tuple[int, int], is_granted: bool) -> None:
+        assert granted(RaftBench(log=[1, 2, 2]), vote(4, last=last)) is is_granted
+
+    def test_once_per_epoch_and_to_the_same_one_again(self) -> None:
+        bench = RaftBench()
+        assert granted(bench, vote(4, 3))
+        assert not granted(bench, vote(4, 2))
+        assert granted(bench, vote(4, 3))
+        assert granted(bench, vote(5, 2))
+
+    def test_the_vote_survives_a_restart(self) -> None:
+        bench = RaftBench()
+        assert granted(bench, vote(4, 3))
+        bench.start()
+        assert bench.node.quorum_state == QuorumState(4, -1, key_of(3))
+        assert not granted(bench, vote(4, 2))
+        assert granted(bench, vote(4, 3))
+
+    def test_another_directory_of_the_same_candidate_is_another_candidate(self) -> None:
+        bench = RaftBench()
+        assert granted(bench, vote(4, 3))
+        assert not granted(bench, vote(4, candidate=key_of(3, directory=2)))
+
+    def test_no_answer_leaves_before_the_vote_is_on_disk(self) -> None:
+        bench = RaftBench(instant_disk=False)
+        assert bench.receive(vote(4, 3)) is None
+        assert bench.last(do.Persist).state == QuorumState(4, -1, key_of(3))
+        bench.flush()
+        response = bench.answer_to(bench.last_token)
+        assert isinstance(response, VoteResponse)
+        assert response.vote_granted
+
+    def test_only_the_newest_state_counts_as_durable(self) -> None:
+        bench = RaftBench(instant_disk=False)
+        bench.receive(vote(4, 3, last=(0, 0)))
+        first = bench.all(do.Persist)[0]
+        assert len(bench.all(do.Persist)) == 2  # the epoch, then the vote
+        bench.step(events.QuorumStatePersisted(first.number))
+        assert bench.answer_to(bench.last_token) is None
+
+    def test_the_epoch_is_adopted_even_if_the_vote_is_refused(self) -> None:
+        bench = RaftBench(log=[3])
+        assert not granted(bench, vote(7, last=(2, 9)))
+        assert (bench.node.epoch, bench.role) == (7, "Unattached")
+
+    @pytest.mark.parametrize(
+        ("request_", "error"),
+        [
+            (vote(4, cluster_id="another"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+            (vote(4, cluster_id=None), ErrorCode.NONE),
+            (vote(2), ErrorCode.FENCED_LEADER_EPOCH),
+            (vote(4, voter=key_of(1, directory=2)), ErrorCode.INVALID_VOTER_KEY),
+            (vote(4, voter=ReplicaKey(2)), ErrorCode.INVALID_VOTER_KEY),
+            (vote(4, voter=ReplicaKey(1)), ErrorCode.NONE),
+            (vote(4, voter=None), ErrorCode.NONE),
+            (vote(4, last=(4, 9)), ErrorCode.INVALID_REQUEST),
+            (vote(4, last=(4, 9), pre_vote=True), ErrorCode.NONE),
+            (vote(4, last=(-1, 9)), ErrorCode.INVALID_REQUEST),
+            (vote(4, last=(1, -1)), ErrorCode.INVALID_REQUEST),
+            (vote(4, candidate=ReplicaKey(-1)), ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_wrong_with_a_request_gets_its_code(self, request_: VoteRequest, error: ErrorCode) -> None:
+        bench = RaftBench(state=QuorumState(3))
+        assert error_of(bench.receive(request_)) is error
+        assert bench.node.epoch == (4 if error is ErrorCode.NONE else 3)
+
+    def test_a_replica_with_a_failed_disk_does_not_vote(self) -> None:
+        bench = RaftBench()
+        bench.step(events.StorageFailed("damaged at 7"))
+        assert not granted(bench, vote(4))
+
+
+class TestPreVotes:
+    def test_bind_nobody(self) -> None:
+        bench = RaftBench()
+        assert granted(bench, vote(0, 3, pre_vote=True))
+        assert granted(bench, vote(0, 2, pre_vote=True))
+        assert bench.all(do.Persist) == []
+
+    def test_are_refused_by_one_who_hears_from_the_leader(self) -> None:
+        bench = RaftBench()
+        bench.receive(begin(2, 5))
+        assert granted(bench, vote(5, 3, pre_vote=True))  # it has not heard yet
+        (sent,) = bench.sent(FetchRequest)
+        bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
+        assert not granted(bench, vote(5, 3, pre_vote=True))
+
+    def test_are_granted_by_one_who_takes_a_snapshot_and_has_not_heard_from_the_leader_for_long(self) -> None:
+        """It fetches nothing meanwhile and notices nothing; the others must not have to wait for its disk."""
+        bench = RaftBench()
+        bench.receive(begin(2, 5))
+        snapshot_id = SnapshotId(3, 5)
+        (fetch,) = bench.sent(FetchRequest)
+        bench.answer(fetch, bench.led(high_watermark=3, log_start_offset=3, snapshot_id=snapshot_id))
+        (part,) = bench.sent(FetchSnapshotRequest)
+        whole = FetchSnapshotResponse(
+            leader_id=2, leader_epoch=5, snapshot_id=snapshot_id, size=2, position=0, data=b"ab"
+        )
+        bench.answer(part, whole)
+        assert bench.last(do.InstallSnapshot) == do.InstallSnapshot(snapshot_id)
+        assert not granted(bench, vote(5, 3, pre_vote=True))
+        bench.advance(2000)
+        assert granted(bench, vote(5, 3, pre_vote=True))
+
+    def test_are_refused_by_a_leader(self) -> None:
+        bench = RaftBench()
+        bench.elect()
+        assert not granted(bench, vote(1, 3, last=(1, 9), pre_vote=True))
+        assert bench.role == "Leader"
+
+    def test_are_refused_to_a_shorter_log(self) -> None:
+        assert not granted(RaftBench(log=[1, 1]), vote(1, last=(1, 1), pre_vote=True))
+
+    def test_a_node_that_was_cut_off_does_not_raise_its_epoch(self) -> None:
+        bench = RaftBench(state=QuorumState(5, 2), log=[5])
+        bench.advance(60_000)
+        assert bench.node.epoch == 5
+        assert all(one.request.pre_vote for one in bench.sent(VoteRequest))  # type: ignore[union-attr]
+
+    def test_when_they_are_lost_it_goes_back_to_the_leader(self) -> None:
+        bench = RaftBench(state=QuorumState(5, 2), log=[5])
+        bench.advance(1000)
+        assert bench.role == "Prospective"
+        for sent in bench.sent(VoteRequest):
+            bench.answer(sent, VoteResponse(leader_id=2, leader_epoch=5))
+        assert (bench.role, bench.node.leader_id) == ("Follower", 2)
+
+
+class TestStanding:
+    def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self) -> None:
+        bench = RaftBench()
+        bench.step(events.Tick())
+        assert bench.role == "Prospective"
+        other = RaftBench(key=key_of(2))
+        other.step(events.Tick())
+        assert other.role == "Unattached"
+        again = RaftBench(log=[1])
+        again.step(events.Tick())
+        assert again.role == "Unattached"
+
+    def test_an_only_voter_elects_itself_at_once_and_again_after_a_restart(self) -> None:
+        bench = RaftBench(voters=voter_set(1))
+        bench.step(events.Tick())
+        assert (bench.role, bench.node.epoch, bench.node.high_watermark) == ("Leader", 1, 3)
+        bench.start()
+        bench.step(events.Tick())
+        assert (bench.role, bench.node.epoch) == ("Leader", 3)  # 2 is given up: it led in 1
+
+    def test_an_observer_never_stands(self) -> None:
+        bench = RaftBench(key=key_of(9))
+        bench.advance(60_000)
+        assert bench.sent(VoteRequest) == []
+        assert bench.role == "Unattached"
+
+    def test_another_directory_of_a_voter_is_an_observer(self) -> None:
+        bench = RaftBench(key=key_of(1, directory=2))
+        bench.advance(60_000)
+        assert bench.sent(VoteRequest) == []
+
+    def test_votes_are_asked_for_when_the_own_one_is_on_disk(self) -> None:
+        bench = RaftBench(instant_disk=False)
+        bench.step(events.Tick())
+        for sent in bench.sent(VoteRequest):
+            bench.answer(sent, VoteResponse(leader_epoch=0, vote_granted=True))
+        assert bench.role == "Candidate"
+        assert all(one.request.pre_vote for one in bench.sent(VoteRequest))  # type: ignore[union-attr]
+        bench.flush()
+        assert bench.disk.quorum_state == QuorumState(1, -1, key_of(1))
+        assert [one.destination for one in bench.sent(VoteRequest)[2:]] == [2, 3]
+
+    def test_a_late_pre_vote_is_no_vote(self) -> None:
+        bench = RaftBench(voters=voter_set(1, 2, 3, 4, 5))
+        bench.step(events.Tick())
+        pre = bench.sent(VoteRequest)
+        for sent in pre[:2]:
+            bench.answer(sent, VoteResponse(leader_epoch=0, vote_granted=True))
+        assert bench.role == "Candidate"
+        for sent in pre[2:]:
+            bench.answer(sent, VoteResponse(leader_epoch=1, vote_granted=True))
+        assert bench.role == "Candidate"
+
+    def test_a_lost_election_is_tried_again_after_a_while(self) -> None:
+        bench = RaftBench()
+        bench.step(events.Tick())
+        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=0, vote_granted=True))
+        for sent in bench.sent(VoteRequest)[2:]:
+            bench.answer(sent, VoteResponse(leader_epoch=1))
+        bench.forget()
+        bench.advance(249)
+        assert (bench.role, bench.all(do.SendRequest)) == ("Candidate", [])
+        bench.advance(2)
+        assert bench.role == "Prospective"
+
+    def test_a_higher_epoch_in_an_answer_ends_the_candidacy(self) -> None:
+        bench = RaftBench()
+        bench.step(events.Tick())
+        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=8, leader_id=3))
+        assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 8, 3)
+
+    def test_an_answer_from_another_cluster_teaches_nothing(self) -> None:
+        bench = RaftBench()
+        bench.step(events.Tick())
+        foreign = VoteResponse(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=50, leader_id=3)
+        bench.answer(bench.sent(VoteRequest)[0], foreign)
+        assert (bench.role, bench.node.epoch) == ("Prospective", 0)
+
+    def test_an_answer_of_an_older_epoch_is_ignored(self) -> None:
+        bench = RaftBench(state=QuorumState(3))
+        bench.advance(1000)
+        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=2, vote_granted=True))
+        assert bench.role == "Prospective"
+
+
+class TestLearningOfLeaders:
+    def test_begin_quorum_epoch_makes_a_follower(self) -> None:
+        bench = RaftBench()
+        assert bench.receive(begin(2, 5)) == BeginQuorumEpochResponse(leader_id=2, leader_epoch=5)
+        assert (bench.role, bench.disk.quorum_state) == ("Follower", QuorumState(5, 2))
+
+    @pytest.mark.parametrize(
+        ("request_", "error"),
+        [
+            (begin(2, 4), ErrorCode.FENCED_LEADER_EPOCH),
+            (begin(2, 6, cluster_id="another"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+            (begin(2, 6, voter=key_of(1, directory=2)), ErrorCode.INVALID_VOTER_KEY),
+            (begin(2, 5), ErrorCode.INVALID_REQUEST),
+            (begin(1, 6), ErrorCode.INVALID_REQUEST),
+            (begin(-1, 6), ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_wrong_with_it_gets_its_code(self, request_: BeginQuorumEpochRequest, error: ErrorCode) -> None:
+        bench = RaftBench(state=QuorumState(5, 3), log=[5])
+        assert error_of(bench.receive(request_)) is error
+        assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 5, 3)
+
+    def test_without_a_leader_every_voter_is_asked_in_turn(self) -> None:
+        bench = RaftBench(key=key_of(9))
+        for destination in (1, 2, 3, 1):
+            bench.forget()
+            bench.advance(60)
+            (sent,) = bench.sent(FetchRequest)
+            assert sent.destination == destination
+            bench.answer(sent, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=0))
+
+    def test_voters_of_long_ago_in_a_log_that_is_being_fetched_are_not_all_that_are_asked(self) -> None:
+        """An only voter lost its disk, came back as an observer, and has fetched the time when it was alone."""
+        bench = RaftBench(key=key_of(1, directory=2), state=QuorumState(5, 7))
+        bench.step(events.Tick())
+        alone = bench.records(4).records[0]._replace(value=do.Voters(voter_set(1)))  # type: ignore[index]
+        bench.answer(bench.sent(FetchRequest)[0], bench.led(records=(alone,), high_watermark=1, log_start_offset=0))
+        bench.advance(1000)
+        assert (bench.role, bench.node.voters) == ("Unattached", voter_set(1))
+        asked = []
+        for _ in range(3):
+            sent = bench.sent(FetchRequest)[-1]
+            asked.append(sent.destination)
+            bench.answer(sent, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=5))
+            bench.advance(60)
+        assert asked == [2, 3, 7]
+
+    def test_an_answer_that_names_the_leader_makes_a_follower(self) -> None:
+        bench = RaftBench(key=key_of(9))
+        bench.step(events.Tick())
+        (sent,) = bench.sent(FetchRequest)
+        fenced = FetchResponse(error=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=7, leader_id=2)
+        bench.answer(sent, fenced)
+        assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 7, 2)
+
+
+class TestSuccession:
+    def follower(self) -> RaftBench:
+        bench = RaftBench(voters=voter_set(1, 2, 3, 4))
+        bench.receive(begin(2, 5))
+        (sent,) = bench.sent(FetchRequest)
+        bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
+        return bench
+
+    @pytest.mark.parametrize(
+        ("preferred", "after_ms"), [((1, 3, 4), 0), ((3, 1, 4), 125), ((3, 4, 1), 250), ((3, 4), 500), ((), 500)]
+    )
+    def test_the_best_stands_at_once_and_the_others_after_it(self, preferred: tuple[int, ...], after_ms: int) -> None:
+        bench = self.follower()
+        assert bench.receive(end(2, 5, *preferred)) == EndQuorumEpochResponse(leader_id=2, leader_epoch=5)
+        if after_ms:
+            bench.advance(after_ms - 1)
+            assert bench.role == "Follower"
+            bench.advance(1)
+        assert bench.role == "Prospective"
+
+    def test_nobody_holds_on_to_a_leader_that_has_resigned(self) -> None:
+        bench = self.follower()
+        assert not granted(bench, vote(5, 3, pre_vote=True))
+        bench.receive(end(2, 5, 3, 1))
+        assert granted(bench, vote(5, 3, pre_vote=True))
+
+    def test_the_end_of_an_older_epoch_is_refused(self) -> None:
+        bench = self.follower()
+        assert error_of(bench.receive(end(3, 4, 1))) is ErrorCode.FENCED_LEADER_EPOCH
+        assert bench.role == "Follower"
+
+
+class TestRestarts:
+    def test_a_leader_comes_back_resigned_and_gives_the_epoch_up(self) -> None:
+        bench = RaftBench()
+        bench.elect()
+        bench.start()
+        bench.step(events.Tick())
+        assert bench.role == "Resigned"
+        assert [one.destination for one in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+        bench.advance(1000)
+        assert (bench.node.epoch, bench.node.leader_id) == (2, -1)
+
+    def test_a_follower_goes_on_following(self) -> None:
+        bench = RaftBench(state=QuorumState(5, 2), log=[5])
+        bench.step(events.Tick())
+        assert (bench.role, bench.sent(FetchRequest)[0].destination) == ("Follower", 2)
+
+    def test_a_log_that_has_seen_more_than_the_file_of_promises_wins(self) -> None:
+        bench = RaftBench(state=QuorumState(3, -1, key_of(2)), log=[3, 6])
+        assert bench.node.quorum_state == QuorumState(6)
+
+    def test_who_voted_for_itself_does_not_stand_in_that_epoch_again(self) -> None:
+        bench = RaftBench(state=QuorumState(3, -1, key_of(1)))
+        assert bench.role == "Unattached"
+        assert not granted(bench, vote(3, 2))
+
+
+class TestJitter:
+    @pytest.mark.parametrize(("jitter", "expected_ms"), [(0.0, 800), (0.5, 1000), (0.999999, 1200)])
+    def test_fetch_timeouts_differ_by_a_fifth(self, jitter: float, expected_ms: int) -> None:
+        bench = RaftBench(state=QuorumState(5, 2), log=[5], jitter=jitter)
+        bench.advance(expected_ms - 1)
+        assert bench.role == "Follower"
+        bench.advance(1)
+        assert bench.role == "Prospective"

@@ -1,0 +1,381 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft import effects as do
+from tailrace.raft import events
+from tailrace.raft.ports import RaftConfig
+from tailrace.raft.rpc import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    QuorumDescription,
+    VoteRequest,
+    VoteResponse,
+)
+from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
+from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
+from tailrace.testing.simulation.raft_state import key_of
+
+LOG = [1, 1]
+START = 2
+"""Where the epoch of the leader that `leader` makes begins."""
+FIRST = 5
+"""The end of its log: behind LeaderChange, KRaftVersion and Voters."""
+
+
+def leader(**more) -> RaftBench:
+    """Node 1, leader of epoch 2 from offset 2 on."""
+    bench = RaftBench(**({"log": LOG} | more))
+    bench.elect()
+    return bench
+
+
+def append(bench: RaftBench, count: int = 1, epoch: int | None = None) -> None:
+    epoch = bench.node.epoch if epoch is None else epoch
+    bench.step(events.ClientAppend("token", epoch, tuple(f"value {index}" for index in range(count)), count))
+
+
+class TestTheFirstRecords:
+    def test_say_who_leads_who_votes_and_who_granted(self) -> None:
+        bench = leader()
+        batch = bench.all(do.AppendAsLeader)[0]
+        change, version, voters = batch.control
+        assert change == do.LeaderChange(1, (key_of(1), key_of(2), key_of(3)), (key_of(1), key_of(2)))
+        assert (version, voters) == (do.KRaftVersion(1), do.Voters(voter_set(1, 2, 3)))
+        assert (batch.base_offset, batch.leader_epoch) == (START, 2)
+
+    def test_voters_are_stated_once(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2)
+        bench.start()
+        bench.advance(1000)
+        bench.forget()
+        bench.elect()
+        assert [type(one) for one in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
+
+    def test_of_a_static_quorum_only_the_leader_is_stated(self) -> None:
+        """Voters without directories are in the configuration, not in the log (kraft.version 0)."""
+        bench = leader(voters=VoterSet.of(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3)))
+        assert [type(one) for one in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
+        bench.fetch(2, START + 1, 2)
+        assert bench.node.high_watermark == START + 1
+
+    def test_the_role_is_told_with_the_epochs_start(self) -> None:
+        assert leader().last(do.RoleChanged) == do.RoleChanged("Leader", 2, 1, START)
+
+
+class TestCommit:
+    def test_nothing_before_a_record_of_the_own_epoch(self) -> None:
+        """The old records are on every disk; yet they are not committed (the Raft paper, figure 8)."""
+        bench = leader()
+        bench.fetch(2, START, 1)
+        bench.fetch(3, START, 1)
+        assert bench.node.high_watermark is None
+        bench.fetch(2, FIRST, 2)
+        assert bench.last(do.HighWatermarkMoved) == do.HighWatermarkMoved(FIRST)
+
+    def test_the_leader_counts_itself_only_after_its_flush(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2)
+        bench.instant_disk = False
+        append(bench)
+        bench.fetch(2, FIRST + 1, 2)
+        assert bench.node.high_watermark == FIRST
+        bench.flush()
+        assert bench.node.high_watermark == FIRST + 1
+
+    def test_two_followers_are_a_majority_without_the_leader(self) -> None:
+        bench = leader()
+        bench.instant_disk = False
+        append(bench)
+        bench.fetch(2, FIRST + 1, 2)
+        bench.fetch(3, FIRST + 1, 2)
+        assert bench.node.high_watermark == FIRST + 1
+
+    def test_an_observer_does_not_count(self) -> None:
+        bench = leader()
+        bench.fetch(9, FIRST, 2)
+        bench.fetch(key_of(2, directory=2), FIRST, 2)
+        assert bench.node.high_watermark is None
+
+    def test_a_replica_that_does_not_say_who_it_is_does_not_count(self) -> None:
+        bench = leader()
+        assert error_of(bench.fetch(ReplicaKey(-1), FIRST, 2)) is ErrorCode.NONE
+        assert bench.node.high_watermark is None
+
+    def test_the_high_watermark_never_falls(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2)
+        bench.fetch(2, START, 1)
+        assert bench.node.high_watermark == FIRST
+
+    @pytest.mark.parametrize(("voters", "acks"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)])
+    def test_a_majority_of_one_to_five(self, voters: int, acks: int) -> None:
+        ids = list(range(1, voters + 1))
+        bench = RaftBench(voters=voter_set(*ids))
+        if voters == 1:
+            bench.step(events.Tick())
+        else:
+            bench.elect(*ids[1 : voters // 2 + 1])
+        end = bench.log.end_offset
+        for node_id in ids[1 : acks + 1]:
+            assert bench.node.high_watermark is None
+            bench.fetch(node_id, end, 1)
+        assert bench.node.high_watermark == end
+
+
+class TestAppends:
+    def test_are_one_batch_at_the_end_of_the_log(self) -> None:
+        bench = leader()
+        append(bench, 3)
+        batch = bench.last(do.AppendAsLeader)
+        assert (batch.base_offset, batch.leader_epoch, batch.token) == (FIRST, 2, "token")
+        assert bench.node.end_offset == FIRST + 3
+
+    @pytest.mark.parametrize(
+        ("epoch", "error"), [(1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (3, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+    )
+    def test_of_another_epoch_are_refused(self, epoch: int, error: ErrorCode) -> None:
+        bench = leader()
+        append(bench, epoch=epoch)
+        refused = bench.last(do.AppendRefused)
+        assert (refused.token, refused.error) == ("token", error)
+
+    def test_by_one_who_does_not_lead_are_refused(self) -> None:
+        bench = RaftBench()
+        append(bench)
+        assert bench.last(do.AppendRefused).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert bench.all(do.AppendAsLeader) == []
+
+
+class TestAnsweringFetches:
+    def test_records_are_read_when_the_answer_leaves(self) -> None:
+        bench = leader()
+        response = bench.fetch(2, START, 1)
+        assert response == FetchResponse(leader_id=1, leader_epoch=2, high_watermark=-1, log_start_offset=0)
+        assert bench.last(do.SendResponse).read == do.ReadLog(START, 8 << 20)
+
+    def test_one_that_has_everything_waits_for_the_next_record(self) -> None:
+        bench = leader()
+        assert bench.fetch(2, FIRST, 2, max_wait_ms=500) is None
+        token = bench.last_token
+        append(bench)
+        assert bench.answer_to(token) is not None
+        assert bench.last(do.SendResponse).read == do.ReadLog(FIRST, 8 << 20)
+        assert bench.effects.index(bench.last(do.AppendAsLeader)) < bench.effects.index(bench.last(do.SendResponse))
+
+    def test_or_for_the_end_of_its_patience(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2, max_wait_ms=500)
+        bench.advance(499)
+        assert bench.answer_to(bench.last_token) is None
+        bench.advance(1)
+        assert error_of(bench.answer_to(bench.last_token)) is ErrorCode.NONE
+        assert bench.last(do.SendResponse).read is None
+
+    def test_or_for_a_high_watermark_that_it_does_not_know(self) -> None:
+        bench = leader()
+        assert bench.fetch(3, FIRST, 2, max_wait_ms=500, high_watermark=-1).high_watermark == FIRST
+        bench.fetch(3, FIRST, 2, max_wait_ms=500, high_watermark=FIRST)
+        token = bench.last_token
+        append(bench)
+        assert bench.answer_to(token) is not None
+
+    def test_a_replica_waits_once(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2, max_wait_ms=500)
+        first = bench.last_token
+        assert bench.fetch(2, FIRST, 2, max_wait_ms=500) is None
+        assert error_of(bench.answer_to(first)) is ErrorCode.NONE
+
+    def test_or_for_the_end_of_the_leadership(self) -> None:
+        bench = leader()
+        bench.fetch(2, FIRST, 2, max_wait_ms=500)
+        token = bench.last_token
+        bench.receive(BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
+        assert bench.answer_to(token) == FetchResponse(
+            error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=3, leader_epoch=9
+        )
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+            ({"leader_epoch": 1}, ErrorCode.FENCED_LEADER_EPOCH),
+            ({"leader_epoch": 3}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+            ({"fetch_offset": -1}, ErrorCode.INVALID_REQUEST),
+            ({"last_fetched_epoch": 3}, ErrorCode.INVALID_REQUEST),
+            ({"last_fetched_epoch": -1}, ErrorCode.INVALID_REQUEST),
+            ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_wrong_with_a_request_gets_its_code(self, fields: dict, error: ErrorCode) -> None:
+        good = {
+            "cluster_id": CLUSTER,
+            "replica": key_of(2),
+            "leader_epoch": 2,
+            "fetch_offset": FIRST,
+            "last_fetched_epoch": 2,
+            "max_wait_ms": 0,
+        }
+        bench = leader()
+        assert error_of(bench.receive(FetchRequest(**(good | fields)))) is error
+        assert bench.node.high_watermark is None
+
+    def test_the_epoch_of_a_fetch_is_not_adopted(self) -> None:
+        """Anybody may fetch: only those who stand or lead make an epoch."""
+        bench = leader()
+        bench.fetch(9, FIRST, 2, leader_epoch=77)
+        assert (bench.role, bench.node.epoch) == ("Leader", 2)
+
+    def test_a_diverging_log_is_no_acknowledgement(self) -> None:
+        bench = leader()
+        response = bench.fetch(2, FIRST + 4, 1)
+        assert response.diverging == (1, START)
+        assert bench.node.high_watermark is None
+
+    def test_an_answer_that_waits_for_the_disk_reads_no_log_that_leads_no_more(self) -> None:
+        bench = RaftBench(log=LOG)
+        while bench.role != "Prospective":
+            bench.advance(50)
+        bench.answer(bench.sent(VoteRequest, 2)[-1], VoteResponse(leader_epoch=1, vote_granted=True))
+        bench.instant_disk = False
+        bench.answer(bench.sent(VoteRequest, 2)[-1], VoteResponse(leader_epoch=2, vote_granted=True))
+        assert bench.role == "Leader"
+        assert bench.fetch(2, START, 1) is None  # leadership itself is not on disk yet
+        token = bench.last_token
+        bench.receive(BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
+        bench.flush()
+        assert error_of(bench.answer_to(token)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [one.read for one in bench.all(do.SendResponse) if one.token == token] == [None]
+
+
+class TestStayingInOffice:
+    def test_without_a_majority_it_resigns_after_one_and_a_half_fetch_timeouts(self) -> None:
+        bench = leader()
+        bench.advance(1400)
+        bench.fetch(2, FIRST, 2)
+        bench.advance(1499)
+        assert bench.role == "Leader"
+        bench.advance(1)
+        assert bench.role == "Resigned"
+        assert [one.destination for one in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+
+    def test_observers_keep_nobody_in_office(self) -> None:
+        bench = leader()
+        for _ in range(4):
+            bench.advance(500)
+            bench.fetch(9, FIRST, 2)
+        assert bench.role == "Resigned"
+
+    def test_one_of_five_needs_two_others(self) -> None:
+        bench = RaftBench(voters=voter_set(1, 2, 3, 4, 5))
+        bench.elect(2, 3)
+        for _ in range(4):
+            bench.advance(500)
+            bench.fetch(2, 0, 0)
+        assert bench.role == "Resigned"
+
+    def test_the_candidates_that_are_furthest_come_first(self) -> None:
+        bench = leader()
+        bench.fetch(3, FIRST, 2)
+        bench.step(events.Resign(2))
+        (sent, _) = bench.sent(EndQuorumEpochRequest)
+        assert sent.request.preferred_candidates == (key_of(3), key_of(2))  # type: ignore[union-attr]
+
+    def test_a_wish_of_another_epoch_to_resign_is_ignored(self) -> None:
+        bench = leader()
+        bench.step(events.Resign(1))
+        assert bench.role == "Leader"
+
+    def test_it_never_leads_in_the_epoch_that_it_gave_up(self) -> None:
+        bench = leader()
+        bench.step(events.Resign(2))
+        bench.advance(5000)
+        assert bench.node.epoch > 2
+
+    def test_a_failed_disk_ends_it_and_keeps_it_out(self) -> None:
+        bench = leader()
+        bench.step(events.StorageFailed("no space left"))
+        assert bench.role == "Resigned"
+        bench.forget()
+        bench.advance(20_000)
+        assert bench.sent(VoteRequest) == []
+
+
+class TestAnnouncing:
+    def test_all_voters_are_told_at_once(self) -> None:
+        bench = leader()
+        assert [one.destination for one in bench.sent(BeginQuorumEpochRequest)] == [2, 3]
+        assert bench.sent(BeginQuorumEpochRequest)[0].request == BeginQuorumEpochRequest(
+            cluster_id=CLUSTER, leader_id=1, leader_epoch=2, voter=key_of(2)
+        )
+
+    def test_those_that_are_silent_are_told_again(self) -> None:
+        bench = leader()
+        for sent in bench.sent(BeginQuorumEpochRequest):
+            bench.answer(sent, BeginQuorumEpochResponse(leader_id=1, leader_epoch=2))
+        bench.fetch(2, FIRST, 2)
+        bench.forget()
+        bench.advance(400)
+        bench.fetch(2, FIRST, 2)
+        assert bench.sent(BeginQuorumEpochRequest) == []
+        bench.advance(110)
+        assert [one.destination for one in bench.sent(BeginQuorumEpochRequest)] == [3]
+
+    def test_one_that_cannot_be_reached_is_tried_again(self) -> None:
+        bench = leader()
+        bench.step(events.RequestFailed(bench.sent(BeginQuorumEpochRequest, 3)[0].request_id))
+        bench.advance(600)
+        assert len(bench.sent(BeginQuorumEpochRequest, 3)) == 2
+
+
+class TestShutdown:
+    def test_a_leader_tells_the_voters_first(self) -> None:
+        bench = leader()
+        bench.step(events.Shutdown())
+        assert bench.all(do.ShutdownDone) == []
+        for sent in bench.sent(EndQuorumEpochRequest):
+            bench.step(events.RequestFailed(sent.request_id))
+        bench.advance(25)
+        for sent in bench.sent(EndQuorumEpochRequest)[2:]:
+            bench.answer(sent, EndQuorumEpochResponse(leader_id=1, leader_epoch=2))
+        assert len(bench.all(do.ShutdownDone)) == 1
+
+    def test_and_waits_for_them_no_longer_than_an_election_takes(self) -> None:
+        bench = leader()
+        bench.step(events.Shutdown())
+        bench.advance(1000)
+        assert len(bench.all(do.ShutdownDone)) == 1
+
+    def test_anybody_else_just_leaves(self) -> None:
+        bench = RaftBench()
+        bench.step(events.Shutdown())
+        assert bench.all(do.ShutdownDone) == [do.ShutdownDone()]
+
+    def test_it_serves_nobody_any_more(self) -> None:
+        bench = leader()
+        bench.step(events.Shutdown())
+        assert error_of(bench.fetch(2, FIRST, 2)) is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+class TestDescribing:
+    def test_voters_and_observers_and_how_far_they_are(self) -> None:
+        bench = leader(config=RaftConfig())
+        bench.fetch(2, FIRST, 2)
+        bench.fetch(9, START, 1)
+        bench.step(events.DescribeQuorum("ask"))
+        answer = bench.answer_to("ask")
+        assert isinstance(answer, QuorumDescription)
+        assert (answer.leader_id, answer.leader_epoch, answer.high_watermark) == (1, 2, FIRST)
+        assert [(one.key.id, one.log_end_offset) for one in answer.voters] == [(1, FIRST), (2, FIRST), (3, -1)]
+        assert [(one.key.id, one.log_end_offset) for one in answer.observers] == [(9, START)]
+        assert [one.last_caught_up_ms for one in answer.voters] == [bench.now_ms, bench.now_ms, -1]
+
+    def test_only_the_leader_knows(self) -> None:
+        bench = RaftBench()
+        bench.step(events.DescribeQuorum("ask"))
+        assert error_of(bench.answer_to("ask")) is ErrorCode.NOT_LEADER_OR_FOLLOWER

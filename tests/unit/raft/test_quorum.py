@@ -1,0 +1,97 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.raft.links import Links
+from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
+from tailrace.raft.quorum import Tally, majority_value
+from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow
+from tailrace.raft.rpc import BeginQuorumEpochRequest
+from tailrace.testing.simulation.raft_bench import voter_set
+from tailrace.testing.simulation.raft_state import key_of
+
+REQUEST = BeginQuorumEpochRequest(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
+
+
+@given(st.dictionaries(st.integers(1, 7), st.integers(-1, 9), min_size=1))
+def test_the_majority_value_is_the_largest_that_more_than_half_have_reached(values: dict[int, int]) -> None:
+    reached = majority_value(voter_set(*values), lambda key: values[key.id])
+    assert sum(value >= reached for value in values.values()) * 2 > len(values)
+    assert sum(value > reached for value in values.values()) * 2 <= len(values)
+
+
+@given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 9), st.booleans())))
+def test_an_election_is_won_or_lost_by_the_first_answers_of_its_voters(size: int, answers: list) -> None:
+    tally, first = Tally(voter_set(*range(1, size + 1))), {}
+    for voter_id, granted in answers:
+        tally.record(voter_id, granted)
+        if voter_id <= size:
+            first.setdefault(voter_id, granted)
+    granted = sum(first.values())
+    assert tally.is_won == (granted * 2 > size)
+    assert tally.is_lost == ((size - (len(first) - granted)) * 2 <= size)
+    assert len(tally.unanswered) == size - len(first)
+    assert not (tally.is_won and tally.is_lost)
+
+
+def test_roles_follow_each_other_as_the_table_says() -> None:
+    tally = Tally(voter_set(1))
+    unattached, follower = Unattached(0), Follower(2, 0)
+    prospective, candidate, resigned = Prospective(tally, 0), Candidate(tally, 0), Resigned(0, (), set())
+    leader = Leader(0, 0, ProgressTable((), 0))
+    everything = (unattached, follower, prospective, candidate, leader, resigned)
+    for role in everything:
+        assert may_follow(role, unattached, epoch_rises=True)
+        assert may_follow(role, follower, epoch_rises=True) or role is prospective
+        assert may_follow(role, candidate, epoch_rises=True) == (role is prospective)
+        assert may_follow(role, leader, epoch_rises=False) == (role is candidate)
+        assert may_follow(role, resigned, epoch_rises=False) == (role is leader)
+        assert not may_follow(role, leader, epoch_rises=True)
+    assert not any(may_follow(resigned, role, epoch_rises=False) for role in everything)
+
+
+class TestLinks:
+    def test_one_request_at_a_time_and_answers_only_once(self) -> None:
+        links = Links(request_timeout_ms=100, retry_backoff_ms=20)
+        assert links.is_ready(2, 0)
+        request_id = links.opened(2, REQUEST, 0)
+        assert not links.is_ready(2, 50)
+        assert links.is_ready(3, 50)
+        assert links.answered(request_id + 1) is None
+        opened = links.answered(request_id)
+        assert opened is not None
+        assert opened.destination == 2
+        assert links.answered(request_id) is None
+        assert links.is_ready(2, 50)
+
+    def test_what_is_not_answered_in_time_is_given_up_and_tried_again_a_little_later(self) -> None:
+        links = Links(request_timeout_ms=100, retry_backoff_ms=20)
+        request_id = links.opened(2, REQUEST, 0)
+        links.expire(99)
+        assert links.next_ms(2) == 100
+        links.expire(100)
+        assert (links.is_ready(2, 119), links.is_ready(2, 120), links.answered(request_id)) == (False, True, None)
+
+
+class TestProgress:
+    def test_who_reaches_the_end_has_caught_up(self) -> None:
+        progress = Progress(key_of(2))
+        assert progress.fetched(5, 9, now_ms=10)
+        assert progress.last_caught_up_ms == UNKNOWN
+        assert not progress.fetched(5, 9, now_ms=20)
+        assert progress.fetched(9, 9, now_ms=30)
+        assert progress.last_caught_up_ms == 30
+
+    def test_or_who_reaches_what_was_the_end_when_it_asked_before(self) -> None:
+        """As Kafka counts: a busy leader's end moves on while records travel."""
+        progress = Progress(key_of(2))
+        progress.fetched(5, 9, now_ms=10)
+        progress.fetched(9, 14, now_ms=20)
+        assert progress.last_caught_up_ms == 10
+
+    def test_silent_observers_are_dropped_and_voters_are_not(self) -> None:
+        table = ProgressTable([key_of(2)], now_ms=0)
+        table.of(key_of(9)).contacted(0)
+        table.of(key_of(8)).contacted(500)
+        table.drop_silent([key_of(2)], now_ms=1000, after_ms=1000)
+        assert [one.key.id for one in table] == [2, 8]
+        assert [one.key.id for one in table.live(1000, 600)] == [8]
