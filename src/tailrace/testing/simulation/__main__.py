@@ -1,0 +1,141 @@
+"""Runs of simulated quorums: `python -m tailrace.testing.simulation seeds|nodes|repeat|soak|mutants|scope --help`."""
+
+import argparse
+import sys
+import time
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from tailrace.testing.simulation.mutants import all_mutants, hunt, store_seed
+from tailrace.testing.simulation.quorum_sweep import NodesSweep, sweep_nodes
+from tailrace.testing.simulation.raft_cluster import RaftCluster
+from tailrace.testing.simulation.raft_plan import Plan
+from tailrace.testing.simulation.raft_scope import Budget, model, quorum, settle
+from tailrace.testing.simulation.raft_shrink import attempt, explain
+from tailrace.testing.simulation.raft_sweep import Sweep, soak, sweep_seeds
+from tailrace.testing.simulation.small_scope import explore
+
+
+def main() -> int:
+    """Exit code 1 if a law was broken, or if a mutant lives."""
+    parser = argparse.ArgumentParser(prog="python -m tailrace.testing.simulation")
+    commands = parser.add_subparsers(required=True)
+    seeds = commands.add_parser("seeds", help="run a quorum under faults, once per seed")
+    seeds.add_argument("--first", type=int, default=0)
+    seeds.add_argument("--count", type=int, default=300)
+    seeds.add_argument("--processes", type=int, default=2)
+    seeds.set_defaults(run=_run_seeds)
+    nodes = commands.add_parser("nodes", help="run whole nodes that keep a cluster's metadata, once per seed")
+    nodes.add_argument("--first", type=int, default=0)
+    nodes.add_argument("--count", type=int, default=100)
+    nodes.add_argument("--processes", type=int, default=2)
+    nodes.set_defaults(run=_run_nodes)
+    repeat = commands.add_parser("repeat", help="run one seed again and tell what happens")
+    repeat.add_argument("seed", type=int)
+    repeat.set_defaults(run=_repeat)
+    long = commands.add_parser("soak", help="run seeds until so many count; may be interrupted and goes on")
+    long.add_argument("--counted", type=int, default=20_000)
+    long.add_argument("--processes", type=int, default=2)
+    long.add_argument("--state", type=Path, default=Path("build/simulation-soak.json"))
+    long.set_defaults(run=_soak)
+    mutants = commands.add_parser("mutants", help="look for seeds that kill each mutant, and store them")
+    mutants.add_argument("names", nargs="*", help="all of them, if none is named")
+    mutants.add_argument("--directory", type=Path, default=Path("tests/simulation/mutants"))
+    mutants.add_argument("--first", type=int, default=0)
+    mutants.add_argument("--count", type=int, default=200)
+    mutants.add_argument("--kills", type=int, default=1, help="go on until so many seeds have killed it")
+    mutants.add_argument("--processes", type=int, default=2)
+    mutants.set_defaults(run=_hunt)
+    scope = commands.add_parser("scope", help="try every order of a few things")
+    scope.add_argument("--voters", type=int, default=3)
+    scope.add_argument("--instant-disk", action="store_true")
+    scope.add_argument("--max-states", type=int, default=100_000)
+    for name in Budget._fields:
+        scope.add_argument(f"--{name.replace('_', '-')}", type=int, default=0)
+    scope.set_defaults(run=_run_scope)
+    options = parser.parse_args()
+    return int(options.run(options))
+
+
+def _run_seeds(options: argparse.Namespace) -> int:
+    total = sweep_seeds(options.first, options.count, options.processes, _progress)
+    _say(total.summary())
+    return 1 if total.failures else 0
+
+
+def _run_nodes(options: argparse.Namespace) -> int:
+    total = sweep_nodes(options.first, options.count, options.processes, _progress)
+    _say(total.summary())
+    return 1 if total.failures else 0
+
+
+def _repeat(options: argparse.Namespace) -> int:
+    seed = options.seed
+    plan = Plan.of(seed)
+    _say(str(plan))
+    failure = attempt(seed, plan)
+    if failure is not None:
+        _say(explain(seed, failure))
+        return 1
+    cluster = RaftCluster(seed, plan)
+    cluster.run()
+    for line in cluster.world.notes:
+        _say(line)
+    _say(cluster.describe())
+    return 0
+
+
+def _soak(options: argparse.Namespace) -> int:
+    total = soak(options.state, options.counted, options.processes, _progress)
+    _say(total.summary())
+    missed = total.missed if total.counted >= 200 else []  # a few seeds need not reach everything
+    return 1 if total.failures or missed else 0
+
+
+def _progress(total: Sweep | NodesSweep) -> None:
+    if total.seeds % 100 == 0:
+        failed = f", {len(total.failures)} FAILED" if total.failures else ""
+        _say(f"{total.seeds} seeds, {total.counted} count{failed}; {total.per_minute:.0f} per minute")
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    mutants = [one for one in all_mutants(options.directory) if not options.names or one.name in options.names]
+    known = {one.name: one for one in mutants}
+    look = partial(hunt, seeds=range(options.first, options.first + options.count), kills=options.kills)
+    alive = []
+    with get_context("spawn").Pool(options.processes) as pool:
+        for found in pool.imap_unordered(look, mutants):
+            if found.seed is None:
+                alive.append(found.name)
+                _say(f"{found.name} LIVES after {found.seeds} seeds: {found.broken}")
+            else:
+                store_seed(options.directory, found.name, found.seed)
+                _say(f"{found.name}: seed {found.seed}, {known[found.name].law} ({found.seeds} tried: {found.broken})")
+    _say(f"{len(mutants)} mutants, {len(alive)} live: {', '.join(sorted(alive)) or 'none'}")
+    return 1 if alive else 0
+
+
+def _run_scope(options: argparse.Namespace) -> int:
+    budget = Budget(*(getattr(options, name) for name in Budget._fields))
+    start = settle(quorum(options.voters, budget, instant_disk=options.instant_disk))
+    began = time.perf_counter()
+    try:
+        found = explore(model(), start, max_states=options.max_states)
+    except AssertionError as error:
+        _say(f"{options.voters} voters, {budget}: {error}")
+        return 1
+    ended = "all of them" if found.is_complete else "the search was cut off"
+    _say(f"{options.voters} voters, {budget}, disk {'instant' if options.instant_disk else 'apart'}")
+    _say(f"{found.states} states, {found.transitions} transitions, {found.deepest} deep: {ended}, no law broken")
+    _say(f"reached: {sorted(found.sometimes)}; {time.perf_counter() - began:.0f} s")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

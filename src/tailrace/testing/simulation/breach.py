@@ -1,0 +1,9 @@
+"""A law that does not hold."""
+
+
+class Breach(AssertionError):
+    """An invariant does not hold: which, and what was seen."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(f"{law}: {detail}")
+        self.law = law

@@ -1,0 +1,104 @@
+"""What must be true of snapshots and log starts (KIP-630), as hosts act."""
+
+from collections.abc import Sequence
+
+from tailrace.model.errors import ErrorCode
+from tailrace.raft import effects as do
+from tailrace.raft import events
+from tailrace.raft.ports import SnapshotFile
+from tailrace.raft.rpc import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse, Request, Response, SnapshotId
+from tailrace.raft.voters import ReplicaKey
+from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.raft_host import RaftHost
+from tailrace.testing.simulation.raft_log import Entry
+from tailrace.testing.simulation.raft_watcher import Watcher
+
+
+class RaftSnapshotLaws(Watcher):
+    """Part of `RaftInvariants`, which keeps the roles and what is committed."""
+
+    def __init__(self, roles: dict[ReplicaKey, str], committed: list[Entry]) -> None:
+        self._roles = roles
+        self._committed = committed
+        self._bytes: dict[SnapshotId, bytes] = {}
+        """As the first node wrote it."""
+        self._asked_ms: dict[tuple[ReplicaKey, SnapshotId], int] = {}
+        """When a leader was last asked for a part of it."""
+
+    def changed_role(self, host: RaftHost, change: do.RoleChanged) -> None:
+        for asked in [one for one in self._asked_ms if one[0] == host.key]:
+            del self._asked_ms[asked]
+
+    def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
+        if not isinstance(response, FetchResponse | FetchSnapshotResponse) or response.error is not ErrorCode.NONE:
+            return
+        role = self._roles.get(host.key)
+        sent = response.records if isinstance(response, FetchResponse) else response.data
+        if sent and role != "Leader":
+            raise Breach("only a leader serves", f"{host.key} is {role} and sends {response}")
+
+    def stepping(self, host: RaftHost, event: events.Event) -> None:
+        if not isinstance(event, events.RequestReceived) or not isinstance(event.request, FetchSnapshotRequest):
+            return
+        request, node = event.request, host.node
+        stored = host.disk.snapshots.get(request.snapshot_id)
+        is_asked_for = stored is not None and 0 <= request.position <= len(stored.data)
+        if is_asked_for and node.is_leader and request.leader_epoch == node.epoch:
+            self._asked_ms[host.key, request.snapshot_id] = host.now_ms
+
+    def loads_snapshot(self, host: RaftHost, snapshot_id: SnapshotId) -> None:
+        if host.node.is_leader:
+            raise Breach("a leader never loads a snapshot", f"{host.key}: {snapshot_id}")
+        if snapshot_id not in host.disk.snapshots:
+            raise Breach("only an installed snapshot is loaded", f"{host.key}: {snapshot_id}")
+
+    def installs_snapshot(self, host: RaftHost, snapshot_id: SnapshotId, part: bytes) -> None:
+        written = self._bytes.get(snapshot_id)
+        if written is None or len(part) != len(written):
+            detail = f"{host.key}: {len(part)} bytes of {snapshot_id}, which has {written and len(written)}"
+            raise Breach("only a whole snapshot is installed", detail)
+
+    def raises_log_start(self, host: RaftHost, offset: int) -> None:
+        snapshots = host.log.snapshots
+        if not snapshots or snapshots[-1].id.end_offset < offset:
+            newest = snapshots[-1].id if snapshots else None
+            raise Breach("the log start is never above the newest snapshot", f"{host.key}: {offset}, {newest}")
+
+    def deletes_snapshots(self, host: RaftHost, ids: Sequence[SnapshotId]) -> None:
+        for one in ids:
+            asked_ms = self._asked_ms.get((host.key, one))
+            if asked_ms is not None and host.now_ms < asked_ms + host.config.served_snapshot_ms:
+                detail = f"{host.key} deletes {one}, asked for {host.now_ms - asked_ms} ms ago"
+                raise Breach("a snapshot that is being fetched stays", detail)
+
+    def stepped(self, host: RaftHost, event: events.Event) -> None:
+        match event:
+            case events.SnapshotWritten(snapshot_id):
+                data = host.disk.snapshots[snapshot_id].data if snapshot_id in host.disk.snapshots else None
+                if data is not None and self._bytes.setdefault(snapshot_id, data) != data:
+                    raise Breach("snapshots of one id are equal", f"{host.key}: {snapshot_id}")
+                self._check(host)
+            case events.SnapshotInstalled() | events.LogAppended() | events.Tick():
+                self._check(host)
+            case _:
+                pass
+
+    def _check(self, host: RaftHost) -> None:
+        snapshots, start = host.log.snapshots, host.log.log_start_offset
+        if not snapshots:
+            if start != 0:
+                raise Breach("a log that starts late has a snapshot", f"{host.key}: {start}")
+            return
+        if start > snapshots[0].id.end_offset:
+            raise Breach("log start never above the oldest snapshot", f"{host.key}: {start}, {snapshots[0].id}")
+        for one in snapshots:
+            self._check_committed(host, one)
+
+    def _check_committed(self, host: RaftHost, snapshot: SnapshotFile) -> None:
+        end_offset, epoch = snapshot.id
+        if end_offset > len(self._committed):
+            detail = f"{host.key} has {snapshot.id}; committed are {len(self._committed)}"
+            raise Breach("snapshots of committed records only", detail)
+        last = self._committed[end_offset - 1]
+        if epoch != last.epoch:
+            raise Breach("a snapshot's epoch is its last record's", f"{host.key}: {snapshot.id}, not {last.epoch}")

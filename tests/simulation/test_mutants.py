@@ -1,0 +1,48 @@
+"""Small faults in the product's source, each killed by the law that is there for it.
+
+A seed that does not kill any more, after a change of the machine or of the simulation, is found anew with
+`python -m tailrace.testing.simulation mutants [NAME ...]`.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.raft import node
+from tailrace.testing.simulation.mutants import Mutant, all_mutants
+
+MUTANTS = all_mutants(Path(__file__).parent / "mutants")
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(MUTANTS) >= 20
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) -> None:
+    assert mutant.patches
+    assert [patch.occurrences() for patch in mutant.patches] == [1] * len(mutant.patches)
+    assert all(patch.new != patch.old for patch in mutant.patches)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_is_killed_by_its_law(mutant: Mutant) -> None:
+    assert mutant.run(mutant.seed) == mutant.law, f"python -m tailrace.testing.simulation mutants {mutant.name}"
+
+
+def test_the_product_is_itself_again_afterwards() -> None:
+    mutant = next(one for one in MUTANTS if any(patch.file.startswith("raft/") for patch in one.patches))
+    with mutant.loaded():
+        assert sys.modules["tailrace.raft"] is not sys.modules.get("tailrace.raft.node")
+    assert sys.modules["tailrace.raft.node"] is node
+    import tailrace
+
+    assert tailrace.raft.node is node
+
+
+def test_the_unmutated_product_breaks_no_law_in_the_seeds_that_kill() -> None:
+    from tailrace.testing.simulation.raft_cluster import run_seed
+
+    for seed in sorted({mutant.seed for mutant in MUTANTS if mutant.kind == "quorum"})[:10]:
+        run_seed(seed)

@@ -1,0 +1,169 @@
+"""A quorum of the product's RaftNodes under loss, delay, duplicates, partitions, crashes and changes of voters.
+
+A failing test is a seed: `Plan.of(seed)` says what happens, `RaftCluster(seed, plan).run()` does it again, event by
+event; `make sim SEED=n` tells what happens. Many seeds: `make sim SEEDS=n`.
+"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.network import NetworkFaults
+from tailrace.testing.simulation.raft_cluster import RaftCluster
+from tailrace.testing.simulation.raft_faults import DiskTimes
+from tailrace.testing.simulation.raft_plan import Plan
+from tailrace.testing.simulation.raft_shrink import Shrinker, attempt, explain
+from tailrace.testing.simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
+
+SEEDS = 200
+
+
+@pytest.mark.timeout(600)
+def test_every_law_holds_after_every_event_whatever_fails() -> None:
+    """On two processes; what they reach is part of the test, so that it cannot quietly become harmless."""
+    total = sweep_seeds(0, SEEDS, 2, tell=lambda _: None)
+    assert not total.failures, "\n".join(total.failures.values())
+    assert total.missed == []
+    assert total.counted >= SEEDS // 2
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def trace(seed: int) -> tuple[int, object, object]:
+        cluster = RaftCluster(seed, Plan.of(seed))
+        cluster.run()
+        return cluster.world.events, cluster.laws.states[-1], cluster.laws.leaders
+
+    assert trace(5) == trace(5)
+    assert trace(5) != trace(6)
+
+
+def test_without_faults_three_nodes_have_a_leader_within_half_a_second_and_keep_it() -> None:
+    plan = Plan(chaos_ms=500)
+    cluster = RaftCluster(1, plan)
+    cluster.run()
+    assert cluster.laws.leaders.keys() == {1}
+    assert cluster.laws.leaders[1].id == 1
+
+
+def test_split_votes_are_rare() -> None:
+    """The leader dies; the first election of the others has a winner nearly always, thanks to jitter and pre-votes."""
+    epochs = []
+    for seed in range(30):
+        cluster = RaftCluster(seed, Plan(voters=5, chaos_ms=3000, snapshots_per_s=0.001))
+        world = cluster.world
+
+        def kill(cluster: RaftCluster = cluster) -> None:
+            leader = cluster.leader()
+            assert leader is not None
+            leader.crash()
+
+        world.after(1500, kill)
+        cluster.run()
+        epochs.append(len([epoch for epoch in cluster.laws.leaders if epoch > 1]))
+        assert max(cluster.laws.leaders) <= 4
+    assert sum(count == 1 for count in epochs) >= 27
+
+
+def test_the_loss_of_a_leader_costs_less_than_three_seconds() -> None:
+    for seed in range(10):
+        cluster = RaftCluster(seed, Plan(chaos_ms=10_000))
+        seen: list[int] = []
+
+        def watch(cluster: RaftCluster = cluster, seen: list[int] = seen) -> None:
+            seen.append(cluster.laws.committed_end)
+            cluster.world.after(3000, watch)
+
+        def kill(cluster: RaftCluster = cluster) -> None:
+            leader = cluster.leader()
+            if leader is not None:
+                leader.crash()
+                cluster.world.after(8000, leader.start)
+
+        cluster.world.after(2000, kill)
+        cluster.world.after(2000, watch)
+        cluster.run()
+        assert all(later > earlier for earlier, later in pairwise(seen)), seen
+
+
+def test_a_minority_makes_no_progress_and_no_harm() -> None:
+    cluster = RaftCluster(3, Plan(voters=5, chaos_ms=6000))
+    world = cluster.world
+
+    def cut() -> None:
+        leader = cluster.leader()
+        assert leader is not None
+        other = next(node_id for node_id in cluster.hosts if node_id != leader.key.id)
+        rest = [node_id for node_id in cluster.hosts if node_id not in (leader.key.id, other)]
+        cluster.network.separate([leader.key.id, other], rest)
+        world.after(4000, lambda: seen.append(leader.node.is_leader))
+
+    seen: list[bool] = []
+    world.after(1000, cut)
+    cluster.run()
+    assert seen == [False]
+
+
+def test_a_lost_message_in_five_and_slow_disks_only_slow_it_down() -> None:
+    plan = Plan(
+        voters=5,
+        observers=2,
+        network=NetworkFaults(loss=0.2, duplication=0.2, slow=0.1),
+        times=DiskTimes(min_flush_ms=5, max_flush_ms=60),
+        chaos_ms=10_000,
+    )
+    cluster = RaftCluster(11, plan)
+    cluster.run()
+    assert cluster.acked >= 20
+
+
+def test_a_breach_names_the_law_and_the_seed_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A voter that forgets its votes: the simulation has teeth."""
+    from tailrace.raft.replica import Replica
+
+    monkeypatch.setattr(Replica, "vote_for", lambda self, candidate: None)
+    laws = set()
+    for _ in range(2):
+        with pytest.raises(Breach) as caught:
+            RaftCluster(0, Plan.of(0)).run()
+        laws.add(caught.value.law)
+    assert laws == {"a vote is on disk when it leaves"}
+
+
+def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut that keeps the voters of what was cut off: it takes a change of voters that is never committed."""
+    from tailrace.raft.voters import VoterHistory
+
+    monkeypatch.setattr(VoterHistory, "truncate", lambda self, end_offset: None)
+    seed, failure = next((seed, one) for seed in range(50) if (one := attempt(seed, Plan.of(seed))) is not None)
+    small = Shrinker(seed, failure, max_runs=60).shrink()
+    assert small.breach.law == failure.breach.law
+    assert len(small.turns) <= len(failure.turns) // 4
+    told = explain(seed, failure, max_runs=5)
+    assert told.startswith(f"seed {seed}: {failure.breach.law}")
+    assert "leader" in told
+
+
+def test_a_soak_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "soak.json"
+    heard: list[int] = []
+
+    def interrupt(total: Sweep) -> None:
+        heard.append(total.seeds)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        soak(path, 15, 1, interrupt)
+    total = soak(path, 15, 1, lambda total: heard.append(total.seeds))
+    assert heard[:2] == [20, 40]
+    once = run_block(range(total.seeds))
+    assert (total.counted, total.events, total.sometimes) == (once.counted, once.events, once.sometimes)
+
+
+def test_a_soak_of_other_code_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "soak.json"
+    path.write_text(json.dumps({"code": "another", **Sweep(seeds=1000, counted=900).as_dict()}))
+    assert soak(path, 1, 1, lambda _: None).seeds == 20
+    assert json.loads(path.read_text())["code"] == code_version()
