@@ -6,17 +6,27 @@ REWRITE=1 pytest tests/docs/test_compatibility.py     writes the tables anew
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks.kafka_jars import VERSION as KAFKA_VERSION
+from interop import kafkajs, test_kafka_python_suite
+from interop.clients import CLIENTS, CODECS, knows
+from interop.differential.differences import table
+from interop.differential.listed import DIFFERENCES
+from interop.kafka_tools import MAIN_CLASSES
+from interop.test_group_rebalance import EVERY_CLIENT
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import Setting
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.protocol.registry import APIS
 
-PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "compatibility.md"
+INTEROP = ROOT / "tests" / "interop"
 _ACCEPTED_ONLY = "Accepted for Kafka's files"
 _KAFKAS_DEFAULT = re.compile(r"\(Kafka: ([^)]*)\)")
 
@@ -66,12 +76,55 @@ def topic_settings() -> str:
     return "".join(f"`{name}`\n" for name in sorted(TOPIC_SETTINGS))
 
 
+def clients() -> str:
+    """Who writes and reads in every codec it has, and is in groups of two through a rebalance."""
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    versions = {**pinned, "kafkajs": kafkajs.VERSION, "java": KAFKA_VERSION, "kcat": "as the system has it"}
+    in_groups = {client.name for client in EVERY_CLIENT}
+    rows = [
+        (
+            client.name,
+            versions[client.name],
+            "all"
+            if all(knows(client, codec) for codec in CODECS)
+            else ", ".join(filter(partial(knows, client), CODECS)),
+            "classic, consumer (KIP-848)" if f"{client.name}-kip-848" in in_groups else "classic",
+        )
+        for client in CLIENTS
+        if client.name in in_groups
+    ]
+    return _table(("Client", "Version", "Codecs", "Groups"), rows)
+
+
+def tools() -> str:
+    """Apache Kafka's programs that a test runs."""
+    text = "".join(path.read_text() for path in INTEROP.glob("*.py"))
+    unused = [name for name in MAIN_CLASSES if text.count(f'"{name}"') < 2]  # once where it is named
+    assert not unused, "no test runs them"
+    return "".join(f"`{name}`\n" for name in sorted(MAIN_CLASSES))
+
+
+def suite() -> str:
+    """kafka-python's own tests: how many pass, and which do not run."""
+    not_run, skipped = test_kafka_python_suite.NOT_RUN, test_kafka_python_suite.SKIPPED
+    passed = test_kafka_python_suite.COLLECTED - len(not_run) - len(skipped)
+    head = f"Of {test_kafka_python_suite.COLLECTED} tests {passed} pass, {len(skipped)} skip themselves, "
+    head += f"{len(not_run)} are left out:\n\n"
+    reasons = [*not_run.items(), *((name, f"skips itself: {why}") for name, why in skipped.items())]
+    rows = dict.fromkeys((f"`{name.partition('[')[0]}`", why) for name, why in reasons)  # with any parameter
+    return head + _table(("Test", "Why not"), rows)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "apis": apis,
     "other defaults": other_defaults,
     "without effect": without_effect,
     "dynamic settings": dynamic_settings,
     "topic settings": topic_settings,
+    "clients": clients,
+    "tools": tools,
+    "suite": suite,
+    "differences": lambda: table(DIFFERENCES),
 }
 
 

@@ -16,6 +16,7 @@ from tailrace.protocol.messages import (
     delete_records,
     features,
     fetch,
+    fetch_snapshot,
     groups,
     leader_epochs,
     list_offsets,
@@ -27,12 +28,14 @@ from tailrace.protocol.messages import (
     producer_ids,
     producers,
     quorum,
+    raft_voters,
     registrations,
     replicas,
     sasl,
     topics,
 )
 from tailrace.protocol.schema import ZERO_UUID
+from tailrace.server.hosts.raft_wire import unknown_snapshot_part
 
 
 def error_response(request: Any, version: int, error: KafkaError) -> Any:
@@ -438,6 +441,21 @@ def _sasl_authenticate(
     return sasl.SaslAuthenticateResponse(error_code=error.code, error_message=_message(error), auth_bytes=b"")
 
 
+def _fetch_snapshot(
+    request: fetch_snapshot.FetchSnapshotRequest, _: int, error: KafkaError
+) -> fetch_snapshot.FetchSnapshotResponse:
+    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return fetch_snapshot.FetchSnapshotResponse(error_code=error.code, topics=())
+    return fetch_snapshot.FetchSnapshotResponse(
+        topics=tuple(
+            fetch_snapshot.SnapshotPartTopic(
+                name=topic.name, partitions=tuple(unknown_snapshot_part(one) for one in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
 _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     produce.ProduceRequest: _produce,
     fetch.FetchRequest: _fetch,
@@ -493,6 +511,19 @@ _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     quorum.DescribeQuorumRequest: lambda _, __, error: quorum.DescribeQuorumResponse(
         error_code=error.code, error_message=_message(error), topics=()
     ),
+    quorum.VoteRequest: lambda _, __, error: quorum.VoteResponse(error_code=error.code, topics=()),
+    quorum.BeginQuorumEpochRequest: lambda _, __, error: quorum.BeginQuorumEpochResponse(
+        error_code=error.code, topics=()
+    ),
+    quorum.EndQuorumEpochRequest: lambda _, __, error: quorum.EndQuorumEpochResponse(error_code=error.code, topics=()),
+    fetch_snapshot.FetchSnapshotRequest: _fetch_snapshot,
+    raft_voters.AddRaftVoterRequest: lambda _, __, error: raft_voters.AddRaftVoterResponse(
+        error_code=error.code, error_message=_message(error)
+    ),
+    raft_voters.RemoveRaftVoterRequest: lambda _, __, error: raft_voters.RemoveRaftVoterResponse(
+        error_code=error.code, error_message=_message(error)
+    ),
+    raft_voters.UpdateRaftVoterRequest: lambda _, __, error: raft_voters.UpdateRaftVoterResponse(error_code=error.code),
     features.UpdateFeaturesRequest: lambda _, __, error: features.UpdateFeaturesResponse(
         error_code=error.code, error_message=_message(error)
     ),

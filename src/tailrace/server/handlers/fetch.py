@@ -30,6 +30,8 @@ from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.fetch_planner import DEFAULT_FETCH_MAX_BYTES, FetchBudget, wait_ms, wanted_bytes
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
+from tailrace.server.hosts.raft_wire import is_of_metadata
 from tailrace.server.waiters import LongPolls
 
 FIRST_WITH_SESSIONS: Final = 7
@@ -46,13 +48,23 @@ class FetchHandler:
     """Answers Fetch."""
 
     def __init__(
-        self, *, partitions: PartitionTable, polls: LongPolls, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES
+        self,
+        *,
+        partitions: PartitionTable,
+        polls: LongPolls,
+        fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
+        metadata_log: RaftRpcHandler | None = None,
     ) -> None:
+        """`metadata_log` answers for that log, whose readers are the replicas of a quorum."""
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
+        self._metadata_log = metadata_log
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
+        if self._metadata_log is not None and is_of_metadata(request):
+            self._metadata_log.handle(request, context)
+            return None
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes)

@@ -22,12 +22,13 @@ from tailrace.server.context import RequestContext
 from tailrace.server.hosts.metadata_directory import METADATA_PARTITION
 from tailrace.server.ports import Clock, Controller
 
-_WANTED = (
+WANTED = (
     DescribedQuorumTopic(
         topic_name=METADATA_PARTITION.topic,
         partitions=(DescribedQuorumPartition(partition_index=METADATA_PARTITION.partition),),
     ),
 )
+"""What a request names."""
 
 
 class MetadataLog(Protocol):
@@ -57,8 +58,8 @@ class DescribeQuorumHandler:
         self._directory_id = directory_id
 
     def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
-        if request.topics != _WANTED:
-            return DescribeQuorumResponse(topics=tuple(_unknown(topic) for topic in request.topics))
+        if request.topics != WANTED:
+            return DescribeQuorumResponse(topics=tuple(unknown_topic(topic) for topic in request.topics))
         topic = QuorumTopic(topic_name=METADATA_PARTITION.topic, partitions=(self._described(),))
         return DescribeQuorumResponse(topics=(topic,), nodes=self._nodes())
 
@@ -91,7 +92,8 @@ class DescribeQuorumHandler:
         return (QuorumNode(node_id=leader_id, listeners=listeners),)
 
 
-def _unknown(topic: DescribedQuorumTopic) -> QuorumTopic:
+def unknown_topic(topic: DescribedQuorumTopic) -> QuorumTopic:
+    """The answer for anything else than the metadata log."""
     return QuorumTopic(
         topic_name=topic.topic_name,
         partitions=tuple(

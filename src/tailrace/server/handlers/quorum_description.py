@@ -1,0 +1,82 @@
+"""DescribeQuorum (55) of a log that several nodes keep: how the voters and observers stand, by their leader.
+
+v1 times (KIP-836), v2 directories and addresses (KIP-853). Who does not lead answers NOT_LEADER_OR_FOLLOWER and names
+the leader.
+"""
+
+from collections.abc import Iterable
+
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumPartition,
+    QuorumReplica,
+    QuorumTopic,
+)
+from tailrace.raft.rpc import QuorumDescription, ReplicaDescription
+from tailrace.raft.voters import VoterSet
+from tailrace.server.context import RequestContext
+from tailrace.server.handlers.quorum import WANTED, unknown_topic
+from tailrace.server.hosts.metadata_directory import METADATA_PARTITION
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.ports import Clock
+
+
+class QuorumDescriptionHandler:
+    """Describes the quorum, as this node's replica knows it."""
+
+    def __init__(self, host: QuorumHost, *, clock: Clock) -> None:
+        self._host = host
+        self._clock = clock
+
+    def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse | None:
+        if request.topics != WANTED:
+            return DescribeQuorumResponse(topics=tuple(unknown_topic(topic) for topic in request.topics))
+        self._host.describe(lambda description: context.respond(self._response(description)))
+        return None
+
+    def _response(self, description: QuorumDescription) -> DescribeQuorumResponse:
+        is_known = description.error is ErrorCode.NONE
+        partition = QuorumPartition(
+            partition_index=METADATA_PARTITION.partition,
+            error_code=description.error,
+            error_message=None if is_known else f"the leader is {description.leader_id}",
+            leader_id=description.leader_id,
+            leader_epoch=description.leader_epoch,
+            high_watermark=description.high_watermark,
+            current_voters=self._replicas(description.voters),
+            observers=self._replicas(description.observers),
+        )
+        topic = QuorumTopic(topic_name=METADATA_PARTITION.topic, partitions=(partition,))
+        return DescribeQuorumResponse(topics=(topic,), nodes=_nodes(self._host.node.voters) if is_known else ())
+
+    def _replicas(self, replicas: Iterable[ReplicaDescription]) -> tuple[QuorumReplica, ...]:
+        return tuple(
+            QuorumReplica(
+                replica_id=one.key.id,
+                replica_directory_id=one.key.directory_id,
+                log_end_offset=one.log_end_offset,
+                last_fetch_timestamp=self._wall_ms(one.last_fetch_ms),
+                last_caught_up_timestamp=self._wall_ms(one.last_caught_up_ms),
+            )
+            for one in replicas
+        )
+
+    def _wall_ms(self, monotonic_ms: int) -> int:
+        """The machine's time as one that people read; -1 stays."""
+        if monotonic_ms < 0:
+            return -1
+        return self._clock.now_ms() - self._clock.monotonic_ms() + monotonic_ms
+
+
+def _nodes(voters: VoterSet) -> tuple[QuorumNode, ...]:
+    return tuple(
+        QuorumNode(
+            node_id=voter.key.id,
+            listeners=tuple(QuorumListener(name=one.name, host=one.host, port=one.port) for one in voter.endpoints),
+        )
+        for voter in voters
+    )

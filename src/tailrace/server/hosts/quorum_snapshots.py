@@ -1,0 +1,140 @@
+"""Writes snapshots of the metadata when it is time, in slices, from an image that never changes (KIP-630).
+
+Between two slices the event loop does other things; checking, syncing and naming the file is the disk thread's work.
+"""
+
+import logging
+from itertools import islice
+from typing import Final
+
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.snapshot_image import snapshot_values
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.raft.rpc import SnapshotId
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.ports import Clock
+from tailrace.storage.snapshot_writer import Publication, SnapshotWriter
+
+_SLICE_RECORDS: Final = 200
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class _Baseline:
+    """The latest snapshot, and what has happened since."""
+
+    def __init__(self, image: ClusterImage = EMPTY_IMAGE, *, records_count: int = 0, size_bytes: int = 0) -> None:
+        self.image = image
+        self.records_count = records_count
+        self.size_bytes = size_bytes
+        self.log_bytes = 0
+        self._changed: set[object] = set()
+
+    @property
+    def changed_records(self) -> int:
+        return len(self._changed)
+
+    def note(self, delta: ImageDelta, size_bytes: int) -> None:
+        """Records were applied. Those that the snapshot holds and that say something else now count, each once."""
+        self.log_bytes += size_bytes
+        image = self.image
+        for topic in delta.deleted_topics:
+            if topic.topic_id in image.topic_names:
+                self._changed.add(topic.topic_id)
+                self._changed.update((topic.topic_id, number) for number in topic.partitions)
+        for (_, number), state in delta.changed_partitions:
+            name = image.topic_names.get(state.topic_id)
+            if name is not None and number in image.topics[name].partitions:
+                self._changed.add((state.topic_id, number))
+        self._changed.update(one for one in delta.changed_configs if one in image.configs)
+        self._changed.update(one for one in delta.changed_brokers if one in image.brokers)
+
+
+class MetadataSnapshots:
+    """One replica's own snapshots."""
+
+    def __init__(self, host: QuorumHost, *, clock: Clock, trigger: SnapshotTrigger) -> None:
+        self._host = host
+        self._clock = clock
+        self._trigger = trigger
+        self._baseline = _Baseline()
+        self._writer: SnapshotWriter | None = None
+
+    def applied(self, delta: ImageDelta, size_bytes: int) -> None:
+        """These changes are committed and applied; their batches have so many bytes."""
+        self._baseline.note(delta, size_bytes)
+
+    def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
+        """The image comes from this snapshot."""
+        sizes = {one.id: one.size_bytes for one in self._host.log.snapshots}
+        self._baseline = _Baseline(image, records_count=records_count, size_bytes=sizes.get(snapshot_id, 0))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another one (KIP-630, "When to Snapshot")."""
+        base = self._baseline
+        return self._writer is None and self._trigger.is_due(
+            changed_records=base.changed_records,
+            snapshot_records=base.records_count,
+            snapshot_bytes=base.size_bytes,
+            log_bytes=base.log_bytes,
+            has_snapshot=bool(self._host.log.snapshots),
+        )
+
+    def begin(self, image: ClusterImage, snapshot_id: SnapshotId, last_contained_ms: int) -> bool:
+        """Write this image, which ends there. Whether it may be written. In a task of the host."""
+        if self._writer is not None or self._host.failure is not None:
+            return False
+        if self._host.node.snapshot_fault(snapshot_id) is not None:
+            return False
+        voters = self._host.node.voters_at(snapshot_id.end_offset)
+        try:
+            writer = self._host.log.begin_snapshot(snapshot_id, last_contained_ms=last_contained_ms, voters=voters)
+        except StorageError as fault:
+            self._host.fail(fault)
+            return False
+        self._writer = writer
+        # What comes from now on counts for the next one; what it says of this one is known when it is written.
+        self._baseline = _Baseline(image, records_count=self._baseline.records_count)
+        values = snapshot_values(image)
+
+        def write_slice() -> None:
+            if self._host.failure is not None:
+                return
+            before = writer.records_count
+            try:
+                writer.append(islice(values, _SLICE_RECORDS))
+                if writer.records_count - before == _SLICE_RECORDS:
+                    self._clock.call_soon(lambda: self._host.perform(write_slice))
+                    return
+                writer.seal()
+            except StorageError as fault:
+                self._host.log.abandon_snapshot(writer)
+                self._host.fail(fault)
+                return
+            publication = Publication(writer.part)
+            self._host.publish(publication, lambda: self._written(writer, publication))
+
+        write_slice()
+        return True
+
+    def _written(self, writer: SnapshotWriter, publication: Publication) -> None:
+        self._writer = None
+        if self._host.failure is not None:
+            return
+        try:
+            written = self._host.log.finish_snapshot(publication)
+        except CorruptRecords as fault:
+            self._host.fail(fault)
+            return
+        self._baseline.records_count = writer.records_count
+        self._baseline.size_bytes = writer.part.size_bytes
+        _logger.info(
+            "event=snapshot-written id=%d-%d records=%d bytes=%d",
+            written.snapshot_id.end_offset,
+            written.snapshot_id.epoch,
+            writer.records_count,
+            writer.part.size_bytes,
+        )
+        self._host.step(written)

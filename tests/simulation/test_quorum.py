@@ -1,0 +1,150 @@
+"""The hosts of a metadata quorum, the product's own, under loss, delay, partitions, power cuts and failing disks.
+
+A failing test is a seed: `QuorumPlan.of(seed)` says what happens, `QuorumCluster(seed, plan).run()` does it again,
+event by event. Many seeds: `python -m tailrace.testing.simulation nodes --first 1000 --count 500`.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.raft import events
+from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.quorum_cluster import QuorumCluster, QuorumPlan
+
+SEEDS = range(24)
+MUST_BE_REACHED = (
+    "active controller crashed",
+    "blackout",
+    "broker fenced",
+    "bytes of a snapshot served",
+    "clock jumped",
+    "log start raised",
+    "node with a failed log",
+    "partition: isolate leader",
+    "partition: one way",
+    "partition: split",
+    "power cut within a step",
+    "process ended by its disk",
+    "snapshot being loaded",
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Disks fail on purpose here, and say so."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(seed: int, plan: QuorumPlan) -> QuorumCluster:
+    cluster = QuorumCluster(seed, plan)
+    try:
+        cluster.run()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}; {cluster.describe()}") from error
+    return cluster
+
+
+def test_every_law_holds_after_every_event_whatever_fails() -> None:
+    sometimes: Counter[str] = Counter()
+    counted = 0
+    for seed in SEEDS:
+        cluster = run(seed, QuorumPlan.of(seed))
+        sometimes.update(cluster.world.sometimes)
+        counted += cluster.counts
+    assert [state for state in MUST_BE_REACHED if not sometimes[state]] == []
+    assert counted >= len(SEEDS) // 4
+
+
+@pytest.mark.parametrize("seed", [5101, 5243])
+def test_a_log_is_never_cut_inside_of_a_batch(seed: int) -> None:
+    """The leader's log had ended, in an epoch that the follower lacks, in the middle of a batch of the follower's."""
+    run(seed, QuorumPlan.of(seed))
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def trace(seed: int) -> tuple[object, ...]:
+        cluster = run(seed, QuorumPlan.of(seed))
+        return cluster.world.events, cluster.laws.leaders, cluster.created, cluster.laws.image
+
+    assert trace(5) == trace(5)
+
+
+def test_without_faults_three_nodes_have_an_active_controller_within_a_second_and_keep_it() -> None:
+    cluster = run(1, QuorumPlan(chaos_ms=1000))
+    assert cluster.laws.leaders == {1: 1}
+    assert cluster.acked > 5
+
+
+def test_a_new_node_catches_up_by_a_snapshot() -> None:
+    cluster = QuorumCluster(3, QuorumPlan(observers=0, snapshot_bytes=1500, chaos_ms=8000))
+    late = cluster.nodes[3]
+    life = late.life
+    late.start = lambda: None  # type: ignore[method-assign]
+    cluster.world.after(6000, lambda: delattr(late, "start"))
+    cluster.run()
+    assert late.life is not life
+    assert late.host.log.log_start_offset > 0
+    assert cluster.world.sometimes["bytes of a snapshot served"]
+
+
+# What would go unnoticed in a run without faults, and must not here.
+
+
+def breach(plan: QuorumPlan | None = None, seeds: range = range(40)) -> str | None:
+    """The law that is broken first."""
+    for seed in seeds:
+        try:
+            QuorumCluster(seed, plan or QuorumPlan.of(seed)).run()
+        except Breach as found:
+            return found.law
+        except AssertionError:
+            return "an assertion"
+    return None
+
+
+def test_a_disk_that_lies_is_found_out() -> None:
+    assert breach(QuorumPlan(lying_sync=True, crashes_per_s=2.0)) is not None
+
+
+def test_a_vote_that_is_not_written_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetadataDirectory, "write_quorum_state", lambda *_: None)
+    assert breach() == "a promise is on disk when it leaves"
+
+
+def test_a_flush_that_is_reported_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = QuorumHost._flush
+
+    def too_early(self: Any) -> None:
+        begun = self._begun_flush
+        flush(self)
+        if self._begun_flush > begun:
+            self.step(events.LogFlushed(self._begun_flush))
+
+    monkeypatch.setattr(QuorumHost, "_flush", too_early)
+    plan = QuorumPlan(longest_disk_ms=40, blackouts_per_s=1.5, commands_per_s=50)
+    assert breach(plan) in ("leader completeness", "committed is never lost or changed")
+
+
+def test_an_image_that_is_shown_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = QuorumController._publish
+
+    def too_early(self: Any) -> None:
+        self._high_watermark = max(self._high_watermark, self._latest_end)
+        publish(self)
+
+    monkeypatch.setattr(QuorumController, "_publish", too_early)
+    assert breach() == "only what is committed is shown"
+
+
+def test_the_plan_of_a_seed_differs_from_the_next() -> None:
+    assert len({replace(QuorumPlan.of(seed), lying_sync=True) for seed in range(10)}) == 10
