@@ -1,5 +1,5 @@
 # Each target works on a fresh checkout: it makes .venv itself and says what it downloads.
-.PHONY: help demo test bench check clean
+.PHONY: help demo test sim soak bench fuzz check clean
 .DEFAULT_GOAL := help
 
 PY := .venv/bin/python
@@ -11,8 +11,11 @@ export PYTHONWARNINGS :=
 help:
 	@echo "make demo    load a year of real flights, run a Spark pipeline over them, draw a chart   (needs Python >= 3.11)"
 	@echo "make test    all tests"
+	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
+	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped"
 	@echo "make check   formatting, lint, types and layers; under a minute"
-	@echo "make bench   speed beside a peer, in one run"
+	@echo "make bench   speed beside Apache Kafka, a mock and the raw loopback, in one run; about a quarter of an hour"
+	@echo "make fuzz    hostile bytes for everything that decodes, and for a running node; about ten minutes"
 
 demo:
 	@sh scripts/bootstrap.sh demo
@@ -21,6 +24,18 @@ demo:
 test:
 	@sh scripts/bootstrap.sh test
 	@$(PY) -m pytest $(ARGS)
+
+sim:
+	@sh scripts/bootstrap.sh test
+	@$(PY) -m tailrace.testing.simulation $(if $(SEED),repeat $(SEED),seeds --count $(or $(SEEDS),300)) $(ARGS)
+
+soak: export KILLS := $(or $(KILLS),50)
+soak: export POWER_CUTS := $(or $(POWER_CUTS),2000)
+soak: export REAL_POWER_CUTS := $(or $(REAL_POWER_CUTS),20)
+soak:
+	@sh scripts/bootstrap.sh test
+	@$(PY) -m pytest tests/crash tests/simulation -rP --show-capture=stdout $(ARGS)
+	@$(PY) -m tailrace.testing.simulation soak --counted $(or $(SEEDS),20000)
 
 check:
 	@sh scripts/bootstrap.sh test
@@ -32,6 +47,10 @@ check:
 bench:
 	@sh scripts/bootstrap.sh test
 	@$(PY) -m benchmarks $(ARGS)
+
+fuzz:
+	@sh scripts/bootstrap.sh test
+	@$(PY) -m fuzz $(ARGS)
 
 clean:
 	rm -rf .venv build demo-output src/*.egg-info src/tailrace/protocol/records/_kernels*.so src/tailrace/protocol/records/_kernels.c
