@@ -6,11 +6,13 @@ from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.effects import LeaderChange, Voters
+from tailrace.raft.ports import LogView
 from tailrace.raft.roles import Follower, Leader
 from tailrace.raft.rpc import (
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
+    LogEnd,
     QuorumDescription,
     Request,
 )
@@ -68,7 +70,7 @@ class RaftConduct(Watcher):
         if is_of_the_leader and isinstance(response, FetchResponse) and isinstance(request, FetchRequest):
             is_current = (request.fetch_offset, request.last_fetched_epoch) == (log.end_offset, log.last_epoch)
             if response.error is ErrorCode.NONE and response.diverging is not None and is_current:
-                self._must_end_by = max(response.diverging.offset, log.log_start_offset)
+                self._must_end_by = _where_it_may_end(log, response.diverging)
 
     def stepped(self, host: RaftHost, event: events.Event) -> None:
         node = host.node
@@ -142,3 +144,13 @@ class RaftConduct(Watcher):
         expected = stated[-1].voters if stated else host.initial_voters
         if host.node.voters != expected:
             raise Breach("the voters are those of the log", f"{host.key}: {host.node.voters}, not {expected}")
+
+
+def _where_it_may_end(log: LogView, diverging: LogEnd) -> int:
+    """In the leader's epoch where the leader ends; with an older epoch last, where that ends: more is asked again."""
+    own = log.end_offset_for_epoch(diverging.epoch)
+    if own is None:
+        return log.log_start_offset
+    if own.epoch < diverging.epoch:
+        return own.offset
+    return max(diverging.offset, log.log_start_offset)
