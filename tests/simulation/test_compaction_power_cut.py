@@ -229,23 +229,15 @@ class Teller:
         return found
 
 
-def new_disk(seed: int, *, lying_sync: bool = False) -> SimulatedDisk:
-    disk = SimulatedDisk(seed)
-    disk.make_dirs(ROOT)
-    disk.sync_dir("/")
-    disk.lying_sync = lying_sync
-    return disk
-
-
 def operations_of_the_story() -> range:
-    disk = new_disk(0)
+    disk = SimulatedDisk.with_directory(ROOT, 0)
     first = disk.operations + 1
     Teller(disk).tell()
     return range(first, disk.operations + 1)
 
 
 def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> None:
-    disk = new_disk(seed, lying_sync=lying_sync)
+    disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
     disk.cut_power_at(operation, after=after)
     teller = Teller(disk)
     with pytest.raises(PowerCut):
@@ -277,7 +269,7 @@ def test_nothing_that_was_flushed_and_not_replaced_is_lost_at_any_operation(afte
 
 def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
     for operation in operations_of_the_story()[::2]:
-        disk = new_disk(operation)
+        disk = SimulatedDisk.with_directory(ROOT, operation)
         disk.cut_power_at(operation)
         teller = Teller(disk)
         with pytest.raises(PowerCut):

@@ -231,23 +231,15 @@ class Teller:
         assert again.read(end_offset, max_bytes=1000).next_offset == end_offset + 2
 
 
-def new_disk(seed: int, *, lying_sync: bool = False) -> SimulatedDisk:
-    disk = SimulatedDisk(seed)
-    disk.make_dirs(ROOT)
-    disk.sync_dir("/")
-    disk.lying_sync = lying_sync
-    return disk
-
-
 def operations_of_the_story() -> range:
-    disk = new_disk(0)
+    disk = SimulatedDisk.with_directory(ROOT, 0)
     first = disk.operations + 1
     Teller(disk).tell()
     return range(first, disk.operations + 1)
 
 
 def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> Log | None:
-    disk = new_disk(seed, lying_sync=lying_sync)
+    disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
     disk.cut_power_at(operation, after=after)
     teller = Teller(disk)
     with pytest.raises(PowerCut):
@@ -270,7 +262,7 @@ def test_everything_flushed_survives_a_power_cut_at_every_operation(after: bool,
 
 def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
     for operation in operations_of_the_story():
-        disk = new_disk(operation)
+        disk = SimulatedDisk.with_directory(ROOT, operation)
         disk.cut_power_at(operation)
         teller = Teller(disk)
         with pytest.raises(PowerCut):
@@ -288,7 +280,7 @@ def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
 
 def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut() -> None:
     for operation in operations_of_the_story():
-        disk = new_disk(operation)
+        disk = SimulatedDisk.with_directory(ROOT, operation)
         teller = Teller(disk)
         disk.on_operation = stop_at(operation)
         with pytest.raises(Stopped):
@@ -305,7 +297,7 @@ def test_what_is_flushed_after_a_crash_of_the_process_survives_a_power_cut() -> 
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
         for seed in range(4):
-            disk = new_disk(10 * operation + seed)
+            disk = SimulatedDisk.with_directory(ROOT, 10 * operation + seed)
             teller = Teller(disk)
             disk.on_operation = stop_at(operation)
             with pytest.raises(Stopped):
@@ -356,7 +348,7 @@ def test_the_same_story_shows_loss_when_a_flush_does_nothing(monkeypatch: pytest
 
 
 def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:
-    disk = new_disk(5)
+    disk = SimulatedDisk.with_directory(ROOT, 5)
     teller = Teller(disk)
     teller.tell()
     assert teller.open().recovery.clean

@@ -45,22 +45,13 @@ def values(log: QuorumLog) -> list[str]:
     ]
 
 
-def new_disk(seed: int = 0, *, lying_sync: bool = False) -> SimulatedDisk:
-    """A disk with the directory that all is in."""
-    disk = SimulatedDisk(seed)
-    disk.make_dirs("/data")
-    disk.sync_dir("/")
-    disk.lying_sync = lying_sync
-    return disk
-
-
 def opened(disk: SimulatedDisk) -> QuorumLog:
     return QuorumLog.open(DIRECTORY, PARTITION, files=disk, config=CONFIG, now_ms=NOW_MS)
 
 
 def foreign_snapshot(snapshot_id: SnapshotId) -> bytes:
     """What the leader serves."""
-    other = opened(new_disk())
+    other = opened(SimulatedDisk.with_directory("/data"))
     writer = other.begin_snapshot(snapshot_id, last_contained_ms=NOW_MS, voters=None)
     writer.append(committed(offset).encode() for offset in range(snapshot_id.end_offset))
     writer.seal()
@@ -207,7 +198,7 @@ class Teller:
 
 
 def operations() -> int:
-    teller = Teller(new_disk())
+    teller = Teller(SimulatedDisk.with_directory("/data"))
     teller.tell()
     count = teller.disk.operations
     teller.check()
@@ -215,7 +206,7 @@ def operations() -> int:
 
 
 OPERATIONS = operations()
-FIRST = new_disk().operations + 1
+FIRST = SimulatedDisk.with_directory("/data").operations + 1
 
 
 def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> Teller:
@@ -234,7 +225,7 @@ def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> Teller:
 def test_no_power_cut_loses_what_is_committed_or_loads_half_a_snapshot(seed: int, after: bool) -> None:
     assert OPERATIONS > 150
     for number in range(FIRST, OPERATIONS + 1):
-        teller = told_until(new_disk(seed * 10_000 + number), number, after=after)
+        teller = told_until(SimulatedDisk.with_directory("/data", seed * 10_000 + number), number, after=after)
         teller.check()
 
 
@@ -243,7 +234,7 @@ def test_a_start_may_be_cut_short_itself(after: bool) -> None:
     seconds = 0
     for number in range(FIRST, OPERATIONS + 1):
         for second in range(1, 40, 3):
-            teller = told_until(new_disk(number), number, after=after)
+            teller = told_until(SimulatedDisk.with_directory("/data", number), number, after=after)
             disk = teller.disk
             disk.cut_power_at(disk.operations + second, after=after)
             try:
@@ -261,7 +252,7 @@ def test_an_operation_that_fails_loses_nothing_whenever_the_power_goes_after_it(
     """A node stops at a failed disk. What it leaves must be in order, also if the failed sync has dropped pages."""
     failed = 0
     for number in range(FIRST, OPERATIONS + 1):
-        disk = new_disk(number)
+        disk = SimulatedDisk.with_directory("/data", number)
         teller = Teller(disk)
         disk.fail_at(number)
         try:
@@ -280,7 +271,7 @@ def test_a_disk_whose_syncs_do_nothing_loses_something() -> None:
     """Else the tests above prove nothing."""
     losses = 0
     for number in range(FIRST, OPERATIONS + 1, 3):
-        teller = told_until(new_disk(number, lying_sync=True), number, after=True)
+        teller = told_until(SimulatedDisk.with_directory("/data", number, lying_sync=True), number, after=True)
         try:
             teller.check()
         except (KafkaError, AssertionError):

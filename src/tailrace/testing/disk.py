@@ -243,6 +243,15 @@ class SimulatedDisk:
         self.on_operation: Callable[[int, str], None] | None = None
         """Called before each counted operation with its number and description."""
 
+    @classmethod
+    def with_directory(cls, path: str, seed: int = 0, *, lying_sync: bool = False) -> "SimulatedDisk":
+        """A disk with this directory, which a power cut leaves; `lying_sync` counts from now on."""
+        disk = cls(seed)
+        disk.make_dirs(path)
+        disk.sync_dir("/")
+        disk.lying_sync = lying_sync
+        return disk
+
     def cut_power_at(self, operation: int, *, after: bool = False) -> None:
         """Cut the power just before this operation takes place, or just after."""
         self._cuts[operation] = after
