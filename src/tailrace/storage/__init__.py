@@ -12,8 +12,10 @@ from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.recovery import Damage, RecoveryReport
 from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
+from tailrace.storage.transaction_index import AbortedTransaction
 
 __all__ = [
+    "AbortedTransaction",
     "AppendBatch",
     "Buffer",
     "ClosedLog",

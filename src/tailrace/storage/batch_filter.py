@@ -116,6 +116,12 @@ class BatchFilter:
         self._horizon_ms = min(now_ms + delete_retention_ms, _MAX_TIMESTAMP)
         self._in_transaction: set[int] = set()
         """Producers of whose transaction, the one we are in the middle of, a batch is left."""
+        self.needed_markers: set[int] = set()
+        """The offsets of markers whose transactions had a batch left. Whoever has made use of them clears it."""
+
+    def is_needed(self, marker_offset: int) -> bool:
+        """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
+        return marker_offset >= self._end_offset or marker_offset in self.needed_markers
 
     def rewrite(self, buffer: Buffer, header: BatchHeader, *, keep_header: bool) -> Buffer | None:
         """The batch as it is to be stored: this very buffer if nothing changes, None if nothing is left of it.
@@ -126,6 +132,8 @@ class BatchFilter:
             return buffer
         records = _readable(buffer, header)
         if records is None:
+            if header.is_transactional and not header.is_control:
+                self._in_transaction.add(header.producer_id)  # aborted or not, it needs its marker
             return buffer
         stored = self._rewrite_control(buffer, records) if header.is_control else self._rewrite_data(buffer, records)
         if stored is None and (keep_header or (header.has_producer_id and self._is_last_of_producer(header))):
@@ -140,6 +148,7 @@ class BatchFilter:
             return buffer
         if header.producer_id in self._in_transaction:
             self._in_transaction.discard(header.producer_id)
+            self.needed_markers.add(header.last_offset)
             return buffer
         if not header.has_delete_horizon:
             return self._with_horizon(buffer, records, records.spans)

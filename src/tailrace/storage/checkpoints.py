@@ -121,7 +121,8 @@ def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
 class MetaProperties:
     """Whose directory this is."""
 
-    cluster_id: str
+    cluster_id: str | None
+    """None: it has not come to its cluster yet."""
     node_id: int
     directory_id: TopicId | None = None
     """A new one is a new disk: the node must not claim what the old one held (KIP-858)."""
@@ -129,7 +130,9 @@ class MetaProperties:
 
 def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:
     """Write `meta.properties`, version 1."""
-    values = {"cluster.id": properties.cluster_id, "node.id": str(properties.node_id), "version": "1"}
+    values = {"node.id": str(properties.node_id), "version": "1"}
+    if properties.cluster_id is not None:
+        values["cluster.id"] = properties.cluster_id
     if properties.directory_id is not None:
         values["directory.id"] = format_topic_id(properties.directory_id)
     content = "#\n" + "".join(f"{key}={values[key]}\n" for key in sorted(values))
@@ -146,9 +149,9 @@ def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | 
     try:
         if values.get("version", "1").strip() != "1":
             raise ValueError(f"version {values['version']} is not known here")
-        directory_id = values.get("directory.id")
+        cluster_id, directory_id = values.get("cluster.id"), values.get("directory.id")
         return MetaProperties(
-            cluster_id=values["cluster.id"].strip(),
+            cluster_id=None if cluster_id is None else cluster_id.strip(),
             node_id=int(values["node.id"]),
             directory_id=None if directory_id is None else parse_topic_id(directory_id.strip()),
         )

@@ -7,7 +7,7 @@ right log behind.
 The bytes it writes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from tailrace.model.errors import KafkaError, StorageError
@@ -21,6 +21,7 @@ from tailrace.storage.segment import AppendBatch, Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned
+from tailrace.storage.transaction_index import AbortedTransaction
 
 _WRITE_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 4 << 20
@@ -40,13 +41,16 @@ class Compaction:
         config: TopicConfig,
         producers: ProducerState,
         durable_end: int,
+        aborted_of: Callable[[Segment], Iterable[AbortedTransaction]],
         before_swap: Callable[[int], None],
         on_broken: Callable[[str], None],
         now_ms: int,
         memory_bytes: int,
     ) -> None:
-        """Below `durable_end` nothing can be lost or truncated. `before_swap` is told the offset below which there are
-        gaps from then on; `on_broken` why a swap failed half way, so that only recovery can tell what is there.
+        """Below `durable_end` nothing can be lost or truncated. `aborted_of` reads a segment's aborted transactions.
+
+        `before_swap` is told the offset below which there are gaps from then on; `on_broken` why a swap failed half
+        way, so that only recovery can tell what is there.
         """
         self._directory = directory
         self._plan = plan
@@ -56,6 +60,7 @@ class Compaction:
         self._config = config
         self._producers = producers
         self._durable_end = durable_end
+        self._aborted_of = aborted_of
         self._before_swap = before_swap
         self._on_broken = on_broken
         self._now_ms = now_ms
@@ -196,6 +201,11 @@ class Compaction:
                     self.unsynced_files, unsynced_bytes = (cleaned.file,), 0
                 yield self._note_read(header)
         self._write(waiting)
+        for segment in group:
+            for aborted in self._aborted_of(segment):
+                if filter_.is_needed(aborted.last_offset):
+                    cleaned.aborted.append(aborted)
+        filter_.needed_markers.clear()
         if is_changed:
             yield from self._swap(cleaned, len(group))
         self._drop_cleaned()

@@ -18,27 +18,31 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage.checkpoints import LEADER_EPOCHS
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.control import read_marker
+from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
 from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
 from tailrace.storage.compaction import Cleanable, find_cleanable
-from tailrace.storage.files import File, FileSystem, join, parent
+from tailrace.storage.files import Buffer, File, FileSystem, join, parent
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.recovery import LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
-from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
+from tailrace.storage.segment import AppendBatch, ReadResult, Segment, TimestampOffset
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
 from tailrace.storage.snapshots import (
     begin_snapshot,
     load_producers,
+    rebuild_aborted,
     remove_snapshots_above,
     snapshot_offsets,
     write_snapshot,
 )
 from tailrace.storage.timestamps import max_timestamp_offset, offset_for_timestamp
+from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 _STEP_BYTES: Final = 1 << 20
 
@@ -249,7 +253,7 @@ class Log:
             end_offset = self._check_offsets(batches)
             if active.count_that_fit(batches) == len(batches):
                 active.append(batches)
-                self._take_producers(batches)
+                self._take_producers(active, batches)
             else:
                 self._append_across_segments(batches)
         except StorageError:
@@ -283,14 +287,24 @@ class Log:
         if self._config.is_compacted and not self._gaps.is_known:
             self._gaps.allow(self.flushed_offset)
 
-    def _take_producers(self, batches: Sequence[AppendBatch]) -> None:
+    def _take_producers(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
         producers = self.producers
-        if producers.has_staged:
+        if producers.has_staged and not producers.stages_transactions:
             producers.apply_staged()
             return
-        for _, header in batches:
+        producers.discard_staged()
+        for buffer, header in batches:
             if header.producer_id >= 0:
-                producers.apply(header)
+                self._apply_producer(segment, buffer, header)
+
+    def _apply_producer(self, segment: Segment, buffer: Buffer, header: BatchHeader) -> None:
+        if not header.is_control:
+            self.producers.apply(header)
+            return
+        completed = self.producers.apply(header, read_marker(buffer, header))
+        if completed is not None and completed.is_aborted:
+            self._aborted_of(segment)
+            segment.note_aborted(completed)
 
     def _append_across_segments(self, batches: Sequence[AppendBatch]) -> None:
         """Append with one roll or more. On a failure everything is undone, or the log goes offline."""
@@ -306,10 +320,11 @@ class Log:
                     continue
                 part, rest = rest[:count], rest[count:]
                 segments.active.append(part)
-                for _, header in part:
-                    producers.apply(header)
+                for buffer, header in part:
+                    if header.producer_id >= 0:
+                        self._apply_producer(segments.active, buffer, header)
         except StorageError:
-            producers.replace(saved_producers)
+            producers.replace(saved_producers, end_offset=self.log_end_offset)
             self._undo_append(segment_count, size_bytes)
             raise
         producers.discard_staged()
@@ -397,6 +412,26 @@ class Log:
         if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
             raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
 
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records from `offset` on and below `end_offset`, in the order of their markers.
+
+        Whoever reads that range leaves their records out. Only of what lies below the last stable offset is all known.
+        """
+        return self._segments.aborted_transactions(offset, end_offset, load=self._aborted_of)
+
+    def _aborted_of(self, segment: Segment) -> TransactionIndex:
+        """The segment's aborted transactions; a damaged file is made anew."""
+        try:
+            return segment.aborted
+        except CorruptRecords:
+            rebuild_aborted(self._files, self._directory, self._segments.all, segment)
+            aborted = segment.aborted
+            if segment is not self._segments.active:
+                # Whole or not at all: nobody looks through the segment again.
+                replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
+                aborted.is_dirty = False
+            return aborted
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record, by offset, whose timestamp is at least this one; None if there is none."""
         return offset_for_timestamp(self._segments, timestamp, log_start_offset=self.log_start_offset)
@@ -483,6 +518,7 @@ class Log:
             segment = self._segments.all[at]
             position = segment.locate(offset)
             end_offset = min(offset, segment.offset_at(position)) if position < segment.size_bytes else offset
+            self._aborted_of(segment)  # in memory: the file goes
             if end_offset < self.log_start_offset:
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
@@ -498,6 +534,9 @@ class Log:
                 self._segments.add(end_offset)
                 self._files.sync_dir(self._directory)
             segment.cut_to(position, end_offset)
+            if segment is not self._segments.active and segment.aborted:
+                segment.write_aborted()
+                self._files.sync_dir(self._directory)
             segment.sync()
         except (StorageError, CorruptRecords) as fault:
             self._fail(f"a truncation to {offset} failed: {fault.detail}")
@@ -527,7 +566,7 @@ class Log:
             raise
         self.log_start_offset = self.flushed_offset = self.log_end_offset = self.first_dirty_offset = offset
         self.epochs.replace(())
-        self.producers.replace({})
+        self.producers.replace({}, end_offset=offset)
 
     def _reload_producers(self) -> None:
         state, self._snapshot_offset, _ = load_producers(
@@ -538,7 +577,7 @@ class Log:
             end_offset=self.log_end_offset,
             latest_snapshot=self._segments.active.base_offset,
         )
-        self.producers.replace(state.producers)
+        self.producers.replace(state.producers, end_offset=self.log_end_offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Let the log begin at this offset; what lies below goes with the next retention. Never moves back.
@@ -554,9 +593,12 @@ class Log:
             self.log_start_offset = offset
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self, now_ms: int, high_watermark: int) -> list[RetiredSegment]:
+    def apply_retention(
+        self, now_ms: int, high_watermark: int, *, only_below_log_start: bool = False
+    ) -> list[RetiredSegment]:
         """Retire the segments that are too old, too many or below the log start; call it now and then.
 
+        `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say.
         Only whole segments below the high watermark, never the active one. Their files are renamed at once and removed
         `file.delete.delay.ms` later.
         """
@@ -570,6 +612,7 @@ class Log:
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
             high_watermark=high_watermark,
+            only_below_log_start=only_below_log_start,
         )
         if not reasons:
             return []
@@ -621,6 +664,7 @@ class Log:
             config=self._config,
             producers=self.producers,
             durable_end=end_offset,
+            aborted_of=self._aborted_of,
             before_swap=self._before_swap,
             on_broken=self._fail,
             now_ms=now_ms,

@@ -7,6 +7,9 @@ Invariants:
 2. Otherwise sequences of one epoch are contiguous, from 2^31 - 1 on to 0, and a new epoch starts at 0.
 3. `stage` shows batches to `check` before they are written. They count only once the log has them: `apply_staged`
    takes them over, `discard_staged` forgets them.
+4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
+   epoch never fall. What the newest batch of a producer is does not change with that, unless the marker's producer
+   epoch is a new one: then the next batch starts at 0 (KIP-890).
 
 An entry is never changed, only replaced, so that a copy of the table is a shallow one.
 """
@@ -19,6 +22,8 @@ from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.storage.transactions import CompletedTransaction, Transactions
 
 REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
@@ -55,6 +60,7 @@ class ProducerEntry(NamedTuple):
     """The last five of this epoch, oldest first."""
     last_timestamp: int = -1
     coordinator_epoch: int = -1
+    """Of the transaction coordinator that wrote the last marker, -1 if there is none."""
     current_txn_first_offset: int = -1
     """Where its open transaction begins in this log, -1 for none."""
 
@@ -70,11 +76,14 @@ class Duplicate(NamedTuple):
 class ProducerState:
     """All producers of one log."""
 
-    __slots__ = ("_producers", "_staged")
+    __slots__ = ("_producers", "_staged", "stages_transactions", "transactions")
 
     def __init__(self, producers: Mapping[int, ProducerEntry] | None = None) -> None:
         self._producers: dict[int, ProducerEntry] = dict(producers or {})
         self._staged: dict[int, ProducerEntry] = {}
+        self.stages_transactions = False
+        """Whether a staged batch belongs to a transaction; then all are to be applied one by one."""
+        self.transactions = Transactions(_begun(self._producers))
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -87,11 +96,24 @@ class ProducerState:
     @property
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins, or None."""
-        firsts = [entry.current_txn_first_offset for entry in self._producers.values()]
-        return min((offset for offset in firsts if offset >= 0), default=None)
+        return self.transactions.first_open_offset
+
+    def has_late_transaction(self, now_ms: int, *, late_ms: int) -> bool:
+        """Whether the producer of the oldest open transaction has been silent for this long."""
+        producer_id = self.transactions.oldest_producer_id
+        return producer_id is not None and now_ms - self._producers[producer_id].last_timestamp > late_ms
+
+    def latest(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of this producer, staged batches counted."""
+        return self._staged.get(producer_id) or self._producers.get(producer_id)
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here, of this epoch; staged batches counted."""
+        entry = self.latest(producer_id)
+        return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """None if the batch may be appended, its Duplicate if it is stored already.
+        """None if a producer's batch may be appended, its Duplicate if it is stored already.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH (47) for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a gap,
         a repeated batch that is no longer remembered, or a new epoch that does not start at 0; INVALID_TXN_STATE (48)
@@ -105,12 +127,33 @@ class ProducerState:
         if entry is None:
             self._check_room(header)
             return None
-        if header.producer_epoch == entry.producer_epoch and not header.is_control:
-            for batch in entry.batches:
-                if batch.base_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
-                    return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
-        _check_order(header, entry)
-        return None
+        duplicate = _duplicate_of(header, entry)
+        if duplicate is None:
+            _check_epoch(header, entry)
+            _check_order(header, entry)
+        return duplicate
+
+    def is_duplicate(self, header: BatchHeader) -> bool:
+        """Whether `check` will find that the batch is stored already."""
+        entry = self.latest(header.producer_id)
+        return entry is not None and _duplicate_of(header, entry) is not None
+
+    def check_coordinators(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
+        """Whether a coordinator may append this batch for a producer: a transaction's end, or what it commits.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the producer, and
+        TRANSACTION_COORDINATOR_FENCED (52) for the marker of a coordinator that another has followed.
+        """
+        entry = self.latest(header.producer_id)
+        if entry is None:
+            return
+        _check_epoch(header, entry)
+        if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {header.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than "
+                f"{entry.coordinator_epoch}",
+            )
 
     def _check_room(self, header: BatchHeader) -> None:
         known = self._producers
@@ -123,19 +166,23 @@ class ProducerState:
                 " or without idempotence, or lower producer.id.expiration.ms",
             )
 
-    def stage(self, header: BatchHeader) -> None:
+    def stage(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
         """Let later checks see this batch, which is about to be written at its base offset."""
         producer_id = header.producer_id
         if producer_id >= 0:
             entry = self._staged.get(producer_id) or self._producers.get(producer_id)
-            self._staged[producer_id] = _advanced(entry, header)
+            self._staged[producer_id] = _advanced(entry, header, marker)
+            if header.is_transactional:
+                self.stages_transactions = True
 
     def discard_staged(self) -> None:
         """Forget what was staged: it is not going to be written."""
         self._staged.clear()
+        self.stages_transactions = False
 
     def apply_staged(self) -> None:
-        """Take over what was staged: it is in the log."""
+        """Take over what was staged, none of it transactional: it is in the log."""
+        assert not self.stages_transactions, "transactions are applied batch by batch"
         self._producers.update(self._staged)
         self._staged.clear()
 
@@ -143,20 +190,48 @@ class ProducerState:
     def has_staged(self) -> bool:
         return bool(self._staged)
 
-    def apply(self, header: BatchHeader) -> None:
-        """Take over one batch that is in the log. Nothing is checked: the leader has done that."""
+    def apply(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> CompletedTransaction | None:
+        """Take over one batch that is in the log; what it completes. Nothing is checked: the leader has done that.
+
+        `marker` is what a control batch says; None for one that a compaction has emptied.
+        """
         producer_id = header.producer_id
-        if producer_id >= 0:
-            self._producers[producer_id] = _advanced(self._producers.get(producer_id), header)
+        if producer_id < 0:
+            return None
+        entry = self._producers.get(producer_id)
+        self._producers[producer_id] = _advanced(entry, header, marker)
+        if not header.is_transactional:
+            return None
+        open_since = -1 if entry is None else entry.current_txn_first_offset
+        if header.is_control:
+            return self._completed(header, open_since, marker) if open_since >= 0 else None
+        if open_since < 0:
+            self.transactions.begin(header.base_offset, producer_id)
+        return None
+
+    def _completed(
+        self, header: BatchHeader, first_offset: int, marker: EndTransactionMarker | None
+    ) -> CompletedTransaction:
+        last_offset = header.last_offset
+        self.transactions.end(first_offset, last_offset)
+        still_open = self.transactions.first_open_offset
+        return CompletedTransaction(
+            header.producer_id,
+            first_offset,
+            last_offset,
+            is_aborted=marker is not None and marker.type is ControlType.ABORT,
+            last_stable_offset=last_offset + 1 if still_open is None else still_open,
+        )
 
     def copy_producers(self) -> dict[int, ProducerEntry]:
         """The table as it is now, for `replace`."""
         return dict(self._producers)
 
-    def replace(self, producers: Mapping[int, ProducerEntry]) -> None:
-        """Know exactly these producers, and nothing staged."""
+    def replace(self, producers: Mapping[int, ProducerEntry], *, end_offset: int) -> None:
+        """Know exactly these producers, and nothing staged: the log ends here."""
         self._producers = dict(producers)
-        self._staged.clear()
+        self.discard_staged()
+        self.transactions.restart(_begun(self._producers), end_offset=end_offset)
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> int:
         """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many."""
@@ -182,15 +257,32 @@ class ProducerState:
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(entries)) + body[4:]
 
 
-def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
-    who = f"producer {header.producer_id} at offset {header.base_offset}"
+def _begun(producers: Mapping[int, ProducerEntry]) -> Iterator[tuple[int, int]]:
+    """Where the open transactions begin, and whose they are."""
+    for producer_id, entry in producers.items():
+        if entry.current_txn_first_offset >= 0:
+            yield entry.current_txn_first_offset, producer_id
+
+
+def _duplicate_of(header: BatchHeader, entry: ProducerEntry) -> Duplicate | None:
+    if header.producer_epoch == entry.producer_epoch:
+        for batch in entry.batches:
+            if batch.base_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+    return None
+
+
+def _check_epoch(header: BatchHeader, entry: ProducerEntry) -> None:
     if header.producer_epoch < entry.producer_epoch:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"{who}: epoch {header.producer_epoch} is older than {entry.producer_epoch}; a newer instance writes",
+            f"producer {header.producer_id} at offset {header.base_offset}: epoch {header.producer_epoch} is older than"
+            f" {entry.producer_epoch}; a newer instance writes",
         )
-    if header.is_control:
-        return
+
+
+def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
+    who = f"producer {header.producer_id} at offset {header.base_offset}"
     if entry.current_txn_first_offset >= 0 and not header.is_transactional:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{who}: a plain batch while its transaction is open")
     sequence = header.base_sequence
@@ -209,7 +301,7 @@ def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
         )
 
 
-def _advanced(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+def _advanced(entry: ProducerEntry | None, header: BatchHeader, marker: EndTransactionMarker | None) -> ProducerEntry:
     """What is known about a producer after one more batch."""
     epoch = header.producer_epoch
     batches: tuple[SequencedBatch, ...] = ()
@@ -220,6 +312,8 @@ def _advanced(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry
         if entry.producer_epoch == epoch:
             batches = entry.batches
     if header.is_control:
+        if marker is not None:
+            coordinator_epoch = marker.coordinator_epoch
         return ProducerEntry(epoch, batches, header.max_timestamp, coordinator_epoch, -1)
     last_offset = header.base_offset + header.last_offset_delta
     batch = SequencedBatch(

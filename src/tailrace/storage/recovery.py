@@ -24,12 +24,19 @@ from tailrace.storage.segment import (
     LOG_SUFFIX,
     MAX_RELATIVE_OFFSET,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
     segment_name,
 )
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import DELETED_SUFFIX
-from tailrace.storage.snapshots import SNAPSHOT_SUFFIX, load_producers, snapshot_offsets, snapshot_path
+from tailrace.storage.snapshots import (
+    SNAPSHOT_SUFFIX,
+    load_producers,
+    rebuild_aborted,
+    snapshot_offsets,
+    snapshot_path,
+)
 from tailrace.storage.swap import finish_swaps
 
 UNKNOWN_GAPS: Final = -1
@@ -165,6 +172,7 @@ class Loader:
         if not self._report.damaged:
             end_offset = self._settle(end_offset, checked_from)
             producers, snapshot_offset = self._producers(end_offset, checked_from)
+            self._settle_aborted(checked_from)
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
         epochs = self._epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
@@ -198,7 +206,7 @@ class Loader:
         kept_logs = {name[:20] for name in names if _is_log(name) and int(name[:20]) > retired}
         for name in names:
             # Retention takes the oldest segments. If one of them is gone, a power cut may have brought back older ones.
-            is_ours = _is_log(name) or name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+            is_ours = _is_log(name) or name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX))
             if is_ours and name[:20] not in kept_logs:
                 gone.add(name)
         self._unlink(name for name in gone if not name.endswith(DELETED_SUFFIX))
@@ -411,10 +419,32 @@ class Loader:
         latest = end_offset if checked_from >= len(segments) else segments[checked_from].base_offset
         offsets = snapshot_offsets(self._names)
         state, newest, discarded = load_producers(
-            self._files, self._directory, segments, offsets, end_offset=end_offset, latest_snapshot=latest
+            self._files,
+            self._directory,
+            segments,
+            offsets,
+            end_offset=end_offset,
+            latest_snapshot=latest,
+            index_anew=frozenset(segments[checked_from:]),
         )
         self._report.snapshots_discarded += discarded
         return state, newest
+
+    def _settle_aborted(self, checked_from: int) -> None:
+        """Have what was found of aborted transactions in files, durably, but for the active segment's."""
+        segments, is_written = self._segments, False
+        written_from = checked_from
+        if 0 < checked_from < len(segments) and segments[checked_from].base_offset >= self._recovery_point:
+            # Nothing was flushed since the roll: all of the segment before is durable, but for what the roll wrote.
+            written_from -= 1
+            rebuild_aborted(self._files, self._directory, segments, segments[written_from])
+        for segment in segments[written_from:-1]:
+            segment.write_aborted()
+            if segment.unsynced_files:
+                segment.sync()
+                is_written = True
+        if is_written:
+            self._files.sync_dir(self._directory)
 
 
 def _is_log(name: str) -> bool:

@@ -42,9 +42,10 @@ def expired_segments(
     now_ms: int,
     log_start_offset: int,
     high_watermark: int,
+    only_below_log_start: bool = False,
 ) -> list[Reason]:
     """For each of the oldest segments that may go, why. `segments` are in order and end with the active one."""
-    may_delete = "delete" in config.cleanup_policy
+    may_delete = "delete" in config.cleanup_policy and not only_below_log_start
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     reasons: list[Reason] = []
     for segment, following in pairwise(segments):

@@ -1,4 +1,4 @@
-"""One `.log` file with its two indexes: a run of whole batches whose offsets rise from the segment's base offset.
+"""One `.log` file with its indexes: a run of whole batches whose offsets rise from the segment's base offset.
 
 Invariants:
 
@@ -7,6 +7,8 @@ Invariants:
 2. Only the last segment of a log, the active one, is appended to. Its indexes live in memory; the files `.index` and
    `.timeindex` are written when the segment is rolled or closed, and are a cache: a missing or wrong one is made anew
    from the batches.
+3. So is `.txnindex`, but it takes the batches before the segment to make it anew, and there is none for a segment
+   without abort markers: that a file is missing tells nothing. It is durable before anything trusts the segment.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -19,10 +21,13 @@ from tailrace.protocol.records.record import read_records
 from tailrace.storage.files import Buffer, File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tailrace.storage.transactions import CompletedTransaction
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 
 _SPAN: Final = Struct(">qi11xi")
 """Base offset, batch length and last offset delta: all that a walk over batches needs."""
@@ -70,6 +75,7 @@ class Segment:
     """One segment. Its file opens at the first use, its indexes load when they are needed."""
 
     __slots__ = (
+        "_aborted",
         "_bytes_since_entry",
         "_files",
         "_first_timestamp",
@@ -110,6 +116,7 @@ class Segment:
         self.size_bytes = 0 if create else size_bytes if size_bytes >= 0 else files.size_of(self.log_path)
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._aborted: TransactionIndex | None = TransactionIndex() if create else None
         self._max_timestamp = -1
         self._max_timestamp_offset = -1
         self._first_timestamp = -1
@@ -124,6 +131,37 @@ class Segment:
     @property
     def index_paths(self) -> tuple[str, str]:
         return self._stem + INDEX_SUFFIX + self._suffix, self._stem + TIME_INDEX_SUFFIX + self._suffix
+
+    @property
+    def transaction_index_path(self) -> str:
+        return self._stem + TRANSACTION_INDEX_SUFFIX + self._suffix
+
+    @property
+    def aborted(self) -> TransactionIndex:
+        """The aborted transactions whose markers are here. Raises CorruptRecords if their file is damaged."""
+        aborted = self._aborted
+        if aborted is None:
+            path = self.transaction_index_path
+            data = self._files.read_bytes(path) if self._files.exists(path) else b""
+            try:
+                aborted = TransactionIndex.from_bytes(data, base_offset=self.base_offset)
+            except CorruptRecords as fault:
+                raise CorruptRecords(f"{path}: {fault.detail}") from None
+            self._aborted = aborted
+        return aborted
+
+    def note_aborted(self, completed: CompletedTransaction) -> None:
+        """Note a transaction whose abort marker lies behind all others of the segment."""
+        self.aborted.append(
+            AbortedTransaction(
+                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+            )
+        )
+
+    def start_aborted(self) -> None:
+        """Begin with no aborted transaction, for a caller that will append all."""
+        self._aborted = TransactionIndex()
+        self._aborted.is_dirty = True
 
     @property
     def max_timestamp(self) -> int:
@@ -242,7 +280,10 @@ class Segment:
             self._time_index.append(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
 
     def cut_to(self, size_bytes: int, end_offset: int) -> None:
-        """Drop what lies from this position on, batches or the remains of some; what stays ends at this offset."""
+        """Drop what lies from this position on, batches or the remains of some; what stays ends at this offset.
+
+        Index files are the caller's to remove, who has `aborted` loaded before.
+        """
         self._load_indexes()
         assert self._offset_index is not None
         assert self._time_index is not None
@@ -250,6 +291,8 @@ class Segment:
         self.size_bytes = size_bytes
         self._offset_index.truncate(position=size_bytes)
         self._time_index.truncate(relative_offset=end_offset - self.base_offset)
+        if self._aborted is not None:
+            self._aborted.truncate(end_offset)
         self._bytes_since_entry = 0
         self._load_timestamps()
 
@@ -313,12 +356,29 @@ class Segment:
         assert self._offset_index is not None
         assert self._time_index is not None
         self._note_max_timestamp()
+        if self.unsynced_files:
+            self.aborted.is_dirty = True  # its file may be one of those that are still to be synced
         self._close_index_files()
         contents = self._offset_index.to_bytes(), self._time_index.to_bytes()
         for path, content in zip(self.index_paths, contents, strict=True):
             file = self._files.open(path, create=True)
             self.unsynced_files = (*(self.unsynced_files or (self.file,)), file)
             append_all(file, content)
+        self.write_aborted()
+
+    def write_aborted(self) -> None:
+        """Write the `.txnindex` file if it does not say what is in memory; it is still to be synced then."""
+        aborted = self._aborted
+        if aborted is None or not aborted.is_dirty:
+            return
+        path = self.transaction_index_path
+        if aborted:
+            file = self._files.open(path, create=True)
+            self.unsynced_files = (*(self.unsynced_files or (self.file,)), file)
+            append_all(file, aborted.to_bytes())
+        elif self._files.exists(path):
+            self._files.unlink(path)
+        aborted.is_dirty = False
 
     def sync_unsure(self, recovery_point: int) -> None:
         """Have the batches durable although a sync of those from the recovery point on may have failed before."""
@@ -347,6 +407,8 @@ class Segment:
     def forget_indexes(self) -> None:
         """Free the memory of the indexes, whose files are written."""
         self._offset_index = self._time_index = None
+        if self._aborted and not self._aborted.is_dirty:
+            self._aborted = None
 
     def locate(self, offset: int) -> int:
         """The position of the first batch that ends at or after this offset; `size_bytes` if there is none."""
@@ -538,7 +600,9 @@ class Segment:
     def remove_index_files(self) -> None:
         """Remove the index files, which no longer say the truth; those in memory stay."""
         self._close_index_files()
-        for path in self.index_paths:
+        if self._aborted is not None:
+            self._aborted.is_dirty = True
+        for path in (*self.index_paths, self.transaction_index_path):
             if self._files.exists(path):
                 self._files.unlink(path)
 

@@ -5,7 +5,7 @@ segments are renamed to `.deleted` and removed some time later.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -14,6 +14,7 @@ from tailrace.storage.segment import ReadResult, Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.snapshots import snapshot_path
 from tailrace.storage.swap import swap_in
+from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -89,6 +90,24 @@ class Segments:
         """The segment that holds this offset, and those after it."""
         return self._segments[self.index_of(offset) :]
 
+    def aborted_transactions(
+        self, offset: int, end_offset: int, *, load: Callable[[Segment], TransactionIndex]
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions with records from `offset` on and below `end_offset`, by their markers.
+
+        A marker may stand in a later segment than its records. `load` gives the index of a segment.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.from_offset(offset):
+            aborted = load(segment)
+            if aborted:
+                self.keep_loaded(segment)
+                of_segment, is_complete = aborted.collect(offset, end_offset=end_offset)
+                found += of_segment
+                if is_complete:
+                    break
+        return found
+
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         """The segment and position of the first batch that ends at or after this offset, None if there is none."""
         for segment in self.from_offset(offset):
@@ -149,7 +168,8 @@ class Segments:
         self._files.sync_dir(self._directory)
         for segment in going:
             segment.close()
-            for path in (segment.log_path, *segment.index_paths, snapshot_path(self._directory, segment.base_offset)):
+            snapshot = snapshot_path(self._directory, segment.base_offset)
+            for path in (segment.log_path, *segment.index_paths, segment.transaction_index_path, snapshot):
                 if self._files.exists(path):
                     self._files.rename(path, path + DELETED_SUFFIX)
                     self._retired = (*self._retired, (deadline_ms, path + DELETED_SUFFIX))

@@ -12,47 +12,73 @@
    came back after step 4 would lie across the new one.
 4. `.swap` gives way to the plain name, which takes the first old segment's place, and the directory is synced.
 
-Index files go the same way. They are a cache: recovery makes anew those that did not arrive.
+Index files go the same way. They are a cache: recovery makes anew those that did not arrive. All but `.txnindex`, of
+which nobody can tell whether there was one: it becomes `.swap`, durably, before step 2. If recovery finds none, it has
+its name already, or the old one stays: what that says too much is of transactions whose markers are all there.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tailrace.storage.files import FileSystem, join
-from tailrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from tailrace.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    segment_name,
+)
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.snapshots import SNAPSHOT_SUFFIX
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-_INDEXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_CACHES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_INDEXES: Final = (*_CACHES, TRANSACTION_INDEX_SUFFIX)
 
 
 def swap_in(files: FileSystem, directory: str, base_offset: int, replaced: Sequence[int]) -> None:
     """Replace these segments, the first of which starts at `base_offset` too, by the synced `.cleaned` one."""
     stem = join(directory, segment_name(base_offset))
-    for suffix in (*_INDEXES, LOG_SUFFIX):
-        files.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)
+    has_aborted = files.exists(stem + TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX)
+    if has_aborted:
+        _rename(files, stem + TRANSACTION_INDEX_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
+        files.sync_dir(directory)
+    for suffix in (*_CACHES, LOG_SUFFIX):
+        _rename(files, stem + suffix, CLEANED_SUFFIX, SWAP_SUFFIX)
     files.sync_dir(directory)
-    _finish(files, directory, base_offset, replaced, _INDEXES)
+    swapped = _INDEXES if has_aborted else _CACHES
+    _finish(files, directory, base_offset, replaced, going=_INDEXES, swapped=swapped)
+
+
+def _rename(files: FileSystem, path: str, old_suffix: str, new_suffix: str) -> None:
+    files.rename(path + old_suffix, path + new_suffix)
 
 
 def _finish(
-    files: FileSystem, directory: str, base_offset: int, replaced: Iterable[int], swapped_indexes: Sequence[str]
+    files: FileSystem,
+    directory: str,
+    base_offset: int,
+    replaced: Iterable[int],
+    *,
+    going: Sequence[str],
+    swapped: Sequence[str],
 ) -> None:
+    """`going` are the old indexes at this offset that are not to stay, `swapped` the new ones that wait."""
     stem = join(directory, segment_name(base_offset))
-    going = [stem + suffix for suffix in _INDEXES]
+    paths = [stem + suffix for suffix in going]
     for offset in replaced:
         if offset != base_offset:
             other = join(directory, segment_name(offset))
-            going += [other + suffix for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX)]
-    for path in going:
+            paths += [other + suffix for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX)]
+    for path in paths:
         if files.exists(path):
             files.unlink(path)
     files.sync_dir(directory)
-    for suffix in (*swapped_indexes, LOG_SUFFIX):
-        files.rename(stem + suffix + SWAP_SUFFIX, stem + suffix)
+    for suffix in (*swapped, LOG_SUFFIX):
+        _rename(files, stem + suffix, SWAP_SUFFIX, "")
     files.sync_dir(directory)
 
 
@@ -75,8 +101,9 @@ def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) ->
     if not unfinished:
         return False
     swapped = [int(name[:20]) for name in unfinished if name[20:] == LOG_SUFFIX + SWAP_SUFFIX and name[:20].isdecimal()]
+    aborted = {segment_name(base) + TRANSACTION_INDEX_SUFFIX + SWAP_SUFFIX for base in swapped} & set(unfinished)
     for name in unfinished:
-        if name[20:] != LOG_SUFFIX + SWAP_SUFFIX:
+        if name[20:] != LOG_SUFFIX + SWAP_SUFFIX and name not in aborted:
             files.unlink(join(directory, name))
     bases = [int(name[:20]) for name in names if name[20:] == LOG_SUFFIX and name[:20].isdecimal()]
     for base_offset in swapped:
@@ -86,6 +113,8 @@ def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) ->
             end_offset = header.end_offset
         segment.close()
         replaced = [offset for offset in bases if base_offset <= offset < end_offset]
-        _finish(files, directory, base_offset, replaced, ())
+        has_aborted = segment_name(base_offset) + TRANSACTION_INDEX_SUFFIX + SWAP_SUFFIX in aborted
+        swapped_indexes = (TRANSACTION_INDEX_SUFFIX,) if has_aborted else ()
+        _finish(files, directory, base_offset, replaced, going=(*_CACHES, *swapped_indexes), swapped=swapped_indexes)
     files.sync_dir(directory)
     return True

@@ -74,7 +74,7 @@ def test_meta_properties_are_kafkas(disk: SimulatedDisk) -> None:
     checkpoints.replace_file(disk, f"{ROOT}/meta.properties", theirs)
     assert checkpoints.read_meta_properties(disk, ROOT) == checkpoints.MetaProperties(cluster_id="abc", node_id=1)
     checkpoints.replace_file(disk, f"{ROOT}/meta.properties", b"version=1\n")
-    with pytest.raises(CorruptRecords, match="has no cluster.id"):
+    with pytest.raises(CorruptRecords, match="has no node.id"):
         checkpoints.read_meta_properties(disk, ROOT)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import Log, checkpoints
-from tailrace.testing.batches import stored_batch
+from tailrace.storage import AppendBatch, Log, checkpoints
+from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage_files.txt"
@@ -34,6 +34,7 @@ def files_of_a_log() -> dict[str, bytes]:
         )
         log.append([batch])
     log.close()
+    _write_transactions(disk)
     offsets = {TopicPartition("orders", 0): log.flushed_offset, TopicPartition("a.b", 12): 0}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
         checkpoints.write_offsets(disk, ROOT, name, offsets)
@@ -43,9 +44,41 @@ def files_of_a_log() -> dict[str, bytes]:
         disk, ROOT, checkpoints.MetaProperties(cluster_id="Kd3mJ0qTQ1CzZb4v5x6y7w", node_id=1, directory_id=topic_id)
     )
     checkpoints.write_clean_shutdown(disk, ROOT, broker_epoch=5)
-    paths = [f"{ROOT}/{name}" for name in disk.list_dir(ROOT) if name != "orders-0"]
-    paths += [f"{ROOT}/orders-0/{name}" for name in disk.list_dir(f"{ROOT}/orders-0")]
+    logs = ("orders-0", "payments-0")
+    paths = [f"{ROOT}/{name}" for name in disk.list_dir(ROOT) if name not in logs]
+    paths += [f"{ROOT}/{log_name}/{name}" for log_name in logs for name in disk.list_dir(f"{ROOT}/{log_name}")]
     return {path.removeprefix(f"{ROOT}/"): disk.read_bytes(path) for path in paths}
+
+
+def _write_transactions(disk: SimulatedDisk) -> None:
+    """Two segments: a committed transaction, two aborted ones that overlap, one of them over both, and an open one."""
+    log = Log.open(f"{ROOT}/payments-0", files=disk, config=TopicConfig(segment_bytes=500), now_ms=0)
+    sequences = {7: 0, 8: 0}
+
+    def write(producer_id: int) -> AppendBatch:
+        sequences[producer_id] += 1
+        sequence = sequences[producer_id] - 1
+        return stored_batch(log.log_end_offset, producer_id=producer_id, base_sequence=sequence, is_transactional=True)
+
+    for producer_id, ending in (
+        (7, "w"),
+        (7, "c"),
+        (8, "w"),
+        (7, "w"),
+        (7, "a"),
+        (7, "w"),
+        (8, "w"),
+        (8, "a"),
+        (8, "w"),
+    ):
+        if ending == "w":
+            log.append([write(producer_id)])
+        else:
+            marker = stored_marker(
+                log.log_end_offset, producer_id=producer_id, is_commit=ending == "c", coordinator_epoch=3
+            )
+            log.append([marker])
+    log.close()
 
 
 def as_text(files: dict[str, bytes]) -> str:

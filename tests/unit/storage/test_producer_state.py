@@ -4,8 +4,10 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.storage import Duplicate, ProducerEntry, ProducerState, producer_state
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
+from tailrace.storage.transactions import CompletedTransaction
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 MAX_SEQUENCE = 2**31 - 1
@@ -114,18 +116,62 @@ def test_staged_batches_are_seen_and_count_only_when_they_are_applied() -> None:
     assert not state.has_staged
 
 
+MARKER = EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=3)
+
+
+def marker_header(offset: int, *, epoch: int = 0) -> BatchHeader:
+    return header(offset, 0, epoch=epoch, is_transactional=True, is_control=True)
+
+
 def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> None:
     state = state_of(header(4, 0, is_transactional=True), header(5, 1, is_transactional=True))
     assert state.first_open_offset == 4
+    assert state.is_in_transaction(5, 0)
+    assert not state.is_in_transaction(5, 1)
     assert refusal(state, header(6, 2)) is ErrorCode.INVALID_TXN_STATE
-    marker = header(6, 0, is_transactional=True, is_control=True)
-    assert state.check(marker) is None
-    state.apply(marker)
+    state.check_coordinators(marker_header(6), MARKER)
+    assert state.apply(marker_header(6), MARKER) == CompletedTransaction(5, 4, 6, False, 7)
     assert state.first_open_offset is None
+    assert state.producers[5].coordinator_epoch == 3
     assert state.check(header(7, 2)) is None
-    assert refusal(state_of(header(0, 0, epoch=3)), header(1, 0, epoch=2, is_control=True)) is (
-        ErrorCode.INVALID_PRODUCER_EPOCH
-    )
+
+
+def test_a_marker_of_an_older_producer_or_an_older_coordinator_is_refused() -> None:
+    state = state_of(header(0, 0, epoch=3))
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        state.check_coordinators(marker_header(1, epoch=2), MARKER)
+    state.apply(marker_header(1, epoch=3), MARKER)
+    state.check_coordinators(marker_header(2, epoch=3), MARKER)
+    with pytest.raises(KafkaError, match="TRANSACTION_COORDINATOR_FENCED"):
+        state.check_coordinators(marker_header(2, epoch=3), EndTransactionMarker(ControlType.ABORT, 2))
+    state.check_coordinators(header(2, 0, epoch=3, is_transactional=True))
+
+
+def test_a_marker_with_a_new_epoch_makes_the_producer_start_anew() -> None:
+    """KIP-890: each transaction has an epoch of its own, so that nothing of the last one can arrive late."""
+    state = state_of(header(0, 0, is_transactional=True))
+    state.apply(marker_header(1, epoch=1), MARKER)
+    assert refusal(state, header(2, 1, is_transactional=True)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(state, header(2, 1, epoch=1, is_transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(2, 0, epoch=1, is_transactional=True)) is None
+
+
+def test_a_marker_without_a_transaction_completes_nothing() -> None:
+    state = state_of(header(0, 0))
+    assert state.apply(marker_header(1), MARKER) is None
+    assert not state.transactions
+
+
+def test_a_transaction_is_late_when_its_producer_has_been_silent_for_too_long() -> None:
+    """Its coordinator should have ended it: the oldest is the one that holds readers back."""
+    state = state_of(header(4, 0, is_transactional=True))
+    state.apply(stored_batch(5, producer_id=6, is_transactional=True, first_timestamp=0).header)
+    last_ms = FIRST_TIMESTAMP_MS + 4
+    assert not state.has_late_transaction(last_ms + 100, late_ms=100)
+    assert state.has_late_transaction(last_ms + 101, late_ms=100)
+    state.apply(marker_header(6), MARKER)
+    assert state.has_late_transaction(101, late_ms=100), "now the other one is the oldest"
+    assert not ProducerState().has_late_transaction(last_ms, late_ms=0)
 
 
 def test_silent_producers_are_forgotten_but_not_with_an_open_transaction() -> None:

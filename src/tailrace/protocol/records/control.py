@@ -12,7 +12,8 @@ from struct import Struct
 
 from tailrace.model.errors import CorruptRecords, MalformedMessage
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.record import BatchBuilder, Record
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.record import BatchBuilder, Record, read_records
 from tailrace.protocol.schema import (
     ZERO_UUID,
     Int16,
@@ -212,6 +213,16 @@ def build_marker(
     )
     builder.append(timestamp, *encode_control(marker))
     return builder.build()
+
+
+def read_marker(buffer: Buffer, header: BatchHeader) -> EndTransactionMarker | None:
+    """How the transaction ends that this control batch ends; None if it is about something else, or was emptied."""
+    try:
+        records = read_records(buffer) if header.is_control and header.records_count else ()
+        value = decode_control(records[0].key, records[0].value) if records else None
+    except CorruptRecords:
+        return None
+    return value if isinstance(value, EndTransactionMarker) else None
 
 
 def control_values(records: Sequence[Record]) -> list[ControlValue]:

@@ -1,0 +1,148 @@
+"""The aborted transactions that a segment holds the abort markers of: what its `.txnindex` file says (KIP-98).
+
+A reader of committed data is told which transactions were aborted in the range it got, and leaves their records out.
+Entries are in the order of their markers, so `last_offset` rises; `last_stable_offset` never falls. The bytes are
+Kafka's: version, producer id, first offset, marker's offset, last stable offset, big-endian.
+
+Unlike the other indexes a missing file is no sign of anything: most segments have no aborted transaction.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords
+
+ENTRY_SIZE: Final = 34
+
+_ENTRY: Final = Struct(">hqqqq")
+_OFFSET: Final = Struct(">q")
+_LAST_OFFSET_AT: Final = 18
+_VERSION: Final = 0
+_BLOCK_ENTRIES: Final = 256
+"""Entries that are passed over together, if none of them begins early enough."""
+
+
+class AbortedTransaction(NamedTuple):
+    """One producer's transaction that was aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the abort marker."""
+    last_stable_offset: int
+    """Where the log was stable once it had the marker: no transaction that ends later begins below."""
+
+
+class TransactionIndex:
+    """The aborted transactions of one segment."""
+
+    __slots__ = ("_data", "_earliest", "is_dirty")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._earliest: list[int] = []
+        """The smallest first offset of each block of entries."""
+        self.is_dirty = False
+        """Whether the file does not say the same."""
+
+    def __len__(self) -> int:
+        return len(self._data) // ENTRY_SIZE
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        for _, *fields in _ENTRY.iter_unpack(self._data):
+            yield AbortedTransaction(*fields)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Note a transaction. Ignored unless its marker lies behind all others."""
+        at = len(self)
+        if at and self._entry(at - 1).last_offset >= aborted.last_offset:
+            return
+        self._data += _ENTRY.pack(_VERSION, *aborted)
+        if at % _BLOCK_ENTRIES:
+            self._earliest[-1] = min(self._earliest[-1], aborted.first_offset)
+        else:
+            self._earliest.append(aborted.first_offset)
+        self.is_dirty = True
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget the transactions whose markers are at this offset or above."""
+        count = self._first_ending_at(end_offset)
+        if count < len(self):
+            kept = list(self)[:count]
+            self._data.clear()
+            self._earliest.clear()
+            for aborted in kept:
+                self.append(aborted)
+            self.is_dirty = True
+
+    def collect(self, offset: int, *, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """The transactions with records from `offset` on and below `end_offset`, and whether later segments have none.
+
+        Costs the entries that are given, and a step per block of those that begin too late.
+        """
+        found: list[AbortedTransaction] = []
+        at, count = self._first_ending_at(offset), len(self)
+        while at < count:
+            block_end = min((at // _BLOCK_ENTRIES + 1) * _BLOCK_ENTRIES, count)
+            if self._earliest[at // _BLOCK_ENTRIES] < end_offset:
+                for entry in range(at, block_end):
+                    aborted = self._entry(entry)
+                    if aborted.first_offset < end_offset:
+                        found.append(aborted)
+                    if aborted.last_stable_offset >= end_offset:
+                        return found, True
+            elif self._entry(block_end - 1).last_stable_offset >= end_offset:
+                return found, True
+            at = block_end
+        return found, False
+
+    def _entry(self, at: int) -> AbortedTransaction:
+        return AbortedTransaction(*_ENTRY.unpack_from(self._data, at * ENTRY_SIZE)[1:])
+
+    def _first_ending_at(self, offset: int) -> int:
+        """The number of the first entry whose marker is at this offset or above."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if _OFFSET.unpack_from(self._data, middle * ENTRY_SIZE + _LAST_OFFSET_AT)[0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def to_bytes(self) -> bytes:
+        """The `.txnindex` file."""
+        return bytes(self._data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, base_offset: int) -> "TransactionIndex":
+        """The index that `to_bytes` wrote, of the segment that starts at `base_offset`.
+
+        Raises CorruptRecords if these bytes cannot be one.
+        """
+        if len(data) % ENTRY_SIZE:
+            raise CorruptRecords(f"{len(data)} bytes are no whole number of entries of {ENTRY_SIZE}")
+        index = cls()
+        earliest, previous, stable = index._earliest, base_offset - 1, -1
+        for at, (version, producer_id, first, last, last_stable) in enumerate(_ENTRY.iter_unpack(data)):
+            is_possible = version == _VERSION and producer_id >= 0 and 0 <= first < last and previous < last
+            if not (is_possible and stable <= last_stable <= last + 1):
+                raise CorruptRecords(f"entry {at} cannot be: a marker at {last}, after one at {previous}")
+            previous, stable = last, last_stable
+            if not at % _BLOCK_ENTRIES:
+                earliest.append(first)
+            elif first < earliest[-1]:
+                earliest[-1] = first
+        index._data += data
+        return index
+
+
+def aborted_transactions(data: bytes) -> Iterator[AbortedTransaction]:
+    """The entries of a `.txnindex` file as they stand there. Raises CorruptRecords."""
+    if len(data) % ENTRY_SIZE:
+        raise CorruptRecords(f"{len(data)} bytes are no whole number of entries of {ENTRY_SIZE}")
+    for version, *fields in _ENTRY.iter_unpack(data):
+        if version != _VERSION:
+            raise CorruptRecords(f"an entry of version {version}; only {_VERSION} is read")
+        yield AbortedTransaction(*fields)

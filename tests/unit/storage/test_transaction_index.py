@@ -1,0 +1,286 @@
+"""The aborted transactions of a segment: its bytes, look-ups, and the file through the life of a log."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import seal
+from tailrace.storage import AbortedTransaction, AppendBatch, Log
+from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
+from tailrace.testing.disk import SimulatedDisk
+
+DIRECTORY = "/data/orders-0"
+CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, file_delete_delay_ms=0)
+FIRST_FILE = f"{DIRECTORY}/00000000000000000000.txnindex"
+
+
+def index_of(*aborted: AbortedTransaction) -> TransactionIndex:
+    index = TransactionIndex()
+    for each in aborted:
+        index.append(each)
+    return index
+
+
+A, B, C = (
+    AbortedTransaction(7, first_offset=0, last_offset=4, last_stable_offset=2),
+    AbortedTransaction(8, first_offset=2, last_offset=5, last_stable_offset=6),
+    AbortedTransaction(7, first_offset=6, last_offset=9, last_stable_offset=10),
+)
+
+
+def test_the_bytes_are_kafkas() -> None:
+    """version int16, producer id, first offset, last offset and last stable offset int64, big-endian."""
+    assert index_of(A).to_bytes().hex() == "0000" + "0000000000000007" + "00" * 8 + "0000000000000004" + "0" * 15 + "2"
+    assert list(aborted_transactions(index_of(A, B).to_bytes())) == [A, B]
+
+
+def test_a_look_up_ends_where_later_transactions_cannot_concern_it() -> None:
+    index = index_of(A, B, C)
+    assert index.collect(0, end_offset=2) == ([A], True)
+    assert index.collect(0, end_offset=3) == ([A, B], True)
+    assert index.collect(5, end_offset=6) == ([B], True)
+    assert index.collect(6, end_offset=20) == ([C], False)
+    assert index.collect(10, end_offset=20) == ([], False)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=600),
+    offset=st.integers(0, 700),
+    size=st.integers(1, 300),
+)
+def test_a_look_up_gives_what_a_look_at_all_gives(lengths: list[int], offset: int, size: int) -> None:
+    markers = list(range(1, 1 + len(lengths)))
+    entries = [
+        AbortedTransaction(at, max(marker - length, 0), marker, 0)  # as if one were open from the start
+        for at, (marker, length) in enumerate(zip(markers, lengths, strict=True))
+    ]
+    index = index_of(*entries)
+    wanted = [each for each in entries if each.last_offset >= offset and each.first_offset < offset + size]
+    assert index.collect(offset, end_offset=offset + size) == (wanted, False)
+
+
+def test_a_truncated_index_ends_before_the_offset() -> None:
+    index = index_of(A, B, C)
+    index.truncate(6)
+    assert list(index) == [A, B]
+    index.truncate(5)
+    assert list(index) == [A]
+    assert index.collect(0, end_offset=9) == ([A], False)
+
+
+def test_a_marker_that_is_known_is_not_entered_twice() -> None:
+    assert list(index_of(A, B, B, A)) == [A, B]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        index_of(A).to_bytes()[:-1],
+        index_of(B).to_bytes() + index_of(A).to_bytes(),
+        b"\x00\x01" + index_of(A).to_bytes()[2:],
+        index_of(A._replace(first_offset=5)).to_bytes(),
+        index_of(A, C._replace(last_stable_offset=1)).to_bytes(),
+    ],
+)
+def test_bytes_that_cannot_be_an_index_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptRecords):
+        TransactionIndex.from_bytes(data, base_offset=0)
+
+
+def test_a_marker_of_another_segment_is_refused() -> None:
+    with pytest.raises(CorruptRecords):
+        TransactionIndex.from_bytes(index_of(A).to_bytes(), base_offset=5)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    disk = SimulatedDisk(seed=3)
+    disk.make_dirs("/data")
+    disk.sync_dir("/")
+    return disk
+
+
+def opened(disk: SimulatedDisk, config: TopicConfig = CONFIG, *, recovery_point: int = 0, clean: bool = False) -> Log:
+    return Log.open(DIRECTORY, files=disk, config=config, now_ms=0, recovery_point=recovery_point, clean=clean)
+
+
+def data(offset: int, producer_id: int = 7, *, sequence: int = 0, value_bytes: int = 20) -> AppendBatch:
+    return stored_batch(
+        offset, producer_id=producer_id, base_sequence=sequence, is_transactional=True, value_bytes=value_bytes
+    )
+
+
+def abort(offset: int, producer_id: int = 7) -> AppendBatch:
+    return stored_marker(offset, producer_id=producer_id, is_commit=False)
+
+
+def test_the_file_is_written_when_the_segment_is_rolled_and_when_the_log_is_closed(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0), abort(1)])
+    assert not disk.exists(FIRST_FILE)
+    log.append([data(2, sequence=1, value_bytes=300)])
+    assert log.segment_count == 2
+    assert list(aborted_transactions(disk.read_bytes(FIRST_FILE))) == [AbortedTransaction(7, 0, 1, 2)]
+    log.append([abort(3)])
+    log.close()
+    (last,) = [name for name in disk.list_dir(DIRECTORY) if name.endswith(".txnindex") and name not in FIRST_FILE]
+    assert list(aborted_transactions(disk.read_bytes(f"{DIRECTORY}/{last}"))) == [AbortedTransaction(7, 2, 3, 4)]
+
+
+def test_a_log_without_aborted_transactions_has_no_such_file(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0), stored_marker(1, producer_id=7, is_commit=True), data(2, sequence=1, value_bytes=300)])
+    log.close()
+    assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".txnindex")]
+
+
+def test_the_file_goes_with_its_segment(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0), abort(1), data(2, sequence=1, value_bytes=300), abort(3)])
+    log.flush()
+    log.advance_log_start(2)
+    log.apply_retention(0, 3)
+    assert disk.exists(FIRST_FILE + ".deleted")
+    log.apply_retention(1, 3)
+    assert not disk.exists(FIRST_FILE + ".deleted")
+    assert log.aborted_transactions(2, 4) == [AbortedTransaction(7, 2, 3, 4)]
+
+
+def test_a_marker_in_a_later_segment_is_found(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0)])
+    log.append([stored_batch(1, value_bytes=300)])
+    log.append([stored_batch(2, value_bytes=300), abort(3)])
+    assert log.segment_count > 2
+    assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, 3, 4)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 7, b"\x00" * ENTRY_SIZE])
+def test_a_damaged_file_is_made_anew(disk: SimulatedDisk, damage: bytes) -> None:
+    """But one that is empty or gone says that there is none: it is durable before anything relies on it."""
+    log = opened(disk)
+    log.append([data(0), abort(1), data(2, sequence=1, value_bytes=300)])
+    log.close()
+    disk.open(FIRST_FILE, create=True).writev([damage])
+    log = opened(disk, recovery_point=3, clean=True)
+    assert log.aborted_transactions(0, 3) == ([AbortedTransaction(7, 0, 1, 2)] if damage else [])
+    log.close()
+
+
+def test_recovery_finds_the_aborted_transactions_of_every_segment_it_checks(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0), abort(1), data(2, sequence=1, value_bytes=300), abort(3)])
+    log.flush()
+    disk.unlink(FIRST_FILE)
+    log = opened(disk)
+    wanted = [AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4)]
+    assert log.aborted_transactions(0, 4) == wanted
+    log.close()
+    assert opened(disk, recovery_point=4, clean=True).aborted_transactions(0, 4) == wanted
+
+
+def test_what_a_roll_wrote_and_no_flush_covered_is_not_believed(disk: SimulatedDisk) -> None:
+    """The recovery point is where the next segment begins: nothing of the one before is checked but this."""
+    log = opened(disk)
+    log.append([data(0), abort(1)])
+    log.flush()
+    recovery_point = log.flushed_offset
+    log.append([data(2, sequence=1, value_bytes=300)])
+    disk.open(FIRST_FILE, create=True).close()  # its name came through the power cut, its bytes did not
+    log = opened(disk, recovery_point=recovery_point)
+    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    log.close()
+    assert len(aborted_in(disk)) == 1
+
+
+def aborted_in(disk: SimulatedDisk) -> list[AbortedTransaction]:
+    return list(aborted_transactions(disk.read_bytes(FIRST_FILE)))
+
+
+def test_a_log_that_is_cut_back_into_an_older_segment_keeps_what_that_one_says(disk: SimulatedDisk) -> None:
+    log = opened(disk)
+    log.append([data(0), abort(1), data(2, sequence=1)])
+    log.append([stored_batch(3, value_bytes=300), abort(4)])
+    log.close()
+    log = opened(disk, recovery_point=5, clean=True)
+    log.truncate_to(2)
+    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    log.close()
+    assert opened(disk, recovery_point=2, clean=True).aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+
+
+COMPACTED = replace(CONFIG, cleanup_policy=("compact",), delete_retention_ms=1000)
+
+
+def compacted(disk: SimulatedDisk, *batches: AppendBatch, now_ms: int = FIRST_TIMESTAMP_MS) -> Log:
+    log = opened(disk, COMPACTED)
+    for batch in batches:
+        log.append([batch])
+    log.append([stored_batch(log.log_end_offset, value_bytes=380)])
+    log.flush()
+    assert log.compact(now_ms, end_offset=log.log_end_offset) is not None
+    return log
+
+
+def test_a_compacted_log_names_the_aborted_transactions_that_have_batches_left(disk: SimulatedDisk) -> None:
+    """The last batch of a producer stays, emptied; and the marker, or it would end the producer's next transaction."""
+    log = compacted(disk, data(0), stored_batch(1), abort(2))
+    assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+    log.close()
+    log = opened(disk, COMPACTED, recovery_point=log.log_end_offset, clean=True)
+    assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+
+
+def test_a_log_cut_into_a_gap_keeps_the_aborted_transactions_of_the_segment_before_it(disk: SimulatedDisk) -> None:
+    log = compacted(disk, data(0), abort(1), stored_batch(2), stored_batch(3), stored_batch(4))
+    assert log.read(2, max_bytes=1000).first_offset > 2, "there is a gap now"
+    log.truncate_to(3)
+    log.close()
+    log = opened(disk, COMPACTED, recovery_point=0, clean=True)
+    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+
+
+def test_a_compacted_log_forgets_an_aborted_transaction_before_its_marker_goes(disk: SimulatedDisk) -> None:
+    """Otherwise a reader would wait for the marker, and leave out the producer's next transaction meanwhile."""
+    now_ms = FIRST_TIMESTAMP_MS
+    commit = stored_marker(4, producer_id=7, is_commit=True)
+    log = compacted(disk, data(0), abort(1), stored_batch(2), data(3, sequence=1), commit, now_ms=now_ms)
+    for round_ in range(3):
+        assert 1 in offsets_of(log), f"the marker is there in round {round_}"
+        assert len(log.aborted_transactions(0, 4)) == (1 if round_ == 0 else 0)
+        now_ms += 600
+        compact_again(log, now_ms)
+    assert 1 not in offsets_of(log)
+    assert log.aborted_transactions(0, 4) == []
+
+
+def compact_again(log: Log, now_ms: int) -> None:
+    log.append([stored_batch(log.log_end_offset, value_bytes=380)])
+    log.flush()
+    assert log.compact(now_ms, end_offset=log.log_end_offset) is not None
+
+
+def offsets_of(log: Log) -> list[int]:
+    """The base offsets of all batches."""
+    found, offset = [], log.log_start_offset
+    while (result := log.read(offset, max_bytes=1)).size_bytes:
+        found.append(result.first_offset)
+        offset = result.next_offset
+    return found
+
+
+def test_an_aborted_batch_that_compaction_cannot_read_stays_hidden(disk: SimulatedDisk) -> None:
+    """Its sender wrote it before the topic was compacted; only its checksum is right."""
+    unreadable = bytearray(data(0).buffer)
+    unreadable[61:] = b"\xff" * (len(unreadable) - 61)
+    seal(unreadable)
+    log = compacted(disk, AppendBatch(bytes(unreadable), data(0).header), abort(1), data(2, sequence=1), abort(3))
+    compact_again(log, FIRST_TIMESTAMP_MS + 5000)
+    compact_again(log, FIRST_TIMESTAMP_MS + 9000)
+    assert offsets_of(log)[:2] == [0, 1]
+    assert log.aborted_transactions(0, 2)[0] == AbortedTransaction(7, 0, 1, 2)
