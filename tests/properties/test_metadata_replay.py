@@ -1,5 +1,6 @@
 """The controller's state is its records, nothing else: after any commands, in any grouping, through the wire format."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -33,7 +34,14 @@ from tailrace.metadata.commands import (
     TopicReference,
 )
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, confusable_form
+from tailrace.metadata.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    ConfigResource,
+    ImageDelta,
+    ResourceType,
+    confusable_form,
+)
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     AlterReassignments,
@@ -195,6 +203,9 @@ def check(image: ClusterImage) -> None:
     assert {topic.topic_id: name for name, topic in image.topics.items()} == image.topic_names
     forms = {form: name for name in image.topics if (form := confusable_form(name)) is not None}
     assert forms == image.confusable_names
+    states = [state for _, _, state in image.partitions()]
+    assert image.replica_counts == Counter(broker_id for state in states for broker_id in state.replicas)
+    assert image.leader_counts == Counter(state.leader for state in states if state.leader != NO_LEADER)
     for resource in image.configs:
         if resource.type == ResourceType.TOPIC:
             assert resource.name in image.topics
@@ -245,22 +256,31 @@ def test_the_state_is_a_replay_of_the_records_after_every_step(wanted: list[Cont
     assert apply_all(EMPTY_IMAGE, [decode_record(value) for value in snapshot])[0] == machine.image
 
 
-@given(st.lists(commands, max_size=25))
-def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand]) -> None:
-    """Whoever keeps only topics and partitions up to date from deltas has what the image has."""
+def keep_up(kept: dict[tuple[str, int], object], delta: ImageDelta) -> None:
+    for topic in delta.deleted_topics:
+        for number in topic.partitions:
+            del kept[topic.name, number]
+    for topic in delta.created_topics:
+        kept.update({(topic.name, number): state for number, state in topic.partitions.items()})
+    for topic_partition, state in delta.changed_partitions:
+        assert topic_partition in kept
+        kept[topic_partition] = state
+
+
+@given(st.lists(commands, max_size=25), st.integers(1, 4))
+def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand], size: int) -> None:
+    """Whoever keeps only topics and partitions up to date from deltas, in portions, has what the image has."""
     machine = machine_with_random_bytes()
     image = EMPTY_IMAGE
     kept: dict[tuple[str, int], object] = {}
     for records in batches(machine, wanted):
         image, delta = apply_all(image, records)
-        for topic in delta.deleted_topics:
-            for number in topic.partitions:
-                del kept[topic.name, number]
-        for topic in delta.created_topics:
-            kept.update({(topic.name, number): state for number, state in topic.partitions.items()})
-        for topic_partition, state in delta.changed_partitions:
-            assert topic_partition in kept
-            kept[topic_partition] = state
+        portions = list(delta.pieces(size))
+        for portion in portions:
+            assert len(portion.changed_partitions) <= size
+            keep_up(kept, portion)
+        assert sum((one.changed_brokers for one in portions), ()) == delta.changed_brokers
+        assert sum((one.changed_configs for one in portions), ()) == delta.changed_configs
         assert kept == {
             (topic.name, number): state for topic in image.topics.values() for number, state in topic.partitions.items()
         }

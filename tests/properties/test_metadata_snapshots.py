@@ -1,5 +1,6 @@
 """Any image to a snapshot file and back is the same image, however the writer and the reader are sliced."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -73,6 +74,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
         numbers = draw(st.sets(st.integers(0, 5), max_size=3))
         partitions = {number: draw(partition_states(topic_id)) for number in numbers}
         topics[name] = TopicImage(name=name, topic_id=topic_id, partitions=partitions)
+    states = [state for topic in topics.values() for state in topic.partitions.values()]
     resources = st.builds(ConfigResource, st.sampled_from(ResourceType), texts)
     return ClusterImage(
         topics=topics,
@@ -113,6 +115,8 @@ def images(draw: st.DrawFn) -> ClusterImage:
         )
         | draw(st.dictionaries(st.just("metadata.version"), st.integers(25, 26), max_size=1)),
         next_producer_id=draw(st.integers(0, 2**62)),
+        replica_counts=Counter(broker_id for state in states for broker_id in state.replicas),
+        leader_counts=Counter(state.leader for state in states if state.leader != NO_LEADER),
     )
 
 

@@ -3,10 +3,19 @@
 from dataclasses import dataclass
 
 from tailrace.metadata.image import Endpoint, SupportedFeature
-from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
+from tailrace.metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_FEATURE,
+    OLDEST_METADATA_VERSION,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
+)
 from tailrace.model.ids import BrokerId, ProducerId
 
-OWN_FEATURES = (SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),)
+OWN_FEATURES = (
+    SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),
+    SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION),
+)
 """What this release can work with."""
 NO_BROKER_EPOCH = -1
 

@@ -1,12 +1,12 @@
 """Brokers come, stay, stop and go: what the controller writes when they do (pure but for `Heartbeats`).
 
 A broker is registered, then fenced until it has applied its own registration, then alive; a controlled shutdown takes
-its leaderships away before it is told to go. What that means for partitions is derived, see `derive`.
+its leaderships away before it is told to go. What that means for partitions is derived, see `derive`: the controller
+seals such a record with what follows from it, and it is the only one of its decision.
 """
 
 from typing import Any
 
-from tailrace.metadata import derive
 from tailrace.metadata.broker_commands import (
     BrokerHeartbeat,
     BrokerRegistered,
@@ -31,12 +31,10 @@ from tailrace.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from tailrace.metadata.replay import BrokerEvent, derived_changes
 from tailrace.metadata.state_changes import departure_records
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
-from tailrace.protocol.schema import replace
 
 
 class BrokerLifecycle:
@@ -74,7 +72,7 @@ class BrokerLifecycle:
             )
         self._heartbeats.touch(command.broker_id, self._now_ms)
         record = _registration(command, broker_epoch, before)
-        return Decision(records=(self._sealed(record),), response=BrokerRegistered(broker_epoch=broker_epoch))
+        return Decision(records=(record,), response=BrokerRegistered(broker_epoch=broker_epoch))
 
     def heartbeat(self, command: BrokerHeartbeat, next_offset: int) -> Decision[MetadataRecord, BrokerStanding]:
         """Raises KafkaError as `known`."""
@@ -85,7 +83,10 @@ class BrokerLifecycle:
             return self._on_its_way_out(broker, next_offset, is_caught_up=is_caught_up)
         if command.wants_fence and not broker.fenced:
             return _standing(self.fence(broker), is_caught_up=is_caught_up, is_fenced=True)
-        if broker.fenced and is_caught_up and not command.wants_fence:
+        # What a broker that has been shut down said before may come late: this registration has ended.
+        has_ended = broker.in_controlled_shutdown or self._heartbeats.has_ended(broker.broker_id, broker.broker_epoch)
+        may_lead = not command.wants_fence and not has_ended
+        if broker.fenced and is_caught_up and may_lead:
             return _standing(self.unfence(broker), is_caught_up=True, is_fenced=False)
         return _standing((), is_caught_up=is_caught_up, is_fenced=broker.fenced)
 
@@ -95,7 +96,7 @@ class BrokerLifecycle:
         """A broker must go on until it leads nothing and the others know who leads instead."""
         if broker.fenced:
             return self._goodbye(broker, (), is_caught_up=is_caught_up)
-        leads = any(state.leader == broker.broker_id for _, _, state in self._image.partitions())
+        leads = broker.broker_id in self._image.leader_counts
         if not broker.in_controlled_shutdown:
             if not leads:
                 return self._goodbye(broker, self.fence(broker), is_caught_up=is_caught_up)
@@ -103,7 +104,7 @@ class BrokerLifecycle:
             change = BrokerRegistrationChangeRecord(
                 broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
             )
-            return _standing((self._sealed(change),), is_caught_up=is_caught_up, is_fenced=False)
+            return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
         others = [other.broker_id for other in self._image.alive_brokers()]
         # A controller that has not seen the shutdown begin takes everything written so far for it.
         moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)
@@ -114,20 +115,20 @@ class BrokerLifecycle:
     def _goodbye(
         self, broker: BrokerImage, records: tuple[MetadataRecord, ...], *, is_caught_up: bool
     ) -> Decision[MetadataRecord, BrokerStanding]:
-        self._heartbeats.forget(broker.broker_id)
+        self._heartbeats.end(broker.broker_id, broker.broker_epoch)
         return _standing(records, is_caught_up=is_caught_up, is_fenced=True, should_shut_down=True)
 
     def fence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
         """The record that fences it; none if it is fenced."""
         if broker.fenced:
             return ()
-        return (self._sealed(FenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch)),)
+        return (FenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def unfence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
         """The record that lets it lead; none if it may."""
         if not broker.fenced:
             return ()
-        return (self._sealed(UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch)),)
+        return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def fence_silent(self) -> Decision[MetadataRecord, Done]:
         """One record per command, since what follows from the next depends on the image after this one."""
@@ -139,10 +140,17 @@ class BrokerLifecycle:
         return Decision(records=(), response=Done())
 
     def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, Done]:
-        """Raises KafkaError BROKER_ID_NOT_REGISTERED."""
+        """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that serves.
+
+        Kafka forgets a broker while it serves, and leaves it without a registration.
+        """
         broker = self._image.brokers.get(command.broker_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
+        if not broker.fenced:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is running: stop it first, then unregister it"
+            )
         self._heartbeats.forget(command.broker_id)
         gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
         return Decision(records=(*departure_records(self._image, broker.broker_id), gone), response=Done())
@@ -175,11 +183,6 @@ class BrokerLifecycle:
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"the cluster runs {name} {level}, and {who} knows {knows}; start it with a release that knows it",
                 )
-
-    def _sealed(self, record: BrokerEvent) -> BrokerEvent:
-        """The record with the count and the checksum of what follows from it."""
-        changes = derived_changes(self._image, record)
-        return replace(record, derived_count=len(changes), derived_crc=derive.checksum(changes))
 
 
 def _standing(

@@ -35,29 +35,36 @@ from tailrace.metadata.commands import (
     DeleteTopics,
 )
 from tailrace.metadata.config_changes import ConfigChanges
+from tailrace.metadata.derive import Steps, finished
+from tailrace.metadata.directory_assignments import DirectoryAssignments
 from tailrace.metadata.elections import Elections
 from tailrace.metadata.feature_updates import FeatureUpdates
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta
 from tailrace.metadata.in_sync_changes import InSyncChanges
 from tailrace.metadata.new_partitions import RandomBytes
-from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, ElectLeaders
+from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, AssignDirectories, ElectLeaders
 from tailrace.metadata.partition_creation import PartitionCreation
 from tailrace.metadata.reassignments import Reassignments
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
+    AbortTransactionRecord,
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
+    RegisterBrokerRecord,
 )
-from tailrace.metadata.replay import apply_all
+from tailrace.metadata.replay import BROKER_EVENTS, Foreseen, Replay, apply_all, derivation
 from tailrace.metadata.topic_creation import TopicCreation, TopicRules
 from tailrace.metadata.topic_deletion import TopicDeletions
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId
 from tailrace.model.machines import Decision
 from tailrace.model.settings import Table
+from tailrace.protocol.schema import replace
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 NO_SETTINGS: Table = MappingProxyType({})
@@ -81,6 +88,7 @@ class ControllerMachine:
         self.image = image
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
         """What this process has heard of brokers: no part of the state that is agreed on."""
+        self._foreseen: Foreseen | None = None
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules or TopicRules()
         self._broker_settings = broker_settings
@@ -95,14 +103,51 @@ class ControllerMachine:
         return delta
 
     def adopt(self, image: ClusterImage) -> None:
-        """Take the image that `apply_all` has made of the present one and the records just appended."""
+        """Take the image that `trial` has made of the present one and the records just appended."""
         self.image = image
+        self._foreseen = None
 
     def decide(self, command: ControllerCommand, now_ms: int, *, next_offset: int = 0) -> ControllerDecision:
         """The records and the answer. `next_offset` is where the first record will stand in the log.
 
         Raises KafkaError if the command fails as a whole.
         """
+        return finished(self.deciding(command, now_ms, next_offset=next_offset))
+
+    def deciding(self, command: ControllerCommand, now_ms: int, *, next_offset: int) -> Steps[ControllerDecision]:
+        """`decide` in steps of about a millisecond, but for requests that make or delete many topics.
+
+        The image must stay the same meanwhile: one command after the other.
+        """
+        decision = self._decide(command, now_ms, next_offset)
+        event = next((record for record in decision.records if isinstance(record, BROKER_EVENTS)), None)
+        if event is None:
+            return decision
+        assert len(decision.records) == 1, "what follows from an event is derived from the image before its batch"
+        derived = yield from derivation(self.image, event)
+        sealed = replace(event, derived_count=len(derived.changes), derived_crc=derived.crc)
+        self._foreseen = Foreseen(sealed, derived)
+        return Decision(records=(sealed,), response=decision.response)
+
+    def at_offset(self, decision: ControllerDecision, offset: int) -> ControllerDecision:
+        """The same decision when others have appended meanwhile: the epoch of a broker is where its record stands."""
+        match decision.records:
+            case (RegisterBrokerRecord() as record,):
+                moved = replace(record, broker_epoch=offset)
+                if self._foreseen is not None:
+                    self._foreseen = self._foreseen._replace(record=moved)
+                return Decision(records=(moved,), response=BrokerRegistered(broker_epoch=offset))
+        return decision
+
+    def trial(self, records: Iterable[MetadataRecord]) -> Steps[tuple[ClusterImage, ImageDelta]]:
+        """What the records of a decision, made on this image, make of it, in steps. A record that does not fit raises.
+
+        What this machine has just derived is not derived again; those who follow do."""
+        replay = Replay(self.image, self._foreseen)
+        yield from replay.steps(records)
+        return (yield from replay.finishing())
+
+    def _decide(self, command: ControllerCommand, now_ms: int, next_offset: int) -> ControllerDecision:
         image = self.image
         match command:
             case CreateTopics():
@@ -122,6 +167,9 @@ class ControllerMachine:
                 return Elections(image).decide(command)
             case AlterReassignments():
                 return Reassignments(image).decide(command)
+            case AssignDirectories():
+                self._lifecycle(now_ms).known(command.broker_id, command.broker_epoch)
+                return DirectoryAssignments(image).decide(command)
             case _:
                 return self._decide_on_broker(command, now_ms, next_offset)
 
@@ -170,10 +218,18 @@ class ControllerMachine:
         return Decision(records=(record,), response=block)
 
     def _finalize_metadata_version(self) -> Decision[MetadataRecord, Done]:
+        """What a new controller has to do first: also to end what the one before has begun and not ended (KIP-868)."""
+        aborted = (
+            () if self.image.open_transaction is None else (AbortTransactionRecord(reason="the controller changed"),)
+        )
         if METADATA_VERSION_FEATURE in self.image.features:
-            return Decision(records=(), response=Done())
-        record = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
-        return Decision(records=(record,), response=Done())
+            return Decision(records=aborted, response=Done())
+        records = (
+            *aborted,
+            FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
+            FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
+        )
+        return Decision(records=records, response=Done())
 
 
 def _registered(broker: BrokerImage) -> BrokerRegistered:

@@ -6,16 +6,30 @@ differs stops: it runs other rules than the leader.
 
 The rules belong to a metadata.version: those of one version are a module of their own, and are never edited once a
 release has written that version. A change of rule is a new module under a new version.
+
+All of it can be done in steps of about a millisecond, between which whoever asks may do other things: the image that
+it looks at never changes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
+from heapq import merge
+from itertools import islice
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from tailrace.metadata import rules_25, rules_26
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
+
+T = TypeVar("T")
+
+SLICE: Final = 500
+"""Partitions that are looked at in one step."""
+_RUN: Final = 2_000
+"""Changes that are put in order in one step."""
+_MOST_REMEMBERED: Final = 20_000
 
 
 class PartitionChange(NamedTuple):
@@ -26,7 +40,27 @@ class PartitionChange(NamedTuple):
     state: PartitionState
 
 
+class Derived(NamedTuple):
+    """All that follows from a record, in order, and its checksum."""
+
+    changes: tuple[PartitionChange, ...]
+    crc: int
+
+
+NOTHING: Final = Derived((), 0)
+
 Partitions = Iterable[tuple[TopicId, int, PartitionState]]
+Steps = Generator[None, None, T]
+"""Work in slices: each `next` does one; what it comes to is the value it ends with."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """Do all the steps, and give what they come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class Circumstances(Protocol):
@@ -46,7 +80,14 @@ class Circumstances(Protocol):
 
 
 class Rules(Protocol):
-    """The rules of one metadata.version. None means that the partition stays as it is."""
+    """The rules of one metadata.version. None means that the partition stays as it is.
+
+    1. They look at nothing of a partition but its replicas, those in sync, eligible and last known, its leader and
+       whether it is recovering: partitions that are alike in these, under the same settings, become alike.
+    2. All else is carried over; the partition epoch rises by one, the leader epoch with each change of leader.
+    3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
+       an arrival only those that nobody leads.
+    """
 
     def departure(
         self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
@@ -70,52 +111,138 @@ def rules_of(metadata_version: int) -> Rules:
     return _RULES[metadata_version]
 
 
+def departure_steps(
+    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules, *, unclean: bool = False
+) -> Steps[Derived]:
+    """The partitions a fenced broker must give up."""
+
+    def concerns(state: PartitionState) -> bool:
+        return (
+            broker_id in state.in_sync_replicas
+            or broker_id == state.leader
+            or (unclean and broker_id in state.eligible_leader_replicas)
+        )
+
+    def rule(state: PartitionState) -> PartitionState | None:
+        return rules.departure(broker_id, state, circumstances, unclean=unclean)
+
+    return _derive(partitions, concerns, _Outcomes(rule, circumstances).of)
+
+
+def arrival_steps(
+    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules
+) -> Steps[Derived]:
+    """The partitions without a leader that this broker may now lead."""
+
+    def concerns(state: PartitionState) -> bool:
+        return state.leader == NO_LEADER
+
+    def rule(state: PartitionState) -> PartitionState | None:
+        return rules.arrival(broker_id, state, circumstances)
+
+    return _derive(partitions, concerns, _Outcomes(rule, circumstances).of)
+
+
 def on_departure(
     broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules, *, unclean: bool = False
 ) -> tuple[PartitionChange, ...]:
-    """The partitions a fenced broker must give up."""
-    return _in_order(
-        PartitionChange(topic_id, partition, changed)
-        for topic_id, partition, state in partitions
-        if (changed := rules.departure(broker_id, state, circumstances, unclean=unclean)) is not None
-    )
+    """`departure_steps` in one go."""
+    return finished(departure_steps(broker_id, partitions, circumstances, rules, unclean=unclean)).changes
 
 
-def on_arrival(
-    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules
-) -> tuple[PartitionChange, ...]:
-    """The partitions without a leader that this broker may now lead."""
-    return _in_order(
-        PartitionChange(topic_id, partition, changed)
-        for topic_id, partition, state in partitions
-        if (changed := rules.arrival(broker_id, state, circumstances)) is not None
-    )
+class _Outcomes:
+    """What a rule makes of partitions, worked out once for all that are alike: a cluster has few kinds of them."""
 
+    def __init__(self, rule: Callable[[PartitionState], PartitionState | None], circumstances: Circumstances) -> None:
+        self._rule = rule
+        self._min_in_sync = circumstances.min_in_sync_replicas
+        self._unclean_election = circumstances.allows_unclean_election
+        self._known: dict[object, PartitionState | None] = {}
 
-def _in_order(changes: Iterable[PartitionChange]) -> tuple[PartitionChange, ...]:
-    return tuple(sorted(changes, key=lambda change: (change.topic_id, change.partition)))
-
-
-_ENTRY = Struct(">16siiiii")
-
-
-def checksum(changes: Iterable[PartitionChange]) -> int:
-    """A CRC-32 over all that the changes say."""
-    crc = 0
-    for topic_id, partition, state in changes:
-        in_sync = state.in_sync_replicas
-        crc = crc32(
-            _ENTRY.pack(topic_id, partition, state.leader, state.leader_epoch, state.partition_epoch, len(in_sync)),
-            crc,
+    def of(self, state: PartitionState) -> PartitionState | None:
+        topic_id = state.topic_id
+        kind = (
+            state.replicas,
+            state.in_sync_replicas,
+            state.leader,
+            state.eligible_leader_replicas,
+            state.last_known_leaders,
+            state.is_recovering,
+            self._min_in_sync(topic_id),
+            self._unclean_election(topic_id),
         )
-        crc = crc32(b"".join(replica.to_bytes(4, "big") for replica in in_sync), crc)
-        if state.eligible_leader_replicas or state.last_known_leaders or state.is_recovering:
-            crc = crc32(_recovery_bytes(state), crc)
-    return crc
+        try:
+            alike = self._known[kind]
+        except KeyError:
+            after = self._rule(state)
+            if len(self._known) < _MOST_REMEMBERED:
+                self._known[kind] = after
+            return after
+        if alike is None:
+            return None
+        leader = alike.leader
+        return PartitionState(
+            topic_id=topic_id,
+            replicas=state.replicas,
+            in_sync_replicas=alike.in_sync_replicas,
+            leader=leader,
+            leader_epoch=state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1),
+            partition_epoch=state.partition_epoch + 1,
+            eligible_leader_replicas=alike.eligible_leader_replicas,
+            last_known_leaders=alike.last_known_leaders,
+            adding_replicas=state.adding_replicas,
+            removing_replicas=state.removing_replicas,
+            is_recovering=alike.is_recovering,
+            directories=state.directories,
+        )
 
 
-def _recovery_bytes(state: PartitionState) -> bytes:
-    """What partitions have only since 26; a partition with none of it gives the checksum it always gave."""
-    eligible, last = state.eligible_leader_replicas, state.last_known_leaders
-    numbers = (int(state.is_recovering), len(eligible), *eligible, len(last), *last)
-    return b"".join(number.to_bytes(4, "big") for number in numbers)
+def _derive(
+    partitions: Partitions,
+    concerns: Callable[[PartitionState], bool],
+    outcome: Callable[[PartitionState], PartitionState | None],
+) -> Steps[Derived]:
+    runs: list[list[PartitionChange]] = [[]]
+    remaining = iter(partitions)
+    while part := tuple(islice(remaining, SLICE)):
+        for topic_id, number, state in part:
+            if concerns(state) and (changed := outcome(state)) is not None:
+                runs[-1].append(PartitionChange(topic_id, number, changed))
+        if len(runs[-1]) >= _RUN:
+            runs[-1].sort()
+            runs.append([])
+        yield
+    runs[-1].sort()
+    return (yield from _put_together(runs))
+
+
+def _put_together(runs: list[list[PartitionChange]]) -> Steps[Derived]:
+    ordered = merge(*runs) if len(runs) > 1 else iter(runs[0])
+    changes: list[PartitionChange] = []
+    crc = 0
+    while part := tuple(islice(ordered, SLICE)):
+        crc = checksum(part, crc)
+        changes += part
+        yield
+    return Derived(tuple(changes), crc)
+
+
+def checksum(changes: Iterable[PartitionChange], crc: int = 0) -> int:
+    """A CRC-32 over all that the changes say, going on from that of those before."""
+    return crc32(b"".join(map(_entry, changes)), crc)
+
+
+def _entry(change: PartitionChange) -> bytes:
+    topic_id, partition, state = change
+    in_sync, eligible, last = state.in_sync_replicas, state.eligible_leader_replicas, state.last_known_leaders
+    rest: tuple[int, ...] = in_sync
+    if eligible or last or state.is_recovering:
+        # Partitions have this only since 26; one with none of it gives the checksum it always gave.
+        rest = (*in_sync, int(state.is_recovering), len(eligible), *eligible, len(last), *last)
+    pack = _packer(len(rest))
+    return pack(topic_id, partition, state.leader, state.leader_epoch, state.partition_epoch, len(in_sync), *rest)
+
+
+@lru_cache(maxsize=64)
+def _packer(rest: int) -> Callable[..., bytes]:
+    return Struct(f">16siiiii{rest}I").pack

@@ -1,6 +1,7 @@
 """Which brokers the active controller has heard from. Not agreed on by anybody: a new controller starts afresh.
 
-Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session.
+Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session. Time
+in which the controller itself did not run is nobody's silence: what brokers said meanwhile may still wait to be read.
 """
 
 from collections.abc import Iterable
@@ -10,12 +11,18 @@ from typing import Final
 from tailrace.model.ids import BrokerId
 
 NEVER_APPLIED: Final = -1
+WATCH_INTERVAL_MS: Final = 250
+"""How often a controller that runs says so."""
+_LATE_MS: Final = 2 * WATCH_INTERVAL_MS
+"""A controller that says so later than that has not run in between."""
 
 
 @dataclass(slots=True)
 class _Contact:
     session_end_ms: int
     metadata_offset: int
+    is_heard: bool = True
+    """False: this controller has not heard of it, and takes it to be alive until its session ends."""
 
 
 class Heartbeats:
@@ -25,15 +32,32 @@ class Heartbeats:
         self.session_timeout_ms = session_timeout_ms
         self._contacts: dict[BrokerId, _Contact] = {}
         self._shutdowns: dict[BrokerId, int] = {}
+        self._gone: dict[BrokerId, int] = {}
+        self._awake_ms: int | None = None
 
     def restart(self, brokers: Iterable[BrokerId], now_ms: int) -> None:
         """Forget all that was heard; these brokers are alive until their sessions end."""
         end_ms = now_ms + self.session_timeout_ms
-        self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED) for broker_id in brokers}
+        self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED, is_heard=False) for broker_id in brokers}
         self._shutdowns.clear()
+        self._gone.clear()
+        self._awake_ms = now_ms
+
+    def awake(self, now_ms: int) -> int:
+        """The controller runs; it says so every `WATCH_INTERVAL_MS`. For how long it did not: that much longer brokers
+        have to be heard of, and never longer than a session from now."""
+        before, self._awake_ms = self._awake_ms, now_ms
+        if before is None or now_ms - before <= _LATE_MS:
+            return 0
+        asleep_ms = now_ms - before - WATCH_INTERVAL_MS
+        for contact in self._contacts.values():
+            contact.session_end_ms = min(contact.session_end_ms + asleep_ms, now_ms + self.session_timeout_ms)
+        return asleep_ms
 
     def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = NEVER_APPLIED) -> None:
         """A broker was heard of, and has applied the metadata log up to this offset."""
+        if not self._contacts:
+            self._awake_ms = now_ms  # nobody has watched while there was nobody to watch
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset)
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
@@ -47,14 +71,24 @@ class Heartbeats:
         self._contacts.pop(broker_id, None)
         self._shutdowns.pop(broker_id, None)
 
+    def end(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """A broker was told to go. What it has said in this registration before may come late."""
+        self.forget(broker_id)
+        self._gone[broker_id] = broker_epoch
+
+    def has_ended(self, broker_id: BrokerId, broker_epoch: int) -> bool:
+        """Whether this controller has told the broker in this registration to go."""
+        return self._gone.get(broker_id) == broker_epoch
+
     def begin_shutdown(self, broker_id: BrokerId, offset: int) -> int:
         """The offset of the record that took the broker's leaderships away: this one, unless one is known."""
         return self._shutdowns.setdefault(broker_id, offset)
 
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether the broker has been heard of lately."""
+        """Whether this controller has heard of the broker lately. One that has just become active has of nobody: of
+        brokers that were all killed with it, the next start need not wait for a session to end."""
         contact = self._contacts.get(broker_id)
-        return contact is not None and now_ms < contact.session_end_ms
+        return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
     def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
         """What all of these brokers have applied; -1 if one of them has not told."""

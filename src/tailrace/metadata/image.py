@@ -2,7 +2,7 @@
 
 1. An image is a function of the records before it and of nothing else; two nodes at one offset hold equal images.
 2. Records of one batch are applied together or not at all: `apply_all` gives an image only if every record fits.
-3. Images share what did not change. A batch costs a copy of each map it touches, whatever its number of records.
+3. Images share what did not change: see `persistent_map` for what a change costs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,6 +116,12 @@ class ClusterImage:
     features: Mapping[str, int] = field(default_factory=dict)
     """The finalized level of each feature; `metadata.version` says which records may be in the log."""
     next_producer_id: int = 0
+    replica_counts: Mapping[BrokerId, int] = field(default_factory=dict)
+    """How many replicas each broker has, for those that have some; follows from `topics`."""
+    leader_counts: Mapping[BrokerId, int] = field(default_factory=dict)
+    """How many partitions each broker leads, likewise."""
+    open_transaction: tuple[object, ...] | None = None
+    """Records that count when their transaction has ended (KIP-868): in no snapshot, so there is none meanwhile."""
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
         """The topic of this id, if it exists."""
@@ -177,6 +183,43 @@ class ImageDelta:
     changed_configs: tuple[ConfigResource, ...] = ()
     changed_brokers: tuple[BrokerId, ...] = ()
     """Registered, changed or gone."""
+
+    def pieces(self, size: int) -> "Iterator[ImageDelta]":
+        """The same changes in portions of about `size` partitions, for whoever must not be held up by all of them.
+
+        In the order in which one acts on them; brokers and settings come last. A topic is never split.
+        """
+        if (
+            _partitions_in(self.deleted_topics) + _partitions_in(self.created_topics) + len(self.changed_partitions)
+            <= size
+        ):
+            yield self
+            return
+        for topics in _portions(self.deleted_topics, size):
+            yield ImageDelta(deleted_topics=topics)
+        for topics in _portions(self.created_topics, size):
+            yield ImageDelta(created_topics=topics)
+        for start in range(0, len(self.changed_partitions), size):
+            yield ImageDelta(changed_partitions=self.changed_partitions[start : start + size])
+        if self.changed_configs or self.changed_brokers:
+            yield ImageDelta(changed_configs=self.changed_configs, changed_brokers=self.changed_brokers)
+
+
+def _partitions_in(topics: Iterable[TopicImage]) -> int:
+    return sum(len(topic.partitions) for topic in topics)
+
+
+def _portions(topics: Iterable[TopicImage], size: int) -> Iterator[tuple[TopicImage, ...]]:
+    portion: list[TopicImage] = []
+    count = 0
+    for topic in topics:
+        portion.append(topic)
+        count += max(len(topic.partitions), 1)
+        if count >= size:
+            yield tuple(portion)
+            portion, count = [], 0
+    if portion:
+        yield tuple(portion)
 
 
 def confusable_form(name: str) -> str | None:

@@ -7,7 +7,7 @@ from tailrace.metadata.image import BrokerImage, ClusterImage
 from tailrace.metadata.placement import Replicas, UsableBroker, place
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY, PartitionRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import TopicId
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's limit too: one request is one batch in the log."""
@@ -25,12 +25,7 @@ class NewPartitions:
         self._random_bytes = random_bytes
         self._max_per_topic = max_per_topic
         self._max_per_broker = max_per_broker
-        self._replicas_per_broker: Counter[BrokerId] = Counter()
-        if max_per_broker is not None:
-            # As many steps as there are partitions, and that limit says how many those are at most.
-            self._replicas_per_broker.update(
-                broker_id for _, _, state in image.partitions() for broker_id in state.replicas
-            )
+        self._replicas_per_broker = Counter(image.replica_counts)
 
     def placed(self, count: int, replication_factor: int) -> tuple[Replicas, ...]:
         """Replicas for so many partitions. Raises KafkaError(INVALID_REPLICATION_FACTOR)."""

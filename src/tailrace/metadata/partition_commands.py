@@ -108,5 +108,30 @@ class ReassignmentsAltered:
     outcomes: tuple[PartitionOutcome, ...]
 
 
-PartitionCommand = AlterPartition | ElectLeaders | AlterReassignments
-PartitionResponse = PartitionsAltered | LeadersElected | ReassignmentsAltered
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryAssignment:
+    """A replica of the broker that asks is in this directory of it."""
+
+    directory_id: bytes
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignDirectories:
+    """A broker tells where its replicas are (KIP-858); each succeeds or fails by itself."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    assignments: tuple[DirectoryAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoriesAssigned:
+    """For each assignment, in order, None or why the replica is where it was."""
+
+    errors: tuple[KafkaError | None, ...]
+
+
+PartitionCommand = AlterPartition | ElectLeaders | AlterReassignments | AssignDirectories
+PartitionResponse = PartitionsAltered | LeadersElected | ReassignmentsAltered | DirectoriesAssigned

@@ -32,6 +32,10 @@ METADATA_VERSION = 26
 OLDEST_METADATA_VERSION = 25
 """Kafka's 4.0-IV3, without eligible leaders. What holds where the log names no version."""
 
+TRANSACTION_VERSION_FEATURE = "transaction.version"
+TRANSACTION_VERSION = 2
+"""Each transaction of a producer has an epoch of its own, and what it writes to is added to it (KIP-890)."""
+
 NOT_DERIVED = -1
 """Nothing is derived from this record: Kafka's own controllers write all partition changes out."""
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
@@ -233,6 +237,35 @@ class RegisterControllerRecord:
     features: tuple[ControllerFeature, ...]
 
 
+@message(name="BeginTransactionRecord", versions="0", flexible="0+")
+class BeginTransactionRecord:
+    """What follows, in several batches perhaps, counts when it has ended, all of it or nothing (KIP-868).
+
+    Kafka's controllers write this; ours never do.
+    """
+
+    name: str | None = field(versions="0+", nullable="0+", tag=0, default=None)
+
+
+@message(name="EndTransactionRecord", versions="0", flexible="0+")
+class EndTransactionRecord:
+    """What has stood since the BeginTransactionRecord counts from here on."""
+
+
+@message(name="AbortTransactionRecord", versions="0", flexible="0+")
+class AbortTransactionRecord:
+    """What has stood since the BeginTransactionRecord never counts."""
+
+    reason: str | None = field(versions="0+", nullable="0+", tag=0, default=None)
+
+
+@message(name="ClearElrRecord", versions="0", flexible="0+")
+class ClearElrRecord:
+    """No replica outside the ISR is eligible any more, of this topic, or of all without a name (KIP-966)."""
+
+    topic_name: str
+
+
 MetadataRecord = (
     RegisterBrokerRecord
     | UnregisterBrokerRecord
@@ -248,6 +281,10 @@ MetadataRecord = (
     | BrokerRegistrationChangeRecord
     | NoOpRecord
     | RegisterControllerRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+    | ClearElrRecord
 )
 
 RECORD_TYPES: dict[int, type[MetadataRecord]] = {
@@ -264,7 +301,11 @@ RECORD_TYPES: dict[int, type[MetadataRecord]] = {
     15: ProducerIdsRecord,
     17: BrokerRegistrationChangeRecord,
     20: NoOpRecord,
+    23: BeginTransactionRecord,
+    24: EndTransactionRecord,
+    25: AbortTransactionRecord,
     27: RegisterControllerRecord,
+    28: ClearElrRecord,
 }
 """Kafka's number of each record type."""
 
@@ -278,6 +319,11 @@ HIGHEST_VERSIONS: dict[type[MetadataRecord], int] = {
 
 _TYPE_NUMBERS = {record_type: number for number, record_type in RECORD_TYPES.items()}
 assert set(_TYPE_NUMBERS) == set(get_args(MetadataRecord))
+
+
+def type_number(record_type: type[MetadataRecord]) -> int:
+    """Kafka's number of this type of record."""
+    return _TYPE_NUMBERS[record_type]
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:

@@ -5,37 +5,39 @@ means that this node and the leader disagree about the past. That is a broken in
 stops.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Generic, TypeVar, assert_never
+from typing import NamedTuple, assert_never, cast
 
 from tailrace.metadata import derive
+from tailrace.metadata.circumstances import DraftCircumstances
+from tailrace.metadata.derive import Derived, Steps
 from tailrace.metadata.image import (
-    ALL_BROKERS,
     BrokerImage,
-    ChangedPartition,
     ClusterImage,
     ConfigResource,
     ImageDelta,
     ResourceType,
-    TopicImage,
-    confusable_form,
     sorted_resources,
 )
 from tailrace.metadata.image_values import (
     changed_flag,
-    changed_partition,
     created_partition,
     registered_broker,
     registered_controller,
 )
+from tailrace.metadata.persistent_map import MapDraft
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     NOT_DERIVED,
     OLDEST_METADATA_VERSION,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
@@ -50,15 +52,25 @@ from tailrace.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from tailrace.metadata.stored_partitions import StoredChange, StoredPartition, StoredRecord
+from tailrace.metadata.topics_draft import FinishedTopics, TopicsDraft
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
-from tailrace.model.partitions import PartitionState, TopicPartition
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 BrokerEvent = RegisterBrokerRecord | FenceBrokerRecord | UnfenceBrokerRecord | BrokerRegistrationChangeRecord
 """The records from which partition changes are derived."""
+_RareRecord = (
+    UnregisterBrokerRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
+    | RegisterControllerRecord
+    | NoOpRecord
+    | ClearElrRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+)
+BROKER_EVENTS = (RegisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord, BrokerRegistrationChangeRecord)
 
 
 def apply(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
@@ -70,118 +82,91 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
     """The image after these records, and what they changed."""
     replay = Replay(image)
     for record in records:
-        replay.apply(record)
+        replay.take(record)
     return replay.finish()
 
 
 def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
     """What follows from this record for the partitions of this image, the one before it."""
+    return derive.finished(derivation(image, record)).changes
+
+
+def derivation(image: ClusterImage, record: BrokerEvent) -> Steps[Derived]:
+    """`derived_changes` with their checksum, in steps."""
     return Replay(image).derived(record)
 
 
-class _Draft(Generic[K, V]):
-    """A map that is copied when it is first written to."""
+class Foreseen(NamedTuple):
+    """A record, and what has been derived from it already: by whoever decided on it, from the image before it."""
 
-    __slots__ = ("_own", "current")
-
-    def __init__(self, base: Mapping[K, V]) -> None:
-        self.current = base
-        self._own: dict[K, V] | None = None
-
-    def writable(self) -> dict[K, V]:
-        if self._own is None:
-            self._own = dict(self.current)
-            self.current = self._own
-        return self._own
-
-
-class _Circumstances:
-    """What rules may look at, as it stands between two records. Settings are looked up once for each topic."""
-
-    def __init__(
-        self,
-        topic_names: Mapping[TopicId, str],
-        configs: Mapping[ConfigResource, Mapping[str, str]],
-        brokers: Mapping[BrokerId, BrokerImage],
-    ) -> None:
-        self._topic_names = topic_names
-        self._configs = configs
-        self._defaults = configs.get(ALL_BROKERS, {})
-        self._alive = {broker_id for broker_id, broker in brokers.items() if broker.is_alive}
-        self._min_in_sync: dict[TopicId, int] = {}
-        self._unclean_election: dict[TopicId, bool] = {}
-
-    def is_alive(self, broker_id: BrokerId, /) -> bool:
-        return broker_id in self._alive
-
-    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
-        known = self._min_in_sync.get(topic_id)
-        if known is None:
-            known = self._min_in_sync[topic_id] = int(self._setting(topic_id, "min.insync.replicas") or 1)
-        return known
-
-    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
-        known = self._unclean_election.get(topic_id)
-        if known is None:
-            known = self._setting(topic_id, "unclean.leader.election.enable") == "true"
-            self._unclean_election[topic_id] = known
-        return known
-
-    def _setting(self, topic_id: TopicId, name: str) -> str | None:
-        topic = ConfigResource(ResourceType.TOPIC, self._topic_names[topic_id])
-        own = self._configs.get(topic, {}).get(name)
-        return self._defaults.get(name) if own is None else own
+    record: MetadataRecord
+    derived: Derived
 
 
 class Replay:
     """An image under construction: what `apply_all` does in one go, in as many as its caller likes."""
 
-    def __init__(self, image: ClusterImage) -> None:
-        self._before = image
-        self._topics = _Draft(image.topics)
-        self._topic_names = _Draft(image.topic_names)
-        self._confusable_names = _Draft(image.confusable_names)
-        self._configs = _Draft(image.configs)
-        self._brokers = _Draft(image.brokers)
-        self._controllers = _Draft(image.controllers)
-        self._features = _Draft(image.features)
+    def __init__(self, image: ClusterImage, foreseen: Foreseen | None = None) -> None:
+        self._foreseen = foreseen
+        self._topics = TopicsDraft(image)
+        self._configs = MapDraft(image.configs)
+        self._brokers = MapDraft(image.brokers)
+        self._controllers = MapDraft(image.controllers)
+        self._features = MapDraft(image.features)
         self._next_producer_id = image.next_producer_id
-        self._partitions: dict[TopicId, dict[int, PartitionState]] = {}
-        """The topics whose partitions have changed so far; the topic's own image is made once, at the end."""
-        self._created: dict[TopicId, None] = {}
-        self._deleted: list[TopicImage] = []
-        self._changed_partitions: dict[tuple[TopicId, int], None] = {}
+        # Only a replay makes an open transaction, of what it was given.
+        kept = cast("tuple[StoredRecord, ...] | None", image.open_transaction)
+        self._transaction = None if kept is None else list(kept)
         self._changed_configs: set[ConfigResource] = set()
         self._changed_brokers: set[BrokerId] = set()
 
-    def apply(self, record: MetadataRecord) -> None:
-        """Take one record."""
+    def steps(self, records: Iterable[StoredRecord]) -> Steps[None]:
+        """Take these records, in steps of a few milliseconds."""
+        for index, record in enumerate(records, 1):
+            if isinstance(record, BROKER_EVENTS) and self._transaction is None:
+                yield from self._event(record)
+            else:
+                self.take(record)
+            if index % derive.SLICE == 0:
+                yield
+
+    def take(self, record: StoredRecord) -> None:
+        """Take one record, as it is or as `RecordReader` reads it."""
+        if self._transaction is not None and not isinstance(record, EndTransactionRecord | AbortTransactionRecord):
+            assert not isinstance(record, BeginTransactionRecord), "a transaction within a transaction"
+            self._transaction.append(record)
+        elif isinstance(record, StoredPartition):
+            self._topics.create_partition(*record)
+        elif isinstance(record, StoredChange):
+            self._topics.change_partition(*record)
+        else:
+            self._apply(record)
+
+    def _apply(self, record: MetadataRecord) -> None:
         match record:
-            case TopicRecord():
-                self._create_topic(record)
             case PartitionRecord():
-                self._create_partition(record)
+                topic_id = TopicId(record.topic_id)
+                self._topics.create_partition(record.partition_id, created_partition(topic_id, record))
             case PartitionChangeRecord():
-                self._change_partition(record)
+                self._topics.change_partition(TopicId(record.topic_id), record.partition_id, record)
+            case TopicRecord():
+                self._topics.create(record.name, TopicId(record.topic_id))
             case RemoveTopicRecord():
                 self._remove_topic(TopicId(record.topic_id))
             case ConfigRecord():
                 self._set_config(record)
-            case RegisterBrokerRecord():
-                self._apply_derived(record)
-                self._put_broker(registered_broker(record))
-            case FenceBrokerRecord():
-                self._apply_derived(record)
-                self._put_broker(replace(self._broker(record.id, record.epoch), fenced=True))
-            case UnfenceBrokerRecord():
-                self._apply_derived(record)
-                self._put_broker(replace(self._broker(record.id, record.epoch), fenced=False))
-            case BrokerRegistrationChangeRecord():
-                self._apply_derived(record)
-                self._change_registration(record)
+            case (
+                RegisterBrokerRecord() | FenceBrokerRecord() | UnfenceBrokerRecord() | BrokerRegistrationChangeRecord()
+            ):
+                derive.finished(self._event(record))
+            case _:
+                self._apply_rare(record)
+
+    def _apply_rare(self, record: _RareRecord) -> None:
+        match record:
             case UnregisterBrokerRecord():
                 broker = self._broker(record.broker_id, record.broker_epoch)
-                del self._brokers.writable()[broker.broker_id]
+                del self._brokers[broker.broker_id]
                 self._changed_brokers.add(broker.broker_id)
             case FeatureLevelRecord():
                 self._set_feature(record)
@@ -189,74 +174,45 @@ class Replay:
                 assert record.next_producer_id > self._next_producer_id, "a block of producer ids was given twice"
                 self._next_producer_id = record.next_producer_id
             case RegisterControllerRecord():
-                self._controllers.writable()[BrokerId(record.controller_id)] = registered_controller(record)
+                self._controllers[BrokerId(record.controller_id)] = registered_controller(record)
             case NoOpRecord():
                 pass
+            case ClearElrRecord():
+                self._topics.clear_eligible_leaders(record.topic_name)
+            case BeginTransactionRecord():
+                self._transaction = []
+            case AbortTransactionRecord():
+                self._closed_transaction()
+            case EndTransactionRecord():
+                for one in self._closed_transaction():
+                    self.take(one)
             case _:
                 assert_never(record)
 
-    def _create_topic(self, record: TopicRecord) -> None:
-        assert record.name not in self._topics.current, f"topic {record.name} was created twice"
-        topic_id = TopicId(record.topic_id)
-        self._topics.writable()[record.name] = TopicImage(name=record.name, topic_id=topic_id, partitions={})
-        self._topic_names.writable()[topic_id] = record.name
-        self._partitions[topic_id] = {}
-        self._created[topic_id] = None
-        form = confusable_form(record.name)
-        if form is not None:
-            self._confusable_names.writable()[form] = record.name
-
-    def _create_partition(self, record: PartitionRecord) -> None:
-        topic_id = TopicId(record.topic_id)
-        partitions = self._partitions_of(topic_id)
-        assert record.partition_id not in partitions, f"partition {record.partition_id} was created twice"
-        state = created_partition(topic_id, record)
-        self._put_partition(topic_id, record.partition_id, state)
-
-    def _change_partition(self, record: PartitionChangeRecord) -> None:
-        topic_id = TopicId(record.topic_id)
-        state = self._partitions_of(topic_id)[record.partition_id]
-        changed = changed_partition(state, record)
-        self._put_partition(topic_id, record.partition_id, changed)
-
-    def _put_partition(self, topic_id: TopicId, number: int, state: PartitionState) -> None:
-        self._partitions_of(topic_id)[number] = state
-        self._changed_partitions[topic_id, number] = None
-
-    def _partitions_of(self, topic_id: TopicId) -> dict[int, PartitionState]:
-        found = self._partitions.get(topic_id)
-        if found is None:
-            name = self._topic_names.current[topic_id]
-            found = self._partitions[topic_id] = dict(self._topics.current[name].partitions)
-        return found
+    def _closed_transaction(self) -> "list[StoredRecord]":
+        records, self._transaction = self._transaction, None
+        assert records is not None, "no transaction has begun"
+        return records
 
     def _remove_topic(self, topic_id: TopicId) -> None:
-        name = self._topic_names.writable().pop(topic_id)
-        del self._topics.writable()[name]
-        self._partitions.pop(topic_id, None)
-        if topic_id in self._created:
-            del self._created[topic_id]
-        else:
-            self._deleted.append(self._before.topics[name])
-        form = confusable_form(name)
-        if form is not None:
-            del self._confusable_names.writable()[form]
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        if resource in self._configs.current:
-            del self._configs.writable()[resource]
+        resource = ConfigResource(ResourceType.TOPIC, self._topics.remove(topic_id))
+        if resource in self._configs:
+            del self._configs[resource]
             self._changed_configs.add(resource)
+
+    # Settings and features
 
     def _set_config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
-        overrides = dict(self._configs.current.get(resource, {}))
+        overrides = dict(self._configs.get(resource) or {})
         if record.value is None:
             overrides.pop(record.name, None)
         else:
             overrides[record.name] = record.value
         if overrides:
-            self._configs.writable()[resource] = overrides
-        else:
-            self._configs.writable().pop(resource, None)
+            self._configs[resource] = overrides
+        elif resource in self._configs:
+            del self._configs[resource]
         self._changed_configs.add(resource)
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:
@@ -266,59 +222,74 @@ class Replay:
                 f"the cluster runs {METADATA_VERSION_FEATURE} {record.feature_level} and this release knows up to"
                 f" {METADATA_VERSION}; start this node with a newer release",
             )
-        if record.feature_level == 0:
-            self._features.writable().pop(record.name, None)
-        else:
-            self._features.writable()[record.name] = record.feature_level
+        if record.feature_level != 0:
+            self._features[record.name] = record.feature_level
+        elif record.name in self._features:
+            del self._features[record.name]
 
-    def derived(self, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
-        rules = derive.rules_of(self._features.current.get(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION))
+    # Brokers, and what follows for partitions
+
+    def derived(self, record: BrokerEvent) -> Steps[Derived]:
+        """What follows from this record for the partitions as they are now."""
+        rules = derive.rules_of(self._features.get(METADATA_VERSION_FEATURE) or OLDEST_METADATA_VERSION)
         match record:
             case UnfenceBrokerRecord():
-                return derive.on_arrival(BrokerId(record.id), self._all_partitions(), self._circumstances(), rules)
+                partitions, circumstances = self._topics.partitions(), self._circumstances()
+                return derive.arrival_steps(BrokerId(record.id), partitions, circumstances, rules)
             case FenceBrokerRecord():
                 return self._departed(BrokerId(record.id), rules)
             case BrokerRegistrationChangeRecord():
                 if rules is derive.rules_of(derive.OLDEST) or record.in_controlled_shutdown <= 0:
-                    return ()
+                    return _nothing()
                 return self._departed(BrokerId(record.broker_id), rules)
             case RegisterBrokerRecord():
                 return self._departed(BrokerId(record.broker_id), rules, unclean=record.is_unclean)
 
-    def _departed(
-        self, broker_id: BrokerId, rules: derive.Rules, *, unclean: bool = False
-    ) -> tuple[derive.PartitionChange, ...]:
-        if broker_id not in self._brokers.current:
-            return ()
-        return derive.on_departure(broker_id, self._all_partitions(), self._circumstances(), rules, unclean=unclean)
+    def _departed(self, broker_id: BrokerId, rules: derive.Rules, *, unclean: bool = False) -> Steps[Derived]:
+        if broker_id not in self._brokers:
+            return _nothing()
+        return derive.departure_steps(
+            broker_id, self._topics.partitions(), self._circumstances(), rules, unclean=unclean
+        )
 
-    def _circumstances(self) -> "_Circumstances":
-        return _Circumstances(self._topic_names.current, self._configs.current, self._brokers.current)
+    def _circumstances(self) -> DraftCircumstances:
+        return DraftCircumstances(self._topics.names, self._configs, self._brokers)
 
-    def _apply_derived(self, record: BrokerEvent) -> None:
+    def _event(self, record: BrokerEvent) -> Steps[None]:
+        yield from self._apply_derived(record)
+        match record:
+            case RegisterBrokerRecord():
+                self._put_broker(registered_broker(record))
+            case FenceBrokerRecord():
+                self._put_broker(replace(self._broker(record.id, record.epoch), fenced=True))
+            case UnfenceBrokerRecord():
+                self._put_broker(replace(self._broker(record.id, record.epoch), fenced=False))
+            case BrokerRegistrationChangeRecord():
+                self._change_registration(record)
+
+    def _apply_derived(self, record: BrokerEvent) -> Steps[None]:
         if record.derived_count == NOT_DERIVED:
             return
-        changes = self.derived(record)
-        found = (len(changes), derive.checksum(changes))
+        if self._foreseen is not None and self._foreseen.record is record:
+            derived = self._foreseen.derived
+        else:
+            derived = yield from self.derived(record)
+        found = (len(derived.changes), derived.crc)
         assert found == (record.derived_count, record.derived_crc), (
             f"from {record!r} this node derives {found[0]} changes with checksum {found[1]}: it must not go on"
         )
-        for change in changes:
-            self._put_partition(change.topic_id, change.partition, change.state)
-
-    def _all_partitions(self) -> Iterable[tuple[TopicId, int, PartitionState]]:
-        for topic in self._topics.current.values():
-            partitions = self._partitions.get(topic.topic_id, topic.partitions)
-            for number, state in partitions.items():
-                yield topic.topic_id, number, state
+        for index, change in enumerate(derived.changes, 1):
+            self._topics.set_partition(*change)
+            if index % derive.SLICE == 0:
+                yield
 
     def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
-        broker = self._brokers.current[BrokerId(broker_id)]
+        broker = self._brokers[BrokerId(broker_id)]
         assert broker.broker_epoch == broker_epoch, f"a record of another registration of broker {broker_id}"
         return broker
 
     def _put_broker(self, broker: BrokerImage) -> None:
-        self._brokers.writable()[broker.broker_id] = broker
+        self._brokers[broker.broker_id] = broker
         self._changed_brokers.add(broker.broker_id)
 
     def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
@@ -332,37 +303,45 @@ class Replay:
             )
         )
 
+    # The end
+
     def finish(self) -> tuple[ClusterImage, ImageDelta]:
         """The image, and what is new in it. Nothing can be applied any more."""
-        image = self.image()
-        return image, self._delta(image)
+        return derive.finished(self.finishing())
 
-    def image(self) -> ClusterImage:
-        """The image alone, without a word on every single partition. Nothing can be applied any more."""
-        for topic_id, partitions in self._partitions.items():
-            name = self._topic_names.current[topic_id]
-            self._topics.writable()[name] = TopicImage(name=name, topic_id=topic_id, partitions=partitions)
-        return ClusterImage(
-            topics=self._topics.current,
-            topic_names=self._topic_names.current,
-            confusable_names=self._confusable_names.current,
-            configs=self._configs.current,
-            brokers=self._brokers.current,
-            controllers=self._controllers.current,
-            features=self._features.current,
-            next_producer_id=self._next_producer_id,
-        )
-
-    def _delta(self, image: ClusterImage) -> ImageDelta:
-        changed = [
-            ChangedPartition(TopicPartition(image.topic_names[topic_id], number), self._partitions[topic_id][number])
-            for topic_id, number in self._changed_partitions
-            if topic_id not in self._created and topic_id in image.topic_names
-        ]
-        return ImageDelta(
-            created_topics=tuple(image.topics[image.topic_names[topic_id]] for topic_id in self._created),
-            deleted_topics=tuple(self._deleted),
-            changed_partitions=tuple(changed),
+    def finishing(self) -> Steps[tuple[ClusterImage, ImageDelta]]:
+        """`finish` in steps."""
+        topics = self._topics.finish()
+        image = self._image(topics)
+        changed = yield from self._topics.changed()
+        return image, ImageDelta(
+            created_topics=self._topics.created(topics),
+            deleted_topics=self._topics.deleted,
+            changed_partitions=changed,
             changed_configs=sorted_resources(self._changed_configs),
             changed_brokers=tuple(sorted(self._changed_brokers)),
         )
+
+    def image(self) -> ClusterImage:
+        """The image alone, without a word on every single partition. Nothing can be applied any more."""
+        return self._image(self._topics.finish())
+
+    def _image(self, topics: FinishedTopics) -> ClusterImage:
+        return ClusterImage(
+            topics=topics.topics,
+            topic_names=topics.topic_names,
+            confusable_names=topics.confusable_names,
+            configs=self._configs.finish(),
+            brokers=self._brokers.finish(),
+            controllers=self._controllers.finish(),
+            features=self._features.finish(),
+            next_producer_id=self._next_producer_id,
+            replica_counts=topics.replica_counts,
+            leader_counts=topics.leader_counts,
+            open_transaction=None if self._transaction is None else tuple(self._transaction),
+        )
+
+
+def _nothing() -> Steps[Derived]:
+    yield from ()
+    return derive.NOTHING

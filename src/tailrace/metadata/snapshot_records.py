@@ -36,7 +36,7 @@ def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
     for topic in image.topics.values():
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
         for number, state in topic.partitions.items():
-            yield _partition(number, state)
+            yield partition_record(number, state)
     for resource, settings in image.configs.items():
         for name, value in settings.items():
             yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
@@ -80,7 +80,8 @@ def _controller(controller: ControllerImage) -> RegisterControllerRecord:
     )
 
 
-def _partition(number: int, state: PartitionState) -> PartitionRecord:
+def partition_record(number: int, state: PartitionState) -> PartitionRecord:
+    """The record that states this partition in full."""
     return PartitionRecord(
         partition_id=number,
         topic_id=state.topic_id,

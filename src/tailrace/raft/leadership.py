@@ -191,7 +191,7 @@ class Leadership:
             return
         voters = replica.voters.current
         own = ReplicaDescription(
-            key=replica.key, log_end_offset=replica.end_offset, last_fetch_ms=UNKNOWN, last_caught_up_ms=now_ms
+            key=replica.key, log_end_offset=replica.end_offset, last_fetch_ms=now_ms, last_caught_up_ms=now_ms
         )
         known = [
             ReplicaDescription(

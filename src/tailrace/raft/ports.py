@@ -22,7 +22,7 @@ class SnapshotFile:
     id: SnapshotId
     size_bytes: int
     last_contained_ms: int
-    """When the last record that it stands for was appended (its header says so)."""
+    """When the last record that it stands for was appended (its header says so), by the clock of `RaftNode.step`."""
 
 
 class LogView(Protocol):

@@ -87,6 +87,12 @@ RECORDS: dict[str, r.MetadataRecord] = {
     ),
     "broker_registration_change-2": r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=42, log_dirs=(uuid(9),)),
     "no_op-0": r.NoOpRecord(),
+    "begin_transaction-0": r.BeginTransactionRecord(name="Bootstrap records"),
+    "begin_transaction_bare-0": r.BeginTransactionRecord(),
+    "end_transaction-0": r.EndTransactionRecord(),
+    "abort_transaction-0": r.AbortTransactionRecord(reason="why"),
+    "clear_elr-0": r.ClearElrRecord(topic_name="orders"),
+    "clear_elr_all-0": r.ClearElrRecord(topic_name=""),
     "register_controller-0": r.RegisterControllerRecord(
         controller_id=1,
         incarnation_id=uuid(5),

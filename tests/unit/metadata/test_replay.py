@@ -7,8 +7,12 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, R
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     MetadataRecord,
@@ -134,6 +138,54 @@ def test_settings_are_overridden_and_taken_back() -> None:
     image = apply(image, ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=None))
     assert image.configs == {}
     assert image.overrides(resource) == {}
+
+
+IN_BETWEEN = (*broker(1), *topic("orders", ORDERS, (1,), (1,)))
+
+
+@pytest.mark.parametrize("cut", range(len(IN_BETWEEN) + 2))
+def test_a_transaction_counts_when_it_has_ended_wherever_it_is_cut_into_batches(cut: int) -> None:
+    records = [BeginTransactionRecord(name="import"), *IN_BETWEEN, EndTransactionRecord()]
+    before, _ = apply_all(EMPTY_IMAGE, topic("returns", RETURNS, (1,)))
+    first, _ = apply_all(before, records[:cut])
+    assert (first.topics, first.brokers) == (before.topics, before.brokers)
+    assert (first.open_transaction is None) is (cut == 0)
+    whole, delta = apply_all(first, records[cut:])
+    assert whole == apply_all(before, IN_BETWEEN)[0]
+    assert [created.name for created in delta.created_topics] == ["orders"]
+
+
+@pytest.mark.parametrize("cut", range(len(IN_BETWEEN) + 2))
+def test_an_aborted_transaction_leaves_nothing(cut: int) -> None:
+    records = [BeginTransactionRecord(), *IN_BETWEEN, AbortTransactionRecord(reason="no")]
+    first, _ = apply_all(EMPTY_IMAGE, records[:cut])
+    assert apply_all(first, records[cut:])[0] == EMPTY_IMAGE
+
+
+@pytest.mark.parametrize(
+    "records", [[EndTransactionRecord()], [AbortTransactionRecord()], [BeginTransactionRecord()] * 2], ids=str
+)
+def test_transactions_begin_and_end_in_turn(records: list[MetadataRecord]) -> None:
+    with pytest.raises(AssertionError, match="transaction"):
+        apply_all(EMPTY_IMAGE, records)
+
+
+@pytest.mark.parametrize("name", ["orders", ""])
+def test_eligible_leaders_are_forgotten_of_one_topic_or_of_all(name: str) -> None:
+    def eligible(topic_id: TopicId) -> MetadataRecord:
+        return PartitionChangeRecord(
+            partition_id=0, topic_id=topic_id, eligible_leader_replicas=(2,), last_known_elr=(1,)
+        )
+
+    both = (*topic("orders", ORDERS, (1, 2), (1, 2)), *topic("returns", RETURNS, (1, 2)))
+    before, _ = apply_all(EMPTY_IMAGE, (*both, eligible(ORDERS), eligible(RETURNS)))
+    image, delta = apply_all(before, [ClearElrRecord(topic_name=name)])
+    left = {topic: bool(image.topics[topic].partitions[0].eligible_leader_replicas) for topic in ("orders", "returns")}
+    assert left == {"orders": False, "returns": name != ""}
+    assert image.topics["orders"].partitions[0].last_known_leaders == ()
+    assert image.topics["orders"].partitions[0].partition_epoch == 2
+    assert image.topics["orders"].partitions[1] == before.topics["orders"].partitions[1]
+    assert len(delta.changed_partitions) == (1 if name else 2)
 
 
 def test_producer_ids_only_rise() -> None:

@@ -1,0 +1,196 @@
+"""The topics of an image under construction, with all that follows from them: names, counts, and what has changed."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from tailrace.metadata.derive import Steps
+from tailrace.metadata.image import ChangedPartition, ClusterImage, TopicImage, confusable_form
+from tailrace.metadata.image_values import changed_partition
+from tailrace.metadata.persistent_map import MapDraft
+from tailrace.metadata.records import PartitionChangeRecord
+from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.protocol.schema import ZERO_UUID
+
+_CHANGES_PER_STEP: Final = 5_000
+
+
+class FinishedTopics(NamedTuple):
+    """What an image says of topics."""
+
+    topics: Mapping[str, TopicImage]
+    topic_names: Mapping[TopicId, str]
+    confusable_names: Mapping[str, str]
+    replica_counts: Mapping[BrokerId, int]
+    leader_counts: Mapping[BrokerId, int]
+
+
+class _OpenTopic(NamedTuple):
+    """A topic whose partitions are being changed."""
+
+    topic_id: TopicId
+    name: str
+    is_new: bool
+    partitions: MapDraft[int, PartitionState]
+
+
+class TopicsDraft:
+    """The topics of one image, on their way to the next. What does not fit is a broken invariant."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._before = image
+        self._topics = MapDraft(image.topics)
+        self.names = MapDraft(image.topic_names)
+        """Of all topics there are now, by id."""
+        self._confusable_names = MapDraft(image.confusable_names)
+        self._replica_counts = dict(image.replica_counts)
+        self._leader_counts = dict(image.leader_counts)
+        self._open: _OpenTopic | None = None
+        """Records of one topic follow each other, so its image is made when another one's turn comes."""
+        self._created: dict[TopicId, None] = {}
+        self._deleted: list[TopicImage] = []
+        self._changed: dict[TopicPartition, PartitionState] = {}
+        """Of topics that are not new."""
+
+    def create(self, name: str, topic_id: TopicId) -> None:
+        """A topic without partitions."""
+        assert name not in self._topics, f"topic {name} was created twice"
+        self._close()
+        self._topics[name] = TopicImage(name=name, topic_id=topic_id, partitions={})
+        self.names[topic_id] = name
+        self._created[topic_id] = None
+        form = confusable_form(name)
+        if form is not None:
+            self._confusable_names[form] = name
+
+    def remove(self, topic_id: TopicId) -> str:
+        """A topic is gone; the name that it had."""
+        self._close()
+        name = self.names.pop(topic_id)
+        topic = self._topics.pop(name)
+        for number, state in topic.partitions.items():
+            self._count_replicas(state, -1)
+            self._changed.pop(TopicPartition(name, number), None)
+        if topic_id in self._created:
+            del self._created[topic_id]
+        else:
+            self._deleted.append(self._before.topics[name])
+        form = confusable_form(name)
+        if form is not None:
+            del self._confusable_names[form]
+        return name
+
+    def create_partition(self, number: int, state: PartitionState) -> None:
+        """A new partition, of the topic that its state names."""
+        topic = self._opened(state.topic_id)
+        assert number not in topic.partitions, f"partition {number} was created twice"
+        self._put(topic, number, state, None)
+
+    def change_partition(self, topic_id: TopicId, number: int, change: PartitionChangeRecord) -> None:
+        """A partition changes as the record says, whichever partition that names."""
+        topic = self._opened(topic_id)
+        before = topic.partitions[number]
+        self._put(topic, number, changed_partition(before, change), before)
+
+    def set_partition(self, topic_id: TopicId, number: int, state: PartitionState) -> None:
+        """A partition gets this state."""
+        topic = self._opened(topic_id)
+        self._put(topic, number, state, topic.partitions[number])
+
+    def clear_eligible_leaders(self, name: str) -> None:
+        """Of one topic, or of all if there is no name."""
+        self._close()
+        topics = [self._topics[name]] if name else list(self._topics.values())
+        nobody = PartitionChangeRecord(topic_id=ZERO_UUID, eligible_leader_replicas=(), last_known_elr=())
+        for topic in topics:
+            for number, state in topic.partitions.items():
+                if state.eligible_leader_replicas or state.last_known_leaders:
+                    self.change_partition(topic.topic_id, number, nobody)
+
+    def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
+        """All of them as they are now. Nothing may change meanwhile."""
+        self._close()
+        return (
+            (topic.topic_id, number, state)
+            for topic in self._topics.values()
+            for number, state in topic.partitions.items()
+        )
+
+    def _opened(self, topic_id: TopicId) -> _OpenTopic:
+        found = self._open
+        if found is None or found.topic_id != topic_id:
+            self._close()
+            name = self.names[topic_id]
+            partitions = MapDraft(self._topics[name].partitions)
+            found = self._open = _OpenTopic(topic_id, name, topic_id in self._created, partitions)
+        return found
+
+    def _close(self) -> None:
+        topic = self._open
+        if topic is not None:
+            self._topics[topic.name] = TopicImage(
+                name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions.finish()
+            )
+            self._open = None
+
+    def _put(self, topic: _OpenTopic, number: int, state: PartitionState, before: PartitionState | None) -> None:
+        topic.partitions[number] = state
+        if not topic.is_new:
+            self._changed[TopicPartition(topic.name, number)] = state
+        if before is None:
+            self._count_replicas(state, 1)
+        elif before.replicas is not state.replicas and before.replicas != state.replicas:
+            self._count_replicas(before, -1)
+            self._count_replicas(state, 1)
+        elif before.leader != state.leader:
+            _count(self._leader_counts, before.leader, -1)
+            _count(self._leader_counts, state.leader, 1)
+
+    def _count_replicas(self, state: PartitionState, difference: int) -> None:
+        for broker_id in state.replicas:
+            _count(self._replica_counts, broker_id, difference)
+        _count(self._leader_counts, state.leader, difference)
+
+    def finish(self) -> FinishedTopics:
+        """All of it. Nothing can be changed any more."""
+        self._close()
+        return FinishedTopics(
+            self._topics.finish(),
+            self.names.finish(),
+            self._confusable_names.finish(),
+            self._replica_counts,
+            self._leader_counts,
+        )
+
+    def changed(self) -> Steps[tuple[ChangedPartition, ...]]:
+        """The partitions of topics that are not new, in their new states. In steps."""
+        changed: list[ChangedPartition] = []
+        remaining = iter(self._changed.items())
+        while part := tuple(islice(remaining, _CHANGES_PER_STEP)):
+            yield
+            changed += map(_as_changed, part)
+        return tuple(changed)
+
+    def created(self, finished: FinishedTopics) -> tuple[TopicImage, ...]:
+        """The topics that are new."""
+        return tuple(finished.topics[finished.topic_names[topic_id]] for topic_id in self._created)
+
+    @property
+    def deleted(self) -> tuple[TopicImage, ...]:
+        """The topics that are gone, as they were. One that was made again is in both, with two ids."""
+        return tuple(self._deleted)
+
+
+_as_changed = partial(tuple.__new__, ChangedPartition)
+"""`ChangedPartition._make` without a call in Python for each of perhaps 30,000."""
+
+
+def _count(counts: dict[BrokerId, int], broker_id: BrokerId, difference: int) -> None:
+    if broker_id != NO_LEADER:
+        count = counts.get(broker_id, 0) + difference
+        if count:
+            counts[broker_id] = count
+        else:
+            del counts[broker_id]

@@ -1,0 +1,73 @@
+"""Sessions of brokers: silence ends them, and a controller that did not run itself heard nobody."""
+
+from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
+from tailrace.model.ids import BrokerId
+
+SESSION_MS = 2_500
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+def watch(heartbeats: Heartbeats, start_ms: int, end_ms: int) -> list[BrokerId]:
+    """A controller that runs from the one time to the other; who was silent in the end."""
+    for now_ms in range(start_ms, end_ms + 1, WATCH_INTERVAL_MS):
+        heartbeats.awake(now_ms)
+    return heartbeats.silent(end_ms)
+
+
+def test_a_session_ends_by_itself_and_each_heartbeat_prolongs_it() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE, TWO], 0)
+    heartbeats.touch(TWO, 2_000)
+    assert watch(heartbeats, 0, SESSION_MS - 1) == []
+    assert watch(heartbeats, SESSION_MS, SESSION_MS) == [ONE]
+    assert heartbeats.next_deadline_ms == SESSION_MS
+
+
+def test_a_controller_that_slept_does_not_hold_its_sleep_against_brokers() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE, TWO], 0)
+    watch(heartbeats, 0, 1_000)
+    heartbeats.touch(TWO, 1_000)
+    asleep_ms = 10_000
+    assert heartbeats.awake(1_000 + asleep_ms) == asleep_ms - WATCH_INTERVAL_MS
+    woken_ms = 1_000 + asleep_ms
+    assert heartbeats.silent(woken_ms) == []
+    # What was left of their sessions is left of them still, and never more than a whole one.
+    assert watch(heartbeats, woken_ms, woken_ms + 1_250) == [ONE] or heartbeats.silent(woken_ms + 1_500) == [ONE]
+    assert heartbeats.silent(woken_ms + SESSION_MS) == [ONE, TWO]
+
+
+def test_a_controller_that_is_late_by_less_than_an_interval_is_awake() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE], 0)
+    assert heartbeats.awake(2 * WATCH_INTERVAL_MS) == 0
+    assert heartbeats.next_deadline_ms == SESSION_MS
+
+
+def test_time_without_any_broker_is_not_sleep() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([], 0)
+    heartbeats.touch(ONE, 60_000)
+    assert heartbeats.awake(60_000 + WATCH_INTERVAL_MS) == 0
+
+
+def test_only_a_broker_that_was_heard_of_has_a_session_that_keeps_its_id() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE, TWO], 0)
+    heartbeats.touch(TWO, 100)
+    assert not heartbeats.has_session(ONE, 100)
+    assert heartbeats.has_session(TWO, 100)
+    assert not heartbeats.has_session(TWO, 100 + SESSION_MS)
+
+
+def test_a_broker_whose_connection_is_closed_has_less_time_and_a_heartbeat_gives_it_back() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.touch(ONE, 0)
+    heartbeats.shorten(ONE, 100, 1_000)
+    assert heartbeats.next_deadline_ms == 1_100
+    heartbeats.shorten(ONE, 2_000, 1_000)
+    assert heartbeats.next_deadline_ms == 1_100  # never longer
+    heartbeats.touch(ONE, 1_000)
+    assert heartbeats.next_deadline_ms == 1_000 + SESSION_MS
+    heartbeats.shorten(TWO, 0, 1_000)  # nobody knows it
+    assert heartbeats.silent(10_000) == [ONE]
