@@ -143,6 +143,8 @@ def narrowed_for_kio(field: Field) -> st.SearchStrategy[Any] | None:
         return st.just(field.default)
     if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
         return _TIMES
+    if field.name == "transaction_start_time_ms":
+        return st.integers(0, 4_000_000_000_000)  # it knows no -1 for none there
     if field.name.endswith("error_code"):
         return _KNOWN_ERRORS
     if field.name == "unaligned_records":

@@ -11,9 +11,13 @@ from tailrace.protocol.messages import (
     consumer_groups,
     coordinators,
     delete_records,
+    directories,
+    envelope,
     features,
     fetch,
+    fetch_snapshot,
     groups,
+    in_sync,
     leader_epochs,
     list_offsets,
     log_dirs,
@@ -24,10 +28,13 @@ from tailrace.protocol.messages import (
     producer_ids,
     producers,
     quorum,
+    raft_voters,
     registrations,
     replicas,
     sasl,
     topics,
+    transaction_markers,
+    transactions,
 )
 
 
@@ -85,11 +92,37 @@ _PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (
     (replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
     (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
     (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
+    (quorum.VoteRequest, quorum.VoteResponse),
+    (quorum.BeginQuorumEpochRequest, quorum.BeginQuorumEpochResponse),
+    (quorum.EndQuorumEpochRequest, quorum.EndQuorumEpochResponse),
     (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
+    (in_sync.AlterPartitionRequest, in_sync.AlterPartitionResponse),
+    (envelope.EnvelopeRequest, envelope.EnvelopeResponse),
+    (fetch_snapshot.FetchSnapshotRequest, fetch_snapshot.FetchSnapshotResponse),
+    (registrations.BrokerRegistrationRequest, registrations.BrokerRegistrationResponse),
+    (registrations.BrokerHeartbeatRequest, registrations.BrokerHeartbeatResponse),
     (features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
     (registrations.UnregisterBrokerRequest, registrations.UnregisterBrokerResponse),
+    (producer_ids.AllocateProducerIdsRequest, producer_ids.AllocateProducerIdsResponse),
+    (registrations.ControllerRegistrationRequest, registrations.ControllerRegistrationResponse),
+    (directories.AssignReplicasToDirsRequest, directories.AssignReplicasToDirsResponse),
     (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
+    (transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
+    (transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+    (transactions.EndTxnRequest, transactions.EndTxnResponse),
+    (transaction_markers.WriteTxnMarkersRequest, transaction_markers.WriteTxnMarkersResponse),
+    (transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
+    (transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
+    (transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
+    (raft_voters.AddRaftVoterRequest, raft_voters.AddRaftVoterResponse),
+    (raft_voters.RemoveRaftVoterRequest, raft_voters.RemoveRaftVoterResponse),
+    (raft_voters.UpdateRaftVoterRequest, raft_voters.UpdateRaftVoterResponse),
 )
+
+_FOR_CONTROLLERS = frozenset((52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82))
+"""What a listener for clients does not serve, whoever asks (`listeners` in Kafka's definitions)."""
+_FOR_BOTH = frozenset((1, 17, 18, 19, 20, 32, 33, 36, 37, 43, 44, 45, 46, 55, 57, 60, 64, 80, 81))
+"""What a listener of controllers serves besides."""
 
 _ADVERTISED_MIN = {0: 0}
 """librdkafka turns codecs off unless Produce is announced from version 0 (KAFKA-18659). 0 to 2 are refused."""
@@ -113,6 +146,16 @@ def _api(request: type[Any], response: type[Any]) -> Api:
 
 
 APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (_api(*pair) for pair in _PAIRS)})
+
+CONTROLLER_APIS: Mapping[int, Api] = MappingProxyType(
+    {key: api for key, api in APIS.items() if key in _FOR_CONTROLLERS or key in _FOR_BOTH}
+)
+"""Those that a listener of controllers may serve."""
+
+CLIENT_APIS: Mapping[int, Api] = MappingProxyType(
+    {key: api for key, api in APIS.items() if key not in _FOR_CONTROLLERS}
+)
+"""Those that a listener for clients may serve."""
 
 _BY_CLASS = {cls: api for api in APIS.values() for cls in (api.request, api.response)}
 

@@ -26,18 +26,21 @@ from tailrace.protocol.declaration import (
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.protocol.registry import APIS
 
-NOT_IN_KAFKA_PYTHON = (64, 68, 69)
-"""UnregisterBroker and KIP-848's requests; compared with kio alone (tests/properties/test_foreign_codecs.py)."""
+NOT_IN_KAFKA_PYTHON = (52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
+"""What nodes say to each other, UnregisterBroker and KIP-848's requests; compared with kio alone
+(tests/properties/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 
 MESSAGES = [cls for api in APIS.values() if api.key not in NOT_IN_KAFKA_PYTHON for cls in (api.request, api.response)]
 CONSUMER_PROTOCOL = [ConsumerProtocolSubscription, ConsumerProtocolAssignment]
 
 NEWER_THAN_OURS = {
-    f"{api}{kind}" for api in ("ListOffsets", "InitProducerId", "DescribeLogDirs") for kind in ("Request", "Response")
+    f"{api}{kind}"
+    for api in ("ListOffsets", "InitProducerId", "DescribeLogDirs", "WriteTxnMarkers")
+    for kind in ("Request", "Response")
 }
-"""Kafka has a version more: ListOffsets v11 (tiered storage), InitProducerId v6 (two-phase commit) and DescribeLogDirs
-v5 (directories that take no new partitions)."""
+"""Kafka has a version more: ListOffsets v11 (tiered storage), InitProducerId v6 (two-phase commit), DescribeLogDirs v5
+(directories that take no new partitions) and WriteTxnMarkers v2 (the transaction's version)."""
 
 WIRE_TYPES: Mapping[str, WireType] = {
     "int8": Fixed("b", 1),

@@ -1,7 +1,7 @@
 import pytest
 
 from tailrace.protocol.messages.produce import ProduceRequest, ProduceResponse
-from tailrace.protocol.registry import APIS, api_of, request_type
+from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, api_of, request_type
 
 SERVED = {
     0: ("Produce", 3, 13),
@@ -24,6 +24,11 @@ SERVED = {
     21: ("DeleteRecords", 0, 2),
     22: ("InitProducerId", 0, 5),
     23: ("OffsetForLeaderEpoch", 2, 4),
+    24: ("AddPartitionsToTxn", 0, 5),
+    25: ("AddOffsetsToTxn", 0, 4),
+    26: ("EndTxn", 0, 5),
+    27: ("WriteTxnMarkers", 1, 1),
+    28: ("TxnOffsetCommit", 0, 5),
     32: ("DescribeConfigs", 1, 4),
     33: ("AlterConfigs", 0, 2),
     34: ("AlterReplicaLogDirs", 1, 2),
@@ -41,15 +46,40 @@ SERVED = {
     60: ("DescribeCluster", 0, 2),
     61: ("DescribeProducers", 0, 0),
     64: ("UnregisterBroker", 0, 0),
+    65: ("DescribeTransactions", 0, 0),
+    66: ("ListTransactions", 0, 2),
     68: ("ConsumerGroupHeartbeat", 0, 1),
     69: ("ConsumerGroupDescribe", 0, 1),
     74: ("ListConfigResources", 0, 1),
     75: ("DescribeTopicPartitions", 0, 0),
+    80: ("AddRaftVoter", 0, 1),
+    81: ("RemoveRaftVoter", 0, 0),
+}
+SERVED_BY_CONTROLLERS_ALONE = {
+    52: ("Vote", 0, 2),
+    53: ("BeginQuorumEpoch", 0, 1),
+    54: ("EndQuorumEpoch", 0, 1),
+    56: ("AlterPartition", 2, 3),
+    58: ("Envelope", 0, 0),
+    59: ("FetchSnapshot", 0, 1),
+    62: ("BrokerRegistration", 0, 4),
+    63: ("BrokerHeartbeat", 0, 1),
+    67: ("AllocateProducerIds", 0, 0),
+    70: ("ControllerRegistration", 0, 0),
+    73: ("AssignReplicasToDirs", 0, 0),
+    82: ("UpdateRaftVoter", 0, 0),
 }
 
 
 def test_the_served_versions_are_those_we_promise() -> None:
-    assert {key: (api.name, api.min_version, api.max_version) for key, api in APIS.items()} == SERVED
+    assert {key: (api.name, api.min_version, api.max_version) for key, api in CLIENT_APIS.items()} == SERVED
+
+
+def test_controllers_serve_what_their_own_listener_is_for_and_what_brokers_bring_them() -> None:
+    alone = {key: api for key, api in CONTROLLER_APIS.items() if key not in CLIENT_APIS}
+    found = {key: (api.name, api.min_version, api.max_version) for key, api in alone.items()}
+    assert found == SERVED_BY_CONTROLLERS_ALONE
+    assert APIS.keys() == CLIENT_APIS.keys() | CONTROLLER_APIS.keys()
 
 
 def test_only_produce_is_announced_from_below_what_is_served() -> None:

@@ -1,6 +1,14 @@
-"""Envelope (58): a client's request, passed on by the broker that got it to the one that can carry it out (KIP-590)."""
+"""Envelope (58): a client's request, passed on by the broker that got it to the one that can carry it out (KIP-590).
 
-from tailrace.protocol.schema import Int16, message
+Between our own nodes it says more, in fields tagged from 10000 on that anybody else passes over: in which leader epoch
+the request is meant, and which request of its sender it is, so that one that comes twice or late is not carried out
+again. The answer to such a request says up to where the metadata log has to be applied to see what it speaks of.
+"""
+
+from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field, message
+
+FORWARDING_FEATURE = "tailrace.forwarding"
+"""Announced as a supported feature, level 1: the tagged fields here and those of AlterPartition."""
 
 
 @message(api_key=58, versions="0", flexible="0+")
@@ -11,6 +19,12 @@ class EnvelopeRequest:
     request_principal: bytes | None
     client_host_address: bytes
     """4 or 16 bytes."""
+    leader_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
+    """Of the active controller that is asked: any later one must not carry it out. -1 if the sender is not ours."""
+    sender_id: Uuid = field(versions="0+", tag=10001, default=ZERO_UUID)
+    """The process that sends it: one start of one node."""
+    request_number: Int64 = field(versions="0+", tag=10002, default=-1)
+    """The same when it is sent again; higher for each request of this sender."""
 
 
 @message(api_key=58, versions="0", flexible="0+")
@@ -19,3 +33,14 @@ class EnvelopeResponse:
 
     response_data: bytes | None = None
     error_code: Int16 = 0
+    metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
+    """Everything that the answer is based on lies below. Only for a sender of ours."""
+
+
+@message(versions="0", flexible="0+")
+class PrincipalData:
+    """Who a client is, as Kafka's own principals are written into an envelope: behind the version, an int16."""
+
+    type: str
+    name: str
+    token_authenticated: bool = False

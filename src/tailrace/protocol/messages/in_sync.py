@@ -39,6 +39,8 @@ class AlterPartitionRequest:
     broker_id: Int32
     broker_epoch: Int64 = -1
     topics: tuple[AlterPartitionTopic, ...]
+    wants_end_offset: bool = field(versions="0+", tag=10000, default=False)
+    """Ours: the answer is to say up to where the metadata log has to be applied to see it."""
 
 
 @struct
@@ -69,3 +71,5 @@ class AlterPartitionResponse:
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: tuple[AlteredTopic, ...]
+    metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
+    """Ours: everything that the answer is based on lies below. Only for who asked for it."""

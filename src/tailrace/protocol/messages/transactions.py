@@ -1,0 +1,242 @@
+"""What a transactional producer asks its coordinator (KIP-98, KIP-890), and what tools ask about it (KIP-664)."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.schema import Int16, Int32, Int64, field, message, struct
+
+
+@struct
+class AddPartitionsToTxnTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[Int32, ...]
+
+
+def topics_to_add(partitions: Iterable[TopicPartition]) -> tuple[AddPartitionsToTxnTopic, ...]:
+    """The partitions as a request names them."""
+    by_topic = groupby(sorted(partitions), key=lambda partition: partition.topic)
+    return tuple(
+        AddPartitionsToTxnTopic(name=topic, partitions=tuple(partition.partition for partition in group))
+        for topic, group in by_topic
+    )
+
+
+@struct
+class AddPartitionsToTxnTransaction:
+    """One transaction, and what a broker wants added to it, or looked for in it."""
+
+    transactional_id: str = field(versions="4+", default="")
+    producer_id: Int64 = field(versions="4+", default=0)
+    producer_epoch: Int16 = field(versions="4+", default=0)
+    verify_only: bool = field(versions="4+", default=False)
+    topics: tuple[AddPartitionsToTxnTopic, ...] = field(versions="4+", default=())
+
+
+@message(api_key=24, versions="0-5", flexible="3+")
+class AddPartitionsToTxnRequest:
+    """Adds partitions to a transaction before it writes to them; from v4 a broker's request, for many transactions."""
+
+    transactions: tuple[AddPartitionsToTxnTransaction, ...] = field(versions="4+", default=())
+    v3_and_below_transactional_id: str = field(versions="0-3", default="")
+    v3_and_below_producer_id: Int64 = field(versions="0-3", default=0)
+    v3_and_below_producer_epoch: Int16 = field(versions="0-3", default=0)
+    v3_and_below_topics: tuple[AddPartitionsToTxnTopic, ...] = field(versions="0-3", default=())
+
+
+@struct
+class AddPartitionsToTxnPartitionResult:
+    """Whether one partition is in the transaction."""
+
+    partition_index: Int32
+    partition_error_code: Int16 = 0
+
+
+@struct
+class AddPartitionsToTxnTopicResult:
+    """Partitions of one topic."""
+
+    name: str
+    results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
+
+
+@struct
+class AddPartitionsToTxnResult:
+    """The results of one transaction."""
+
+    transactional_id: str = field(versions="4+", default="")
+    topic_results: tuple[AddPartitionsToTxnTopicResult, ...] = field(versions="4+", default=())
+
+
+@message(api_key=24, versions="0-5", flexible="3+")
+class AddPartitionsToTxnResponse:
+    """Partition by partition, whether it is in the transaction. In a request of a client all are added, or none is."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = field(versions="4+", default=0)
+    results_by_transaction: tuple[AddPartitionsToTxnResult, ...] = field(versions="4+", default=())
+    results_by_topic_v3_and_below: tuple[AddPartitionsToTxnTopicResult, ...] = field(versions="0-3", default=())
+
+
+@message(api_key=25, versions="0-4", flexible="3+")
+class AddOffsetsToTxnRequest:
+    """Adds the partition that keeps a group's offsets to a transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: str
+
+
+@message(api_key=25, versions="0-4", flexible="3+")
+class AddOffsetsToTxnResponse:
+    """Whether it is in the transaction."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+
+
+@message(api_key=26, versions="0-5", flexible="3+")
+class EndTxnRequest:
+    """Commits or aborts a transaction; v5 wants the epoch of the next one (KIP-890)."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: bool
+
+
+@message(api_key=26, versions="0-5", flexible="3+")
+class EndTxnResponse:
+    """Decided: from now on nothing can keep the transaction from ending like this."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Int64 = field(versions="5+", default=-1)
+    producer_epoch: Int16 = field(versions="5+", default=-1)
+
+
+@struct
+class TxnOffsetCommitRequestPartition:
+    """The next offset to read, and from v2 the epoch of the record before it (KIP-320)."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = field(versions="2+", default=-1)
+    committed_metadata: str | None
+
+
+@struct
+class TxnOffsetCommitRequestTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[TxnOffsetCommitRequestPartition, ...]
+
+
+@message(api_key=28, versions="0-5", flexible="3+")
+class TxnOffsetCommitRequest:
+    """A group's progress that counts when the transaction commits. v3 adds who the consumer is (KIP-447)."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Int32 = field(versions="3+", default=-1)
+    member_id: str = field(versions="3+", default="")
+    group_instance_id: str | None = field(versions="3+", default=None)
+    topics: tuple[TxnOffsetCommitRequestTopic, ...]
+
+
+@struct
+class TxnOffsetCommitResponsePartition:
+    """Whether one offset waits for the end of the transaction."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+@struct
+class TxnOffsetCommitResponseTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: tuple[TxnOffsetCommitResponsePartition, ...]
+
+
+@message(api_key=28, versions="0-5", flexible="3+")
+class TxnOffsetCommitResponse:
+    """Partition by partition, whether its offset waits for the end of the transaction."""
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[TxnOffsetCommitResponseTopic, ...]
+
+
+@message(api_key=65, versions="0", flexible="0+")
+class DescribeTransactionsRequest:
+    """Asks for transactions by their transactional ids."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@struct
+class DescribedTransactionTopic:
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: tuple[Int32, ...]
+
+
+@struct
+class DescribedTransaction:
+    """A transactional id with its transaction of now; no partitions and no start if there is none."""
+
+    error_code: Int16 = 0
+    transactional_id: str
+    transaction_state: str
+    transaction_timeout_ms: Int32
+    transaction_start_time_ms: Int64
+    producer_id: Int64
+    producer_epoch: Int16
+    topics: tuple[DescribedTransactionTopic, ...]
+
+
+@message(api_key=65, versions="0", flexible="0+")
+class DescribeTransactionsResponse:
+    """Each transactional id that was asked for."""
+
+    throttle_time_ms: Int32 = 0
+    transaction_states: tuple[DescribedTransaction, ...]
+
+
+@message(api_key=66, versions="0-2", flexible="0+")
+class ListTransactionsRequest:
+    """Asks for the transactional ids that this broker coordinates. An empty filter lets everything pass."""
+
+    state_filters: tuple[str, ...] = ()
+    producer_id_filters: tuple[Int64, ...] = ()
+    duration_filter: Int64 = field(versions="1+", default=-1)
+    """Only transactions that have been open for longer, in ms (KIP-994); -1: all."""
+    transactional_id_pattern: str | None = field(versions="2+", default=None)
+    """Only transactional ids that match this regular expression (KIP-1152)."""
+
+
+@struct
+class ListedTransaction:
+    """A transactional id in short."""
+
+    transactional_id: str
+    producer_id: Int64
+    transaction_state: str
+
+
+@message(api_key=66, versions="0-2", flexible="0+")
+class ListTransactionsResponse:
+    """The transactional ids of this broker, and which of the states asked for do not exist."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    unknown_state_filters: tuple[str, ...] = ()
+    transaction_states: tuple[ListedTransaction, ...]
