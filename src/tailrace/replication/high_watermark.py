@@ -1,6 +1,6 @@
 """How far one partition is safe: who waits for that to rise, who watches it, and how much can be read because of it.
 
-Moves only up. Whether it may is not decided here (`replication.in_sync`).
+Moves only up, unless the log is cut. Whether it may is not decided here (`replication.leadership`).
 """
 
 from collections import deque
@@ -37,6 +37,7 @@ class HighWatermark:
         self.offset = offset
         if written_bytes is not None:
             self.readable_bytes = written_bytes
+            self._unflushed = None
         elif (unflushed := self._unflushed) is not None:
             while unflushed and unflushed[0][0] <= offset:
                 self.readable_bytes = unflushed.popleft()[1]
@@ -44,6 +45,11 @@ class HighWatermark:
             self._waiters.reached(offset)
         if self._watchers:
             self.wake()
+
+    def move_to(self, offset: int) -> None:
+        """Be here, since the log was cut. Tells nobody: nobody waits for a log that its leader has cut."""
+        self.offset = offset
+        self._unflushed = None
 
     def wait(self, offset: int, waiter: Waiter) -> None:
         """Have `waiter` called when this offset, which is above, is reached, or with an error."""

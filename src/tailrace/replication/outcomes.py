@@ -1,10 +1,12 @@
 """What a partition answers: where a batch went, what was read, who leads instead."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.protocol.schema import Buffer
+from tailrace.storage import AbortedTransaction
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -49,25 +51,40 @@ class Traffic(NamedTuple):
 class PartitionRead:
     """What one read gives: whole batches, and the offsets that were in force."""
 
-    __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "reaches_end", "records", "size_bytes")
+    __slots__ = (
+        "aborted",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "next_offset",
+        "reaches_end",
+        "records",
+        "size_bytes",
+    )
 
     def __init__(
         self,
         records: Buffer,
         size_bytes: int,
         *,
+        next_offset: int,
         reaches_end: bool,
         high_watermark: int,
         last_stable_offset: int,
         log_start_offset: int,
+        aborted: Sequence[AbortedTransaction] = (),
     ) -> None:
         self.records = records
         self.size_bytes = size_bytes
+        self.next_offset = next_offset
+        """The offset after the last batch; where the read began if there is none."""
         self.reaches_end = reaches_end
         """Whether nothing more can be read now: it was not a limit, or the end of a segment, that ended the read."""
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset
+        self.aborted = aborted
+        """The aborted transactions that the records may belong to, for a reader of committed data."""
 
 
 class TimestampedOffset(NamedTuple):

@@ -1,41 +1,39 @@
-"""One replica of a partition, as its leader sees it: what is appended, what is safe, what may be read.
+"""A partition that this broker has a replica of: what its leader appends, commits, and wants in sync.
 
-Invariants:
-1. log_start_offset <= high_watermark <= log_end_offset, and the high watermark never falls while a leader leads.
-2. Under flushed durability the high watermark is at most the flushed end offset: what a reader has seen, or a producer
-   was told with acks=all, survives a power cut. Under page-cache durability it follows the log end, as Kafka's does.
-3. Batches are staged in the order in which they came and written with one `write_staged` per turn. Nobody is told
+`replication.replica` has the log, the high watermark and the way of a follower. Besides its invariants:
+
+1. Batches are staged in the order in which they came and written with one `write_staged` per turn. Nobody is told
    anything about a batch before it is in the log; if the write fails, every batch of that turn gets the error.
-4. A staged batch's bytes are the sender's: they are used until `write_staged` returns and never after it.
+2. A staged batch's bytes are the sender's: they are used until `write_staged` returns and never after it.
+3. A batch is written in the leader epoch in which it was staged, or not at all.
 
 A waiter is called once: when the high watermark has passed its offset, or with the error that makes this impossible.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import INTERNAL_TOPICS, OffsetAndEpoch, PartitionState, TopicPartition
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header, stamp, validate_produced
+from tailrace.protocol.records.control import EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
-from tailrace.replication.high_watermark import HighWatermark
-from tailrace.replication.in_sync import advanced_high_watermark, has_enough_in_sync
+from tailrace.replication.in_sync import has_enough_in_sync
+from tailrace.replication.leadership import DEFAULT_LAG_MS, Horizon, InSyncProposal, Leadership
 from tailrace.replication.outcomes import (
     NO_TIMESTAMP,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    UNKNOWN_EPOCH,
     Appended,
     NotLeader,
     PartitionRead,
-    TimestampedOffset,
-    Traffic,
 )
-from tailrace.replication.waiting import Waiter
+from tailrace.replication.replica import Flusher, Replica
+from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.verification import UNVERIFIED, Verification, Verifications
 from tailrace.storage import AppendBatch, Log
 
 __all__ = (
@@ -56,41 +54,21 @@ OnDone = Callable[[Appended | KafkaError], None]
 Watcher = Callable[["Partition"], None]
 
 
-class Flusher(Protocol):
-    """What makes a log durable, later; see `server.ports.Disk`."""
-
-    def flush(self, log: Log, on_done: Callable[[], None]) -> None: ...
-
-
-class Partition:
+class Partition(Replica):
     """A partition that this broker has a replica of."""
 
     __slots__ = (
         "_admission",
         "_answers",
         "_batches",
-        "_broker_id",
-        "_disk",
-        "_flushes_pending",
+        "_end_watchers",
         "_has_enough_in_sync",
-        "_high_watermark",
-        "_is_flushed",
-        "_is_only_in_sync",
-        "_on_abandoned",
+        "_lag_ms",
+        "_leadership",
+        "_monotonic_ms",
         "_on_staged",
-        "_opened_at_offset",
-        "_syncing_disk",
-        "config",
-        "is_closed",
         "is_internal",
-        "is_leader",
-        "leader_epoch",
-        "log",
-        "sent_bytes",
-        "state",
-        "topic_id",
-        "topic_partition",
-        "written_bytes",
+        "verifications",
     )
 
     def __init__(
@@ -106,35 +84,34 @@ class Partition:
         syncing_disk: Flusher | None = None,
         is_flushed: bool = True,
         high_watermark: int = 0,
+        monotonic_ms: Callable[[], int] = lambda: 0,
+        lag_ms: int = DEFAULT_LAG_MS,
     ) -> None:
         """`high_watermark` is the checkpointed one; `on_staged` is told when the first batch of a turn is staged.
+        `lag_ms` is replica.lag.time.max.ms, `monotonic_ms` the time by which followers are measured.
 
         `syncing_disk` makes logs durable also under page-cache durability, where `disk` does nothing.
         """
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.log = log
-        self.config = config
+        super().__init__(
+            topic_partition,
+            topic_id=topic_id,
+            log=log,
+            broker_id=broker_id,
+            config=config,
+            disk=disk,
+            syncing_disk=syncing_disk,
+            is_flushed=is_flushed,
+            high_watermark=high_watermark,
+        )
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.is_leader = False
-        self.leader_epoch = LeaderEpoch(UNKNOWN_EPOCH)
-        self.state: PartitionState | None = None
-        self._high_watermark = HighWatermark(max(min(high_watermark, log.log_end_offset), log.log_start_offset))
-        self.written_bytes = 0
-        """Bytes appended since the log was opened; a metric, and the measure of `readable_bytes`."""
-        self._opened_at_offset = log.log_end_offset
-        self.sent_bytes = 0
-        """Bytes of records that readers were sent; they are counted by who sends them."""
-        self._broker_id = broker_id
         self._has_enough_in_sync = True
-        self._is_only_in_sync = False
-        self.is_closed = False
-        self._flushes_pending = 0
-        self._on_abandoned: Callable[[], None] | None = None
-        self._is_flushed = is_flushed
+        self._leadership: Leadership | None = None  # of who leads and has followers
+        self._end_watchers: dict[Watcher, None] | None = None
+        self._monotonic_ms = monotonic_ms
+        self._lag_ms = lag_ms
+        self.verifications = Verifications()
+        """Of producers whose transactions have no batch here yet."""
         self._admission: Admission | Refusal = Admission(config)
-        self._disk = disk
-        self._syncing_disk = disk if syncing_disk is None else syncing_disk
         self._on_staged = on_staged
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
@@ -144,25 +121,38 @@ class Partition:
         assert state.leader == self._broker_id, (
             f"{self.topic_partition} is led by {state.leader}, not {self._broker_id}"
         )
-        self._follow_state(state)
         if self.is_leader and self.leader_epoch == state.leader_epoch:
+            if self.state is None or state.partition_epoch >= self.state.partition_epoch:
+                self._follow_state(state)
+                self._advance_high_watermark(self._own_end_offset)
             return
+        self._drop_staged()  # a batch of the epoch before must not come behind the start of this one
         self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
         self.leader_epoch = state.leader_epoch
         self.is_leader = True
+        self.recovery_bound = self._leadership = None
+        self._follow_state(state)
         if self._is_flushed and self.log.flushed_offset < self.log.log_end_offset:
             self._ask_for_flush()  # what recovery found is readable once it is safe
         else:
-            self._advance_high_watermark(self.log.log_end_offset)
+            self._advance_high_watermark(self._own_end_offset)
 
     def step_down(self, state: PartitionState | None = None) -> None:
         """Stop leading: everybody who waits is told, and whoever asks from now on is sent to the new leader."""
         self.is_leader = False
+        self.verifications = Verifications()
+        self._leadership = None
+        if state is None or state.leader_epoch != self.leader_epoch:
+            self.recovery_bound = None  # what was to be cut was so by the word of another leader
         if state is not None:
             self._follow_state(state)
             self.leader_epoch = state.leader_epoch
+            # An epoch in which nothing was written: the next leader's log may have an older one there.
+            self.log.epochs.truncate_from_end(self.log.log_end_offset)
+        self._drop_staged()
         self._high_watermark.fail(self._not_leader())
         self._high_watermark.wake()
+        self._wake_at_end()
 
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's changed settings to all that comes from now on."""
@@ -172,6 +162,7 @@ class Partition:
         self.log.update_config(config)
         if self.state is not None:
             self._follow_state(self.state)
+            self._advance_high_watermark(self._own_end_offset)
 
     def delete_records(self, offset: int) -> int:
         """Let the log start at this offset, or at the high watermark for -1; where it starts then (KIP-107).
@@ -203,21 +194,6 @@ class Partition:
         if not self.is_internal:
             self._admission = Admission(self.config) if reason is None else Refusal(reason)
 
-    def sync(self, on_done: Callable[[], None]) -> None:
-        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`."""
-
-        def done() -> None:
-            self._flush_done()
-            on_done()
-
-        self._flushes_pending += 1
-        self._syncing_disk.flush(self.log, done)
-
-    def apply_retention(self, now_ms: int) -> None:
-        """Let segments go that the topic's settings do not keep. Only a leader does; followers follow its log start."""
-        if self.is_leader:
-            self.log.apply_retention(now_ms, self.high_watermark)
-
     def close(self) -> None:
         """Stop leading, make the log durable and close it. For a node that stops: no flush is under way any more."""
         self.is_closed = True
@@ -236,13 +212,20 @@ class Partition:
             self._close_abandoned()
 
     def append_as_leader(
-        self, records: Buffer | None, *, acks: int, produce_version: int, now_ms: int, on_done: OnDone
+        self,
+        records: Buffer | None,
+        *,
+        acks: int,
+        produce_version: int,
+        now_ms: int,
+        on_done: OnDone,
+        verification: Verification | None = None,
     ) -> None:
         """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with why it is not.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
-        whoever promised that (acks=-1) goes on with `when_high_watermark_reaches`. Raises KafkaError if the batch is
-        refused at once.
+        whoever promised that (acks=-1) goes on with `when_high_watermark_reaches`. `verification` is what the first
+        batch of a transaction needs (`verifications`). Raises KafkaError if the batch is refused at once.
         """
         if not self.is_leader:
             raise self._not_leader()
@@ -259,9 +242,72 @@ class Partition:
         admission = self._admission
         if admission.must_look_at(header, now_ms):
             batch, header = admission.admit(batch, header, now_ms)
-        if header.producer_id >= 0 and self._is_retry(header, on_done):
+        if header.producer_id >= 0 and self._is_retry(header, verification, on_done):
             return
         self._stage(batch, header, now_ms if admission.stamps_append_time else NO_TIMESTAMP, on_done)
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether as many replicas are in sync as acks=all asks for."""
+        return self._has_enough_in_sync
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether this node leads, and others are to have copies."""
+        return self._leadership is not None
+
+    def take_replica_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch) -> bool:
+        """A follower has all below its fetch offset: the high watermark may advance.
+
+        Gives whether the in-sync replicas should change because of it. Raises KafkaError as `Leadership.take_fetch`
+        and `check_leader`.
+        """
+        self.check_leader()
+        if self._leadership is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} is no replica of {self.topic_partition} here"
+            )
+        wants_change = self._leadership.take_fetch(replica_id, fetch, self._horizon())
+        self._advance_high_watermark(self._own_end_offset)
+        return wants_change
+
+    def exclude_followers(self, broker_ids: Collection[BrokerId]) -> None:
+        """These brokers are fenced, or stop: the high watermark does not wait for them to come in sync."""
+        if self._leadership is not None:
+            self._leadership.exclude(broker_ids)
+            self._advance_high_watermark(self._own_end_offset)
+
+    def propose_in_sync(self) -> InSyncProposal | None:
+        """The in-sync replicas that should be, if others are and nothing is proposed yet; see `in_sync_answered`."""
+        if self._leadership is None or self.is_closed:
+            return None
+        return self._leadership.propose(self._horizon())
+
+    def in_sync_answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> bool:
+        """The controller's answer to a proposal; whether the same proposal is to be sent again."""
+        leadership, known = self._leadership, self.state
+        if leadership is None or known is None:
+            return False
+        is_to_be_repeated = leadership.answered(proposal, outcome)
+        if isinstance(outcome, PartitionState):
+            is_news = outcome.partition_epoch > known.partition_epoch
+            if is_news and (outcome.leader, outcome.leader_epoch) == (self._broker_id, self.leader_epoch):
+                self.become_leader(outcome)
+        self._advance_high_watermark(self._own_end_offset)
+        return is_to_be_repeated
+
+    def is_proposed(self, proposal: InSyncProposal) -> bool:
+        """Whether this proposal is still under way."""
+        return self._leadership is not None and self._leadership.pending is proposal
+
+    def _horizon(self) -> Horizon:
+        return Horizon(
+            high_watermark=self.high_watermark,
+            epoch_start_offset=self.leader_epoch_start_offset,
+            log_end_offset=self.log.log_end_offset,
+            now_ms=self._monotonic_ms(),
+            lag_ms=self._lag_ms,
+        )
 
     def append_records(
         self,
@@ -270,30 +316,52 @@ class Partition:
         now_ms: int,
         on_done: OnDone,
         on_appended: OnDone | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        verification: Verification | None = UNVERIFIED,
     ) -> None:
         """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
 
         Committed: the high watermark has passed it. `on_appended` is called before that, when the batch is in the log.
-        Neither is called before this returns, and each is told of an error once.
+        Neither is called before this returns, and each is told of an error once. With a producer the batch is part of
+        the transaction that this one has open.
         """
-
-        def appended(outcome: Appended | KafkaError) -> None:
-            if on_appended is not None:
-                on_appended(outcome)
-            if isinstance(outcome, KafkaError):
-                on_done(outcome)
-            else:
-                self.when_high_watermark_reaches(
-                    outcome.last_offset + 1, lambda failure: on_done(outcome if failure is None else failure)
-                )
-
         try:
-            batch = self._batch_of(records, now_ms)
+            batch = self._batch_of(records, now_ms, producer_id, producer_epoch)
+            header = read_header(batch)
+            if producer_id >= 0:
+                self._check_in_transaction(header, verification)
+                self.log.producers.check_coordinators(header)
         except KafkaError as refusal:
-            self._stage_answer(appended, KafkaError(refusal.code, refusal.detail))
+            self._stage_answer(_committed(self, on_done, on_appended), KafkaError(refusal.code, refusal.detail))
             return
-        view = memoryview(batch)
-        self._stage(view, read_header(view), NO_TIMESTAMP, appended)
+        self._stage(memoryview(batch), header, NO_TIMESTAMP, _committed(self, on_done, on_appended))
+
+    def append_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        now_ms: int,
+        on_done: OnDone,
+        on_appended: OnDone | None = None,
+    ) -> None:
+        """Stage the end of a producer's transaction; told of as in `append_records`. One too many changes nothing.
+
+        Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47), TRANSACTION_COORDINATOR_FENCED (52),
+        NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
+        """
+        done = _committed(self, on_done, on_appended)
+        try:
+            self._check_can_commit()
+            batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+            header = read_header(batch)
+            self.log.producers.check_coordinators(header, marker)
+        except KafkaError as refusal:
+            self._stage_answer(done, KafkaError(refusal.code, refusal.detail))
+            return
+        self._stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
 
     def write_staged(self) -> None:
         """Write what this turn has staged, with one append; then tell whoever waits, in order; then ask for a flush."""
@@ -311,144 +379,40 @@ class Partition:
             else:
                 self.written_bytes += log.size_bytes - size_bytes
                 is_to_be_flushed = self._is_flushed
-                if is_to_be_flushed:
+                if is_to_be_flushed or self._leadership is not None:
                     self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
-                else:
+                if not is_to_be_flushed:
                     self._advance_high_watermark(log.log_end_offset)
-                    if (
-                        log.log_end_offset - log.flushed_offset >= self.config.flush_messages
-                        and not self._flushes_pending
-                    ):
-                        self.sync(_nothing)
+                    self._sync_by_count()
+                if self._end_watchers:
+                    self._wake_at_end()
         for on_done, outcome in answers:
             on_done(outcome)
         if is_to_be_flushed:
             self._flushes_pending += 1
             self._disk.flush(self.log, self._flush_done)
 
-    @property
-    def traffic(self) -> Traffic:
-        """What has gone in and out, for the metrics."""
-        records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
-        return Traffic(records_in, self.written_bytes, self.sent_bytes)
+    def watch(self, watcher: Watcher, *, of_replica: bool = False) -> None:
+        """Call `watcher` once, when the readable end moves or this broker stops leading. Twice the same is once.
 
-    @property
-    def high_watermark(self) -> int:
-        """Below it everything is safe, and can be read."""
-        return self._high_watermark.offset
-
-    @property
-    def readable_bytes(self) -> int:
-        """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
-        return self._high_watermark.readable_bytes
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it no transaction is open; at most the high watermark."""
-        return self.high_watermark
-
-    def when_high_watermark_reaches(self, offset: int, waiter: Waiter) -> None:
-        """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
-        if self.high_watermark >= offset:
-            waiter(None)
-        elif not self.is_leader:
-            waiter(self._not_leader())
-        else:
-            self._high_watermark.wait(offset, waiter)
-
-    def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` once, when the readable end moves or this broker stops leading. Twice the same is once."""
+        One `of_replica` is called too when the log end moves, to which a follower may read.
+        """
         self._high_watermark.watch(watcher, lambda: watcher(self))
+        if of_replica:
+            if self._end_watchers is None:
+                self._end_watchers = {}
+            self._end_watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         """Forget the watcher, if it is still there."""
         self._high_watermark.unwatch(watcher)
+        if self._end_watchers is not None:
+            self._end_watchers.pop(watcher, None)
 
-    def readable_end(self, isolation: int) -> int:
-        """The offset (exclusive) up to which a consumer of this isolation level may read."""
-        return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
-
-    def read(
-        self, offset: int, *, max_bytes: int, isolation: int, min_one_message: bool, leader_epoch: int = UNKNOWN_EPOCH
-    ) -> PartitionRead:
-        """Whole batches from the one that contains `offset` on, at most `max_bytes` of them.
-
-        With `min_one_message` the first batch is given even if it is larger (KIP-74). Nothing at or above the readable
-        end is given: an offset between it and the log end reads as empty. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and
-        those of `check_leader`.
-        """
-        if not self.is_leader or (leader_epoch != self.leader_epoch and leader_epoch >= 0):
-            self.check_leader(leader_epoch)
-        log = self.log
-        high_watermark, log_start_offset = self._high_watermark.offset, log.log_start_offset
-        end_offset = high_watermark if isolation != READ_COMMITTED else self.last_stable_offset
-        records: Buffer = b""
-        size_bytes = 0
-        reaches_end = True
-        if log_start_offset <= offset < end_offset:
-            reaches_end = False
-            if max_bytes > 0 or min_one_message:
-                result = log.read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
-                size_bytes = result.size_bytes
-                reaches_end = result.next_offset >= end_offset
-                chunks = result.records
-                records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        elif not log_start_offset <= offset <= log.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition} has offsets {log_start_offset} to {log.log_end_offset}, not {offset}",
-            )
-        return PartitionRead(
-            records,
-            size_bytes,
-            reaches_end=reaches_end,
-            high_watermark=high_watermark,
-            last_stable_offset=self.last_stable_offset,
-            log_start_offset=log_start_offset,
-        )
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record with this timestamp (ms since 1970) or a later one, wherever the readable end is."""
-        return self._found(self.log.offset_for_timestamp(timestamp))
-
-    def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The record with the largest timestamp, the first of them if there are several; None in an empty log."""
-        return self._found(self.log.max_timestamp_offset())
-
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where `epoch` ends in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
-        return self.log.epochs.end_offset_for(epoch, log_end_offset=self.log.log_end_offset)
-
-    @property
-    def leader_epoch_start_offset(self) -> int:
-        """Where the leader's epoch starts. Below it a new leader does not know yet what its predecessor committed."""
-        starts = (entry.start_offset for entry in self.log.epochs.entries if entry.epoch == self.leader_epoch)
-        return next(starts, self.log.log_start_offset)
-
-    def check_leader(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
-        """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
-        if leader_epoch >= 0 and leader_epoch < self.leader_epoch:
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; now {self.leader_epoch}"
-            )
-        if leader_epoch >= 0 and leader_epoch > self.leader_epoch:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"leader epoch {leader_epoch} is not known here yet; now {self.leader_epoch}",
-            )
-        if not self.is_leader:
-            raise self._not_leader()
-
-    def _not_leader(self) -> NotLeader:
-        leader = NO_LEADER if self.state is None else self.state.leader
-        if leader == self._broker_id:
-            leader = NO_LEADER  # this broker is about to give it up, and does not know to whom
-        where = "nobody" if leader == NO_LEADER else f"broker {leader}"
-        return NotLeader(
-            f"{self.topic_partition} is led by {where} as far as broker {self._broker_id} knows",
-            leader=leader,
-            leader_epoch=self.leader_epoch,
-        )
+    def _wake_at_end(self) -> None:
+        watchers, self._end_watchers = self._end_watchers, None
+        for watcher in () if watchers is None else watchers:
+            watcher(self)
 
     def _not_enough_in_sync(self) -> KafkaError:
         in_sync = () if self.state is None else self.state.in_sync_replicas
@@ -460,21 +424,24 @@ class Partition:
 
     def _follow_state(self, state: PartitionState) -> None:
         self.state = state
-        self._is_only_in_sync = tuple(state.in_sync_replicas) == (self._broker_id,)
+        if not self.is_leader or state.replicas == (self._broker_id,):
+            self._leadership = None
+        elif self._leadership is None:
+            self._leadership = Leadership(state, own_id=self._broker_id, now_ms=self._monotonic_ms())
+        else:
+            self._leadership.take_state(state)
         self._has_enough_in_sync = has_enough_in_sync(
             in_sync=state.in_sync_replicas,
             replicas=state.replicas,
             min_insync_replicas=self.config.min_insync_replicas,
         )
 
-    def _is_retry(self, header: BatchHeader, on_done: OnDone) -> bool:
+    def _is_retry(self, header: BatchHeader, verification: Verification | None, on_done: OnDone) -> bool:
         """Whether the log has this very batch already; if so, the answer is staged. Raises what `check` raises."""
-        if header.is_transactional:
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                "the producer has no transaction open here; produce without transactional.id",
-            )
-        original = self.log.producers.check(header)
+        producers = self.log.producers
+        if header.is_transactional and not producers.is_duplicate(header):
+            self._check_in_transaction(header, verification)
+        original = producers.check(header)
         if original is None:
             return False
         self._stage_answer(
@@ -488,14 +455,30 @@ class Partition:
         )
         return True
 
-    def _stage(self, batch: memoryview, header: BatchHeader, log_append_time_ms: int, on_done: OnDone) -> None:
+    def _check_in_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
+        producers = self.log.producers
+        if not producers.is_in_transaction(header.producer_id, header.producer_epoch):
+            self.verifications.check(header, producers, verification)
+
+    def _stage(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        log_append_time_ms: int,
+        on_done: OnDone,
+        marker: EndTransactionMarker | None = None,
+    ) -> None:
         batches, log, leader_epoch = self._batches, self.log, self.leader_epoch
         base_offset = batches[-1].header.end_offset if batches else log.log_end_offset
         stamp(batch, 0, base_offset, leader_epoch)
         header.base_offset = base_offset
         header.partition_leader_epoch = leader_epoch
         if header.producer_id >= 0:
-            log.producers.stage(header)
+            log.producers.stage(header, marker)
+            if marker is not None:
+                self.verifications.end_by_marker(header.producer_id, header.producer_epoch)
+            elif header.is_transactional:
+                self.verifications.end(header.producer_id)
         batches.append(AppendBatch(batch, header))
         if not self._answers:
             self._on_staged(self)
@@ -507,11 +490,26 @@ class Partition:
             self._on_staged(self)
         self._answers.append((on_done, outcome))
 
-    def _batch_of(self, records: Sequence[tuple[bytes | None, bytes | None]], now_ms: int) -> bytearray:
+    def _check_can_commit(self) -> None:
         self.check_leader()
         if not self._has_enough_in_sync:
             raise self._not_enough_in_sync()
-        builder = BatchBuilder()
+
+    def _batch_of(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        now_ms: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> bytearray:
+        self._check_can_commit()
+        is_transactional = producer_id >= 0
+        builder = BatchBuilder(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=0 if is_transactional else -1,
+            is_transactional=is_transactional,
+        )
         for key, value in records:
             builder.append(now_ms, key, value)
         batch = builder.build()
@@ -535,38 +533,48 @@ class Partition:
             for on_done, outcome in answers
         ]
 
-    def _ask_for_flush(self) -> None:
-        self._flushes_pending += 1
-        self._disk.flush(self.log, self._flush_done)
-
-    def _flush_done(self) -> None:
-        self._flushes_pending -= 1
-        if not self.is_closed:
-            self._advance_high_watermark(self.log.flushed_offset)
-        elif not self._flushes_pending and self._on_abandoned is not None:
-            self._close_abandoned()
-
-    def _close_abandoned(self) -> None:
-        self.log.close(clean=False)
-        on_abandoned, self._on_abandoned = self._on_abandoned, None
-        assert on_abandoned is not None
-        on_abandoned()
+    def _drop_staged(self) -> None:
+        """Tell those whose batches are staged, and not written, that they will not be."""
+        answers, self._batches, self._answers = self._answers, [], []
+        if answers:
+            self.log.producers.discard_staged()
+            end_offset = self.log.log_end_offset
+            for on_done, outcome in answers:
+                is_staged = not isinstance(outcome, KafkaError) and outcome.last_offset >= end_offset
+                on_done(self._not_leader() if is_staged else outcome)
 
     def _advance_high_watermark(self, own_end_offset: int) -> None:
         """Take notice of how far the own log counts: flushed, or written under page-cache durability."""
-        if self._is_only_in_sync:
-            advanced = own_end_offset
-        else:
-            in_sync = () if self.state is None else self.state.in_sync_replicas
-            ends = {self._broker_id: own_end_offset}
-            advanced = advanced_high_watermark(self.high_watermark, end_offsets=ends, in_sync=in_sync)
+        leadership, advanced = self._leadership, own_end_offset
+        if leadership is not None:
+            advanced = leadership.safe_end_offset(
+                own_end_offset,
+                log_end_offset=self.log.log_end_offset,
+                now_ms=self._monotonic_ms(),
+                lag_ms=self._lag_ms,
+            )
         if advanced <= self.high_watermark or not (self.is_leader and self._has_enough_in_sync):
             return
-        self._high_watermark.rise(advanced, None if self._is_flushed else self.written_bytes)
-
-    def _found(self, found: tuple[int, int, int] | None) -> TimestampedOffset | None:
-        return None if found is None else TimestampedOffset(*found)
+        self.log.producers.transactions.forget_replicated(advanced)
+        is_noted = self._is_flushed or leadership is not None
+        self._high_watermark.rise(advanced, None if is_noted else self.written_bytes)
 
 
 def _nothing() -> None:
     pass
+
+
+def _committed(partition: Partition, on_done: OnDone, on_appended: OnDone | None) -> OnDone:
+    """What waits for a batch of a coordinator to be in the log, and then for the high watermark to pass it."""
+
+    def appended(outcome: Appended | KafkaError) -> None:
+        if on_appended is not None:
+            on_appended(outcome)
+        if isinstance(outcome, KafkaError):
+            on_done(outcome)
+        else:
+            partition.when_high_watermark_reaches(
+                outcome.last_offset + 1, lambda failure: on_done(outcome if failure is None else failure)
+            )
+
+    return appended

@@ -135,7 +135,7 @@ def test_a_gap_in_the_sequence_is_refused_at_once_also_behind_a_staged_batch(ben
     assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_transactional_batch_is_refused_while_there_are_no_transactions(bench: Bench) -> None:
+def test_a_transactional_batch_is_refused_if_nobody_has_verified_its_transaction(bench: Bench) -> None:
     with pytest.raises(KafkaError) as caught:
         bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE

@@ -1,0 +1,389 @@
+"""What one broker fetches from one leader, for all partitions that it follows there. Pure; times are monotonic ms.
+
+    (none) --Follow--> ready --answer with records--> storing --Stored--> ready
+                       ready --answer that diverges--> cutting --Stored--> ready
+                       ready --error--> paused --its time is over--> ready
+                       storing, cutting --StoreFailed--> paused, or broken until the next Follow
+    any --Unfollow--> (none)
+
+1. One fetch is in flight at a time. The next one leaves when everything of the last answer is stored: the fetch offset
+   of a partition is where its log counts, so a fetch acknowledges, and nothing else does.
+2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up all of them.
+3. What an answer says of a partition counts only if it is the partition that was asked for: followed in the same leader
+   epoch, and ready. Whatever comes of an older epoch is dropped.
+4. A log is cut where its leader epochs say that it parts from the leader's (KIP-101, KIP-279), and never at a high
+   watermark, which may be old.
+5. Who has given records goes to the end of the next fetch, so that a full answer leaves nobody out for ever.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.protocol.schema import Buffer
+from tailrace.storage.epoch_cache import EpochCache
+
+FIRST_BACKOFF_MS: Final = 50
+NO_EPOCH: Final = -1
+
+
+class PartitionKey(NamedTuple):
+    """A partition of one topic, whatever other topics have had its name."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class Position(NamedTuple):
+    """Where a follower's log stands; all below `end_offset` counts."""
+
+    end_offset: int
+    last_epoch: int
+    """Of the last record; -1 for a log without any."""
+    log_start_offset: int
+    high_watermark: int
+
+
+class Wanted(NamedTuple):
+    """One partition of a fetch."""
+
+    key: PartitionKey
+    leader_epoch: int
+    position: Position
+
+
+class Answer(NamedTuple):
+    """What the leader has said of one partition."""
+
+    key: PartitionKey
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    records: Buffer
+    """Views, perhaps: valid for as long as the step that they cause is carried out."""
+    diverging: OffsetAndEpoch | None = None
+    """The end of the largest epoch that both logs may share; there is nothing else in the answer then."""
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """Fetch this partition from now on, or in another epoch: with the next step, see `next_deadline_ms`."""
+
+    key: PartitionKey
+    leader_epoch: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfollow:
+    """Fetch it no more."""
+
+    key: PartitionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The fetch in flight was answered; None: it was not, or not with anything that can be used."""
+
+    answers: tuple[Answer, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A `Store` or `Cut` is done, and counts."""
+
+    key: PartitionKey
+    leader_epoch: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFailed:
+    """A `Store` or `Cut` was not possible. `is_final`: nor will another one be."""
+
+    key: PartitionKey
+    leader_epoch: int
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A deadline may have passed."""
+
+
+Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFetch:
+    """Ask the leader, and come back with `Answered`."""
+
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Append the records, make them count, take over what the leader says of itself; then `Stored`."""
+
+    key: PartitionKey
+    leader_epoch: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Cut the log off where it parts from the leader's, see `cut_offset`; then `Stored`."""
+
+    key: PartitionKey
+    leader_epoch: int
+    diverging: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Drop the log, and begin where the leader's begins; then `Stored`."""
+
+    key: PartitionKey
+    leader_epoch: int
+    log_start_offset: int
+
+
+Effect = SendFetch | Store | Cut | Restart
+
+
+class _State(Enum):
+    READY = auto()
+    STORING = auto()
+    CUTTING = auto()
+    PAUSED = auto()
+    BROKEN = auto()
+
+
+class _Followed:
+    """One partition."""
+
+    __slots__ = ("failures", "leader_epoch", "leader_high_watermark", "leader_log_start", "position", "state")
+
+    def __init__(self, leader_epoch: int, position: Position) -> None:
+        self.leader_epoch = leader_epoch
+        self.position = position
+        self.state = _State.READY
+        self.failures = 0
+        """In a row."""
+        self.leader_high_watermark = self.leader_log_start = -1
+        """As last heard of; -1 before that."""
+
+
+class Follower:
+    """A `model.machines.Machine`."""
+
+    def __init__(self, *, backoff_ms: int) -> None:
+        """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error."""
+        self._backoff_ms = backoff_ms
+        self._followed: dict[PartitionKey, _Followed] = {}
+        self._ready: dict[PartitionKey, None] = {}  # in the order in which they are asked for
+        self._storing: set[PartitionKey] = set()
+        self._paused: dict[PartitionKey, int] = {}  # until when
+        self._asked: dict[PartitionKey, int] | None = None  # of the fetch in flight: in which epoch
+        self._silent_until_ms = 0
+        self._silences = 0
+        self.failed_answers = 0
+        """Answers for a partition that were errors."""
+        self.failed_fetches = 0
+        """Fetches that got no answer."""
+
+    # What can be seen from outside
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it follows nothing."""
+        return not self._followed
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    @property
+    def broken(self) -> int:
+        """How many partitions cannot be stored any more."""
+        return sum(one.state is _State.BROKEN for one in self._followed.values())
+
+    @property
+    def max_lag(self) -> int:
+        """The most records that a partition is behind its leader's high watermark."""
+        lags = (one.leader_high_watermark - one.position.end_offset for one in self._followed.values())
+        return max(0, *lags) if self._followed else 0
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When a `Tick` may do something."""
+        deadlines = list(self._paused.values())
+        if self._ready and self._asked is None and not self._storing:
+            deadlines.append(self._silent_until_ms)
+        return min(deadlines, default=None)
+
+    # Steps
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; what the host must do, in order."""
+        effects: list[Effect] = []
+        match event:
+            case Follow():
+                self._follow(event)
+            case Unfollow():
+                self._forget(event.key)
+            case Answered(answers=None):
+                self._fetch_failed(now_ms)
+            case Answered():
+                effects = self._answered(event.answers or (), now_ms)
+            case Stored():
+                self._stored(event)
+            case StoreFailed():
+                self._store_failed(event, now_ms)
+            case Tick():
+                pass
+        self._wake(now_ms)
+        if self._can_ask(now_ms) and not isinstance(event, Follow):  # others follow at once: one fetch for all of them
+            effects.append(self._fetch())
+        return effects
+
+    def _follow(self, event: Follow) -> None:
+        self._forget(event.key)
+        self._followed[event.key] = _Followed(event.leader_epoch, event.position)
+        self._ready[event.key] = None
+        self._silent_until_ms = self._silences = 0  # a leader in a new epoch is a leader that is there
+
+    def _forget(self, key: PartitionKey) -> None:
+        self._followed.pop(key, None)
+        self._ready.pop(key, None)
+        self._storing.discard(key)
+        self._paused.pop(key, None)
+        if self._asked is not None:
+            self._asked.pop(key, None)
+
+    def _fetch_failed(self, now_ms: int) -> None:
+        self._asked = None
+        self.failed_fetches += 1
+        self._silences += 1
+        self._silent_until_ms = now_ms + self._backoff(self._silences)
+
+    def _answered(self, answers: Iterable[Answer], now_ms: int) -> list[Effect]:
+        asked, self._asked = self._asked or {}, None
+        self._silences = 0
+        effects: list[Effect] = []
+        for answer in answers:
+            followed = self._followed.get(answer.key)
+            if followed is not None and followed.leader_epoch == asked.pop(answer.key, None):
+                effect = self._take(followed, answer, now_ms)
+                if effect is not None:
+                    effects.append(effect)
+        return effects
+
+    def _take(self, followed: _Followed, answer: Answer, now_ms: int) -> Effect | None:
+        key, leader_epoch = answer.key, followed.leader_epoch
+        if answer.error is not ErrorCode.NONE:
+            return self._refused(followed, answer, now_ms)
+        if answer.diverging is not None:
+            self._leave_ready(key, followed, _State.CUTTING)
+            return Cut(key=key, leader_epoch=leader_epoch, diverging=answer.diverging)
+        followed.failures = 0
+        has_news = (
+            answer.high_watermark != followed.leader_high_watermark
+            or answer.log_start_offset != followed.leader_log_start
+        )
+        if not has_news and not len(answer.records):
+            return None
+        followed.leader_high_watermark = answer.high_watermark
+        followed.leader_log_start = answer.log_start_offset
+        self._leave_ready(key, followed, _State.STORING)
+        self._storing.add(key)
+        return Store(key=key, leader_epoch=leader_epoch, answer=answer)
+
+    def _refused(self, followed: _Followed, answer: Answer, now_ms: int) -> Effect | None:
+        self.failed_answers += 1
+        position, leader_start = followed.position, answer.log_start_offset
+        is_out_of_reach = position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0)
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and is_out_of_reach:
+            self._leave_ready(answer.key, followed, _State.CUTTING)
+            return Restart(key=answer.key, leader_epoch=followed.leader_epoch, log_start_offset=leader_start)
+        self._pause(answer.key, followed, now_ms)
+        return None
+
+    def _stored(self, event: Stored) -> None:
+        followed = self._current(event.key, event.leader_epoch)
+        if followed is not None:
+            followed.position = event.position
+            followed.state = _State.READY
+            self._storing.discard(event.key)
+            self._ready[event.key] = None
+
+    def _store_failed(self, event: StoreFailed, now_ms: int) -> None:
+        followed = self._current(event.key, event.leader_epoch)
+        if followed is not None:
+            self._storing.discard(event.key)
+            if event.is_final:
+                followed.state = _State.BROKEN
+            else:
+                followed.leader_high_watermark = -1  # not taken over
+                self._pause(event.key, followed, now_ms)
+
+    def _current(self, key: PartitionKey, leader_epoch: int) -> _Followed | None:
+        """The partition, if it waits for its log in this epoch."""
+        followed = self._followed.get(key)
+        if followed is None or followed.leader_epoch != leader_epoch:
+            return None
+        return followed if followed.state in (_State.STORING, _State.CUTTING) else None
+
+    def _leave_ready(self, key: PartitionKey, followed: _Followed, state: _State) -> None:
+        followed.state = state
+        self._ready.pop(key, None)
+
+    def _pause(self, key: PartitionKey, followed: _Followed, now_ms: int) -> None:
+        self._leave_ready(key, followed, _State.PAUSED)
+        followed.failures += 1
+        self._paused[key] = now_ms + self._backoff(followed.failures)
+
+    def _backoff(self, failures: int) -> int:
+        return min(self._backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 16))
+
+    def _wake(self, now_ms: int) -> None:
+        for key in [key for key, until_ms in self._paused.items() if until_ms <= now_ms]:
+            del self._paused[key]
+            self._followed[key].state = _State.READY
+            self._ready[key] = None
+
+    def _can_ask(self, now_ms: int) -> bool:
+        return bool(self._ready) and self._asked is None and not self._storing and now_ms >= self._silent_until_ms
+
+    def _fetch(self) -> SendFetch:
+        wanted = tuple(
+            Wanted(key, followed.leader_epoch, followed.position)
+            for key in self._ready
+            for followed in (self._followed[key],)
+        )
+        self._asked = {one.key: one.leader_epoch for one in wanted}
+        return SendFetch(wanted=wanted)
+
+
+def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
+    """Where a log that parts from its leader's is to be cut; it may have to be asked again then (KIP-279).
+
+    `diverging` is the end of the largest epoch that the leader has at or below the follower's last one. If the follower
+    has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and the next
+    fetch tells the epoch before them.
+    """
+    own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
+    if own.epoch == diverging.epoch:
+        return min(diverging.offset, own.offset, log_end_offset)
+    if own.offset >= 0:
+        return min(own.offset, log_end_offset)
+    return min(diverging.offset, log_end_offset)

@@ -1,0 +1,364 @@
+"""One copy of a partition: its log, how far that is safe, what may be read of it, and how it follows a leader.
+
+Invariants:
+1. log_start_offset <= high_watermark <= log_end_offset, and the high watermark never falls but where the log is cut.
+2. Under flushed durability the high watermark is at most the flushed end offset: what a reader has seen, or a producer
+   was told with acks=all, survives a power cut. Under page-cache durability it follows the log end, as Kafka's does.
+
+What a leader does besides is in `replication.partition`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import OffsetAndEpoch, PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.schema import Buffer
+from tailrace.replication.high_watermark import HighWatermark
+from tailrace.replication.outcomes import (
+    READ_COMMITTED,
+    UNKNOWN_EPOCH,
+    NotLeader,
+    PartitionRead,
+    TimestampedOffset,
+    Traffic,
+)
+from tailrace.replication.replicated_batches import replicated_batches
+from tailrace.replication.waiting import Waiter
+from tailrace.storage import Log
+
+
+class Flusher(Protocol):
+    """What makes a log durable, later; see `server.ports.Disk`."""
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None: ...
+
+
+class Replica:
+    """A copy of a partition that this broker has."""
+
+    __slots__ = (
+        "_broker_id",
+        "_disk",
+        "_flushes_pending",
+        "_high_watermark",
+        "_is_flushed",
+        "_on_abandoned",
+        "_opened_at_offset",
+        "_syncing_disk",
+        "config",
+        "is_closed",
+        "is_leader",
+        "leader_epoch",
+        "log",
+        "recovery_bound",
+        "sent_bytes",
+        "state",
+        "topic_id",
+        "topic_partition",
+        "written_bytes",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        log: Log,
+        broker_id: BrokerId,
+        config: TopicConfig,
+        disk: Flusher,
+        syncing_disk: Flusher | None = None,
+        is_flushed: bool = True,
+        high_watermark: int = 0,
+    ) -> None:
+        """`high_watermark` is the checkpointed one.
+
+        `syncing_disk` makes logs durable also under page-cache durability, where `disk` does nothing.
+        """
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self.config = config
+        self.is_leader = False
+        self.leader_epoch = LeaderEpoch(UNKNOWN_EPOCH)
+        self.state: PartitionState | None = None
+        self._high_watermark = HighWatermark(max(min(high_watermark, log.log_end_offset), log.log_start_offset))
+        self.written_bytes = 0
+        """Bytes appended since the log was opened; a metric, and the measure of `readable_bytes`."""
+        self._opened_at_offset = log.log_end_offset
+        self.sent_bytes = 0
+        """Bytes of records that readers were sent; they are counted by who sends them."""
+        self.recovery_bound: int | None = None
+        """Where the log is about to be cut: no recovery point may be above that any more."""
+        self.is_closed = False
+        self._broker_id = broker_id
+        self._flushes_pending = 0
+        self._on_abandoned: Callable[[], None] | None = None
+        self._is_flushed = is_flushed
+        self._disk = disk
+        self._syncing_disk = disk if syncing_disk is None else syncing_disk
+
+    def sync(self, on_done: Callable[[], None]) -> None:
+        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`."""
+
+        def done() -> None:
+            self._flush_done()
+            on_done()
+
+        self._flushes_pending += 1
+        self._syncing_disk.flush(self.log, done)
+
+    def _ask_for_flush(self) -> None:
+        self._flushes_pending += 1
+        self._disk.flush(self.log, self._flush_done)
+
+    def _flush_done(self) -> None:
+        self._flushes_pending -= 1
+        if not self.is_closed:
+            self._advance_high_watermark(self.log.flushed_offset)
+        elif not self._flushes_pending and self._on_abandoned is not None:
+            self._close_abandoned()
+
+    def _advance_high_watermark(self, own_end_offset: int) -> None:
+        """Take notice of how far the own log counts: flushed, or written under page-cache durability.
+
+        What follows from that is the leader's to know.
+        """
+
+    def _close_abandoned(self) -> None:
+        self.log.close(clean=False)
+        on_abandoned, self._on_abandoned = self._on_abandoned, None
+        assert on_abandoned is not None
+        on_abandoned()
+
+    @property
+    def _own_end_offset(self) -> int:
+        """How far the own log counts."""
+        return self.log.flushed_offset if self._is_flushed else self.log.log_end_offset
+
+    def apply_retention(self, now_ms: int) -> None:
+        """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start."""
+        self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
+
+    def append_as_follower(self, records: Buffer) -> None:
+        """Write what the leader has sent, as it is. It counts for nothing before `flush_as_follower`.
+
+        Raises CorruptRecords for what does not continue this log, and StorageError.
+        """
+        assert not self.is_leader, f"{self.topic_partition} is led here"
+        log = self.log
+        batches = replicated_batches(
+            records,
+            end_offset=log.log_end_offset,
+            latest_epoch=log.epochs.latest_epoch,
+            leader_epoch=self.leader_epoch,
+            may_have_gaps=self.config.is_compacted,
+        )
+        if batches:
+            size_bytes = log.size_bytes
+            log.append(batches)
+            self.written_bytes += log.size_bytes - size_bytes
+            self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
+
+    def flush_as_follower(self, on_flushed: Callable[[], None]) -> None:
+        """Call `on_flushed` when all that was appended counts, at once if it does; never once the partition is closed.
+
+        Under page-cache durability what is written counts.
+        """
+        if not self._is_flushed:
+            self._sync_by_count()
+        if not self._is_flushed or self.log.is_flushed:
+            on_flushed()
+            return
+
+        def done() -> None:
+            self._flush_done()
+            if not self.is_closed:
+                on_flushed()
+
+        self._flushes_pending += 1
+        self._disk.flush(self.log, done)
+
+    def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
+        """Take over what the leader has said of its own high watermark and log start, as far as this log reaches."""
+        advanced = min(high_watermark, self._own_end_offset)
+        if advanced > self.high_watermark:
+            self.log.producers.transactions.forget_replicated(advanced)
+            self._high_watermark.rise(advanced)
+        self.log.advance_log_start(min(log_start_offset, self.high_watermark))
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off what the leader does not have. `recovery_bound` must have been made durable before.
+
+        Raises StorageError; the log is offline then.
+        """
+        assert not self.is_leader, f"{self.topic_partition} is led here"
+        log = self.log
+        log.truncate_to(offset)
+        log.epochs.truncate_from_end(log.log_end_offset)
+        self._high_watermark.move_to(min(self.high_watermark, log.log_end_offset))
+        self.recovery_bound = None
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and begin here, where the leader's log begins. Otherwise as `truncate_to`."""
+        assert not self.is_leader, f"{self.topic_partition} is led here"
+        self.log.truncate_fully_and_start_at(offset)
+        self._high_watermark.move_to(offset)
+        self.recovery_bound = None
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to where the log is durable, and stays."""
+        flushed_offset = self.log.flushed_offset
+        return flushed_offset if self.recovery_bound is None else min(flushed_offset, self.recovery_bound)
+
+    def _sync_by_count(self) -> None:
+        """flush.messages, under page-cache durability."""
+        log = self.log
+        if log.log_end_offset - log.flushed_offset >= self.config.flush_messages and not self._flushes_pending:
+            self.sync(_nothing)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has gone in and out, for the metrics."""
+        records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
+        return Traffic(records_in, self.written_bytes, self.sent_bytes)
+
+    @property
+    def high_watermark(self) -> int:
+        """Below it everything is safe, and can be read."""
+        return self._high_watermark.offset
+
+    @property
+    def readable_bytes(self) -> int:
+        """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
+        return self._high_watermark.readable_bytes
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open, and no marker of one above the high watermark; at most that (KIP-98)."""
+        high_watermark = self._high_watermark.offset
+        transactions = self.log.producers.transactions
+        if not transactions:
+            return high_watermark
+        first_offset = transactions.first_unstable_offset(high_watermark)
+        if first_offset is None or first_offset >= high_watermark:
+            return high_watermark
+        return max(first_offset, self.log.log_start_offset)
+
+    def when_high_watermark_reaches(self, offset: int, waiter: Waiter) -> None:
+        """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
+        if self.high_watermark >= offset:
+            waiter(None)
+        elif not self.is_leader:
+            waiter(self._not_leader())
+        else:
+            self._high_watermark.wait(offset, waiter)
+
+    def readable_end(self, isolation: int) -> int:
+        """The offset (exclusive) up to which a consumer of this isolation level may read."""
+        return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
+
+    def read(
+        self, offset: int, *, max_bytes: int, isolation: int, min_one_message: bool, leader_epoch: int = UNKNOWN_EPOCH
+    ) -> PartitionRead:
+        """Whole batches from the one that contains `offset` on, at most `max_bytes` of them.
+
+        With `min_one_message` the first batch is given even if it is larger (KIP-74). Nothing at or above the readable
+        end is given: an offset between it and the log end reads as empty. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and
+        those of `check_leader`.
+        """
+        if not self.is_leader or (leader_epoch != self.leader_epoch and leader_epoch >= 0):
+            self.check_leader(leader_epoch)
+        end_offset = self._high_watermark.offset if isolation != READ_COMMITTED else self.last_stable_offset
+        read = self._read(offset, end_offset, max_bytes, min_one_message=min_one_message)
+        if isolation == READ_COMMITTED and read.size_bytes:
+            read.aborted = self.log.aborted_transactions(offset, read.next_offset)
+        return read
+
+    def read_for_replica(self, offset: int, *, max_bytes: int, min_one_message: bool) -> PartitionRead:
+        """As `read`, for a follower: up to the log end, flushed or not. Both disks may then be busy at once."""
+        self.check_leader()
+        return self._read(offset, self.log.log_end_offset, max_bytes, min_one_message=min_one_message)
+
+    def _read(self, offset: int, end_offset: int, max_bytes: int, *, min_one_message: bool) -> PartitionRead:
+        log = self.log
+        high_watermark, log_start_offset = self._high_watermark.offset, log.log_start_offset
+        records: Buffer = b""
+        size_bytes, next_offset = 0, offset
+        reaches_end = True
+        if log_start_offset <= offset < end_offset:
+            reaches_end = False
+            if max_bytes > 0 or min_one_message:
+                result = log.read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+                size_bytes, next_offset = result.size_bytes, result.next_offset
+                reaches_end = next_offset >= end_offset
+                chunks = result.records
+                records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        elif not log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} has offsets {log_start_offset} to {log.log_end_offset}, not {offset}",
+            )
+        return PartitionRead(
+            records,
+            size_bytes,
+            next_offset=next_offset,
+            reaches_end=reaches_end,
+            high_watermark=high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=log_start_offset,
+        )
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record with this timestamp (ms since 1970) or a later one, wherever the readable end is."""
+        return self._found(self.log.offset_for_timestamp(timestamp))
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
+        """The record with the largest timestamp, the first of them if there are several; None in an empty log."""
+        return self._found(self.log.max_timestamp_offset())
+
+    def _found(self, found: tuple[int, int, int] | None) -> TimestampedOffset | None:
+        return None if found is None else TimestampedOffset(*found)
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """Where `epoch` ends in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
+        return self.log.epochs.end_offset_for(epoch, log_end_offset=self.log.log_end_offset)
+
+    @property
+    def leader_epoch_start_offset(self) -> int:
+        """Where the leader's epoch starts. Below it a new leader does not know yet what its predecessor committed."""
+        starts = (entry.start_offset for entry in self.log.epochs.entries if entry.epoch == self.leader_epoch)
+        return next(starts, self.log.log_start_offset)
+
+    def check_leader(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
+        """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
+        if leader_epoch >= 0 and leader_epoch < self.leader_epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; now {self.leader_epoch}"
+            )
+        if leader_epoch >= 0 and leader_epoch > self.leader_epoch:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"leader epoch {leader_epoch} is not known here yet; now {self.leader_epoch}",
+            )
+        if not self.is_leader:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        leader = NO_LEADER if self.state is None else self.state.leader
+        if leader == self._broker_id:
+            leader = NO_LEADER  # this broker is about to give it up, and does not know to whom
+        where = "nobody" if leader == NO_LEADER else f"broker {leader}"
+        return NotLeader(
+            f"{self.topic_partition} is led by {where} as far as broker {self._broker_id} knows",
+            leader=leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+
+def _nothing() -> None:
+    pass

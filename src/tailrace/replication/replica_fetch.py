@@ -1,0 +1,117 @@
+"""A follower's fetches as messages, each for itself: no fetch session is made (session id 0, epoch -1).
+
+Another object of this shape can put a session (KIP-227) between a follower and its leader: the machine says each time
+what it wants of all its partitions, and gets answers for those that have any.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from tailrace.replication.follower import Answer, PartitionKey, Wanted
+
+OLDEST_VERSION: Final = 15
+"""From it on a follower tells the epoch of its registration (KIP-903); topics have ids."""
+
+_NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFetchConfig:
+    """With Kafka's names and defaults."""
+
+    replica_fetch_max_bytes: int = 1_048_576
+    replica_fetch_response_max_bytes: int = 10_485_760
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_backoff_ms: int = 1_000
+    replica_socket_timeout_ms: int = 30_000
+
+
+class Fetches(Protocol):
+    """How the fetches of one follower become requests."""
+
+    def request(self, wanted: Sequence[Wanted], *, broker_epoch: int) -> FetchRequest:
+        """The next request: this is wanted of all partitions. One is under way at a time."""
+        ...
+
+    def answers(self, response: FetchResponse | None) -> tuple[Answer, ...] | None:
+        """What the answer to the last request says, or None if nothing of it can be used. None stands for no answer."""
+        ...
+
+
+class FullFetches:
+    """Every request names every partition."""
+
+    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig) -> None:
+        self._broker_id = broker_id
+        self._config = config
+
+    def request(self, wanted: Sequence[Wanted], *, broker_epoch: int) -> FetchRequest:
+        by_topic: dict[TopicId, list[FetchPartition]] = {}
+        for one in wanted:
+            by_topic.setdefault(one.key.topic_id, []).append(self._partition(one))
+        config = self._config
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            topics=tuple(
+                FetchTopic(topic_id=topic_id, partitions=tuple(partitions)) for topic_id, partitions in by_topic.items()
+            ),
+        )
+
+    def _partition(self, one: Wanted) -> FetchPartition:
+        position = one.position
+        return FetchPartition(
+            partition=one.key.partition,
+            current_leader_epoch=one.leader_epoch,
+            fetch_offset=position.end_offset,
+            last_fetched_epoch=position.last_epoch,
+            log_start_offset=position.log_start_offset,
+            partition_max_bytes=self._config.replica_fetch_max_bytes,
+            high_watermark=position.high_watermark,
+        )
+
+    def answers(self, response: FetchResponse | None) -> tuple[Answer, ...] | None:
+        if response is None or response.error_code != ErrorCode.NONE:
+            return None
+        return tuple(
+            _answer(PartitionKey(TopicId(bytes(topic.topic_id)), data.partition_index), data)
+            for topic in response.responses
+            for data in topic.partitions
+        )
+
+
+def _answer(key: PartitionKey, data: PartitionData) -> Answer:
+    diverging = None
+    if data.diverging_epoch.epoch != _NONE or data.diverging_epoch.end_offset != _NONE:
+        diverging = OffsetAndEpoch(data.diverging_epoch.end_offset, LeaderEpoch(data.diverging_epoch.epoch))
+    return Answer(
+        key,
+        _error_code(data.error_code),
+        data.high_watermark,
+        data.log_start_offset,
+        b"" if data.records is None else data.records,
+        diverging,
+    )
+
+
+def _error_code(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

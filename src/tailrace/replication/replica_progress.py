@@ -1,0 +1,74 @@
+"""How far one follower has come, as its leader knows from the fetches that it makes. Pure; times are monotonic ms.
+
+A follower's fetch offset is its end offset: all below it is in its log, and under flushed durability on its disk. It is
+*caught up* as of a time when it had everything that the leader had at that time. While records keep coming it never
+asks at the very end of the leader's log; so a fetch that reaches where the log ended at the fetch before counts as of
+that fetch.
+"""
+
+from typing import Final, NamedTuple
+
+NEVER: Final = -(1 << 62)
+"""Before all times."""
+UNKNOWN: Final = -1
+
+
+class ReplicaFetch(NamedTuple):
+    """What one fetch of a follower says about it."""
+
+    end_offset: int
+    """Its fetch offset."""
+    log_start_offset: int = UNKNOWN
+    broker_epoch: int = UNKNOWN
+    """Of the registration in which it asks (KIP-903); -1 if it does not say."""
+    may_join: bool = True
+    """Whether it is alive, and asks in its current registration: only then may it be in sync."""
+
+
+class ReplicaProgress:
+    """What is known of one follower."""
+
+    __slots__ = (
+        "_leader_end_offset",
+        "broker_epoch",
+        "caught_up_ms",
+        "end_offset",
+        "fetched_ms",
+        "log_start_offset",
+        "may_join",
+    )
+
+    def __init__(self, *, caught_up_ms: int = NEVER) -> None:
+        """`caught_up_ms`: now, for who is in sync when a leader begins, so that it has time to ask."""
+        self.end_offset = UNKNOWN
+        """Exclusive; -1 until it has asked."""
+        self.log_start_offset = UNKNOWN
+        self.broker_epoch = UNKNOWN
+        self.may_join = False
+        self.caught_up_ms = caught_up_ms
+        """The last time as of which it had everything."""
+        self.fetched_ms = NEVER
+        self._leader_end_offset = UNKNOWN
+        """Where the leader's log ended at the last fetch."""
+
+    def is_stale(self, fetch: ReplicaFetch) -> bool:
+        """Whether this fetch was made in an earlier registration than one that has been heard of."""
+        return UNKNOWN < fetch.broker_epoch < self.broker_epoch
+
+    def take(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:
+        """Take notice of a fetch, which is not stale."""
+        assert not self.is_stale(fetch), f"{fetch} after one of broker epoch {self.broker_epoch}"
+        if fetch.end_offset >= leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif fetch.end_offset >= self._leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self._leader_end_offset = leader_end_offset
+        self.fetched_ms = now_ms
+        self.end_offset = fetch.end_offset
+        self.log_start_offset = fetch.log_start_offset
+        self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)
+        self.may_join = fetch.may_join
+
+    def is_caught_up(self, *, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
+        """Whether it has everything, or had it as of at most `lag_ms` ago (replica.lag.time.max.ms)."""
+        return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms

@@ -1,0 +1,43 @@
+"""What a leader has sent, before it is written as it is: every byte checked, every batch where it belongs. Pure.
+
+A follower believes nothing: bytes may have changed on the way, and a leader may be wrong. What it writes is below the
+checksum of its batch, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
+"""
+
+from typing import NoReturn
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.records.batch import check_crc, iter_batches
+from tailrace.protocol.schema import Buffer
+from tailrace.storage import AppendBatch
+
+
+def replicated_batches(
+    records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool
+) -> list[AppendBatch]:
+    """The whole batches of an answer that continue a log which ends at `end_offset`; those it has already are left out.
+
+    `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader who has sent this. With
+    `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. Raises
+    CorruptRecords if anything is wrong; nothing of the answer is to be written then.
+    """
+    view = memoryview(records)
+    batches: list[AppendBatch] = []
+    for position, header in iter_batches(view):
+        if header.end_offset <= end_offset and not batches:
+            continue  # the batch before the fetch offset; only a log that was cut within a gap asks like this
+        if header.base_offset < end_offset or (header.base_offset > end_offset and not may_have_gaps):
+            _refuse(f"a batch at offset {header.base_offset}, where {end_offset} was expected")
+        epoch = header.partition_leader_epoch
+        if not latest_epoch <= epoch <= leader_epoch:
+            _refuse(
+                f"a batch of leader epoch {epoch} after one of {latest_epoch}, sent by the leader of {leader_epoch}"
+            )
+        check_crc(view, position, header)
+        batches.append(AppendBatch(view[position : position + header.size_bytes], header))
+        end_offset, latest_epoch = header.end_offset, epoch
+    return batches
+
+
+def _refuse(what: str) -> NoReturn:
+    raise CorruptRecords(f"the leader has sent {what}")

@@ -1,0 +1,132 @@
+"""Whether a producer's transaction includes a partition: its coordinator is asked before the first batch (KIP-890).
+
+A batch that is late, of a transaction that is over, would open one that nobody ever ends: readers of committed data
+would wait for good. So the first batch of each transaction waits until the coordinator has said that the transaction is
+under way and has the partition. Later ones need not: the transaction is open here.
+
+A marker takes the verification away: what was asked before says nothing about what is now.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.storage.producer_state import MOST_PRODUCERS, ProducerState
+
+Verified = Callable[[KafkaError | None], None]
+
+
+class BatchIdentity(Protocol):
+    """Of whom a batch is, and which one: its header, or what will be in it."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+
+
+class Verification:
+    """One producer's, in one partition: asked for, and then granted until its first batch or a marker is there."""
+
+    __slots__ = ("_waiting", "adds_partition", "is_asked", "lowest_sequence", "producer_epoch")
+
+    def __init__(self, producer_epoch: int, sequence: int, *, adds_partition: bool) -> None:
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = sequence
+        """Of the batches that came: what is above cannot be the first."""
+        self.adds_partition = adds_partition
+        """Whether the coordinator adds the partition (KIP-890): then each transaction starts with sequence 0."""
+        self.is_asked = False
+        """Whether the coordinator's answer is under way."""
+        self._waiting: list[Verified] = []
+
+    def wait(self, verified: Verified) -> None:
+        """Have `verified` called with the coordinator's answer, in the order of the calls."""
+        self._waiting.append(verified)
+
+    def answer(self, error: KafkaError | None) -> None:
+        """The coordinator has answered."""
+        self.is_asked = False
+        waiting, self._waiting = self._waiting, []
+        for verified in waiting:
+            verified(error)
+
+
+UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
+"""For what need not be verified: transaction.partition.verification.enable=false, and what coordinators write."""
+
+
+class Verifications:
+    """Those of one partition, by producer id."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, Verification] = {}
+
+    def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
+        """The producer's verification, for a batch that needs one; not `is_asked` if the coordinator is to be asked.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch, THROTTLING_QUOTA_EXCEEDED (89) beyond
+        MOST_PRODUCERS.
+        """
+        known = self._by_producer.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.producer_epoch:
+            raise _fenced(header, known.producer_epoch)
+        if known is None or header.producer_epoch > known.producer_epoch:
+            if len(self._by_producer) >= MOST_PRODUCERS:
+                raise KafkaError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MOST_PRODUCERS} producers begin a transaction here; later"
+                )
+            known = Verification(header.producer_epoch, header.base_sequence, adds_partition=adds_partition)
+            self._by_producer[header.producer_id] = known
+        else:
+            known.lowest_sequence = min(known.lowest_sequence, header.base_sequence)
+        return known
+
+    def end(self, producer_id: int) -> None:
+        """The producer's transaction has begun here, or will not begin."""
+        self._by_producer.pop(producer_id, None)
+
+    def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
+        """The producer's transaction has ended here.
+
+        With KIP-890 the marker has the epoch of the transaction that follows, whose verification may be under way: it
+        is granted only when all markers are written, so it says nothing about the one that ended.
+        """
+        known = self._by_producer.get(producer_id)
+        if known is not None and not (known.adds_partition and producer_epoch <= known.producer_epoch):
+            del self._by_producer[producer_id]
+
+    def check(self, header: BatchHeader, producers: ProducerState, verification: Verification | None) -> None:
+        """Whether this batch may be its producer's first of a transaction.
+
+        Raises KafkaError INVALID_TXN_STATE (48) without a verification that is still good, and
+        OUT_OF_ORDER_SEQUENCE_NUMBER (45) for one that cannot be the first.
+        """
+        producer_id, sequence = header.producer_id, header.base_sequence
+        if verification is UNVERIFIED:
+            return
+        if verification is None or self._by_producer.get(producer_id) is not verification:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id}: the batch is not part of a transaction that is open here",
+            )
+        if header.producer_epoch != verification.producer_epoch:
+            raise _fenced(header, verification.producer_epoch)
+        must_be_zero = verification.adds_partition and producers.latest(producer_id) is None
+        if sequence > (0 if must_be_zero else verification.lowest_sequence):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id}: sequence {sequence} cannot be the first of the transaction here",
+            )
+
+
+def _fenced(header: BatchIdentity, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id}: epoch {header.producer_epoch} in place of {epoch}, which begins a transaction",
+    )

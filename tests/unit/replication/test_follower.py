@@ -1,0 +1,283 @@
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.replication.follower import (
+    Answer,
+    Answered,
+    Cut,
+    Effect,
+    Event,
+    Follow,
+    Follower,
+    PartitionKey,
+    Position,
+    Restart,
+    SendFetch,
+    Store,
+    Stored,
+    StoreFailed,
+    Tick,
+    Unfollow,
+    cut_offset,
+)
+from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+
+A, B = (PartitionKey(TopicId(b"t" * 16), number) for number in (0, 1))
+START = Position(0, -1, 0, 0)
+
+
+class Bench:
+    """A follower, and what it has wanted last."""
+
+    def __init__(self, *keys: PartitionKey) -> None:
+        self.machine = Follower(backoff_ms=1000)
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        for key in keys:
+            self.follow(key)
+        self.step(Tick())
+
+    def step(self, event: Event) -> list[Effect]:
+        self.effects = self.machine.step(event, self.now_ms)
+        return self.effects
+
+    def follow(self, key: PartitionKey, *, epoch: int = 3, position: Position = START) -> list[Effect]:
+        return self.step(Follow(key=key, leader_epoch=epoch, position=position))
+
+    def answer(self, *answers: Answer) -> list[Effect]:
+        return self.step(Answered(answers=answers))
+
+    def stored(self, key: PartitionKey, end: int, *, epoch: int = 3) -> list[Effect]:
+        return self.step(Stored(key=key, leader_epoch=epoch, position=Position(end, 3, 0, 0)))
+
+    @property
+    def asked(self) -> list[tuple[PartitionKey, int]]:
+        """What the last step has asked the leader for."""
+        fetches = [effect for effect in self.effects if isinstance(effect, SendFetch)]
+        assert len(fetches) <= 1
+        return [(one.key, one.position.end_offset) for fetch in fetches for one in fetch.wanted]
+
+    def later(self, milliseconds: int) -> list[Effect]:
+        self.now_ms += milliseconds
+        return self.step(Tick())
+
+
+def records(key: PartitionKey, size: int = 1, *, high_watermark: int = 0, log_start: int = 0) -> Answer:
+    return Answer(key, ErrorCode.NONE, high_watermark, log_start, b"r" * size)
+
+
+def error(key: PartitionKey, code: ErrorCode, *, log_start: int = -1) -> Answer:
+    return Answer(key, code, -1, log_start, b"")
+
+
+def test_one_fetch_is_in_flight_at_a_time() -> None:
+    bench = Bench(A)
+    assert bench.asked == [(A, 0)]
+    bench.follow(B)
+    assert bench.asked == []
+    bench.answer()
+    assert bench.asked == [(A, 0), (B, 0)]
+
+
+def test_the_next_fetch_leaves_when_everything_of_the_last_answer_counts() -> None:
+    bench = Bench(A, B)
+    bench.answer(records(A), records(B))
+    assert [type(effect) for effect in bench.effects] == [Store, Store]
+    bench.stored(B, 5)
+    assert bench.asked == []
+    bench.later(100_000)
+    assert bench.asked == []
+    bench.stored(A, 7)
+    assert bench.asked == [(B, 5), (A, 7)]
+
+
+def test_an_answer_without_news_is_followed_by_the_next_fetch() -> None:
+    bench = Bench(A)
+    bench.answer(records(A, 0))
+    assert [type(effect) for effect in bench.effects] == [Store], "the first one tells a high watermark"
+    bench.stored(A, 0)
+    bench.answer(records(A, 0))
+    assert bench.asked == [(A, 0)]
+
+
+def test_a_high_watermark_without_records_is_news() -> None:
+    bench = Bench(A)
+    bench.answer(records(A, 0))
+    bench.stored(A, 0)
+    (effect,) = bench.answer(records(A, 0, high_watermark=4))
+    assert isinstance(effect, Store)
+    bench.stored(A, 0)
+    (effect,) = bench.answer(records(A, 0, high_watermark=4, log_start=2))
+    assert isinstance(effect, Store)
+
+
+def test_who_gave_records_goes_to_the_end_of_the_next_fetch() -> None:
+    bench = Bench(A, B)
+    bench.answer(records(A))
+    bench.stored(A, 1)
+    assert [key for key, _ in bench.asked] == [B, A]
+
+
+def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:
+    bench = Bench(A, B)
+    pauses = []
+    for _ in range(7):
+        bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        assert [key for key, _ in bench.asked] == [B]
+        until_ms = bench.machine.next_deadline_ms
+        assert until_ms is not None
+        pauses.append(until_ms - bench.now_ms)
+        bench.later(until_ms - bench.now_ms)
+        bench.answer()
+        assert {key for key, _ in bench.asked} == {A, B}
+    assert pauses == [50, 100, 200, 400, 800, 1000, 1000]
+    bench.answer(records(A, 0))
+    bench.stored(A, 0)
+    bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert bench.machine.next_deadline_ms == bench.now_ms + 50, "a success ends the series"
+    assert bench.machine.failed_answers == 8
+
+
+def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
+    bench = Bench(A)
+    bench.step(Answered(answers=None))
+    assert (bench.asked, bench.machine.next_deadline_ms) == ([], 50)
+    assert bench.later(49) == []
+    bench.later(1)
+    assert bench.asked == [(A, 0)]
+    bench.step(Answered(answers=None))
+    assert bench.machine.next_deadline_ms == bench.now_ms + 100
+    assert bench.machine.failed_fetches == 2
+
+
+def test_a_new_leader_epoch_ends_the_wait_for_a_silent_leader() -> None:
+    bench = Bench(A)
+    bench.step(Answered(answers=None))
+    bench.follow(A, epoch=4)
+    assert bench.machine.next_deadline_ms == 0
+    bench.step(Tick())
+    assert bench.asked == [(A, 0)]
+
+
+def test_an_answer_of_an_older_leader_epoch_counts_for_nothing() -> None:
+    bench = Bench(A)
+    bench.follow(A, epoch=4)
+    bench.answer(records(A))
+    assert bench.asked == [(A, 0)]
+
+
+def test_what_is_stored_of_an_older_leader_epoch_counts_for_nothing() -> None:
+    bench = Bench(A)
+    bench.answer(records(A))
+    bench.follow(A, epoch=4, position=Position(2, 3, 0, 0))
+    bench.step(Tick())
+    assert bench.asked == [(A, 2)]
+    bench.stored(A, 9, epoch=3)
+    bench.answer()
+    assert bench.asked == [(A, 2)]
+
+
+def test_an_answer_for_a_partition_that_is_not_followed_any_more_counts_for_nothing() -> None:
+    bench = Bench(A, B)
+    bench.step(Unfollow(key=A))
+    bench.answer(records(A), records(B))
+    assert [type(effect) for effect in bench.effects] == [Store]
+    assert len(bench.machine) == 1
+
+
+def test_a_partition_that_leaves_while_it_is_stored_holds_up_nobody() -> None:
+    bench = Bench(A, B)
+    bench.answer(records(A))
+    bench.step(Unfollow(key=A))
+    assert bench.asked == [(B, 0)]
+
+
+def test_nothing_is_asked_for_when_nothing_is_followed() -> None:
+    bench = Bench(A)
+    bench.step(Unfollow(key=A))
+    bench.answer()
+    assert (bench.effects, bench.machine.is_idle, bench.machine.next_deadline_ms) == ([], True, None)
+
+
+def test_a_log_that_diverges_is_cut_while_the_others_go_on() -> None:
+    bench = Bench(A, B)
+    parting = OffsetAndEpoch(4, LeaderEpoch(2))
+    bench.answer(Answer(A, ErrorCode.NONE, 9, 0, b"", parting))
+    assert bench.effects[0] == Cut(key=A, leader_epoch=3, diverging=parting)
+    assert bench.asked == [(B, 0)]
+    bench.stored(A, 4)
+    bench.answer()
+    assert bench.asked == [(B, 0), (A, 4)]
+
+
+def test_a_log_that_ends_before_its_leaders_begins_starts_anew_there() -> None:
+    bench = Bench()
+    bench.follow(A, position=Position(5, 2, 0, 5))
+    bench.step(Tick())
+    assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
+        Restart(key=A, leader_epoch=3, log_start_offset=8)
+    ]
+
+
+def test_an_empty_log_out_of_range_starts_where_its_leaders_begins() -> None:
+    bench = Bench()
+    bench.follow(A, position=Position(50, -1, 50, 50))
+    bench.step(Tick())
+    assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
+        Restart(key=A, leader_epoch=3, log_start_offset=8)
+    ]
+
+
+def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() -> None:
+    bench = Bench()
+    bench.follow(A, position=Position(50, 2, 0, 50))
+    bench.step(Tick())
+    assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == []
+    assert bench.machine.next_deadline_ms == 50
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> None:
+    bench = Bench(A)
+    bench.answer(records(A))
+    bench.step(StoreFailed(key=A, leader_epoch=3, is_final=is_final))
+    bench.later(1_000)
+    assert bench.asked == ([] if is_final else [(A, 0)])
+    assert bench.machine.broken == is_final
+    bench.follow(A, epoch=4)
+    assert bench.machine.broken == 0
+
+
+def test_the_lag_is_counted_against_the_leaders_high_watermark() -> None:
+    bench = Bench(A)
+    assert bench.machine.max_lag == 0
+    bench.answer(records(A, high_watermark=30))
+    bench.stored(A, 12)
+    assert bench.machine.max_lag == 18
+
+
+def epochs(*entries: tuple[int, int]) -> EpochCache:
+    return EpochCache(tuple(EpochEntry(epoch, start) for epoch, start in entries))
+
+
+@pytest.mark.parametrize(
+    ("own", "end", "diverging", "cut"),
+    [
+        # KIP-101: the leader's epoch 2 ends at 7, ours goes on to 10.
+        (epochs((0, 0), (2, 5)), 10, (7, 2), 7),
+        # Ours is shorter than the leader's: only what came after it goes.
+        (epochs((0, 0), (2, 5), (3, 6)), 10, (8, 2), 6),
+        # KIP-279: the leader knows nothing of our epoch 3; all of it goes, and the next fetch is about epoch 1.
+        (epochs((0, 0), (1, 4), (3, 6)), 10, (8, 2), 6),
+        # The leader's log is older than all of ours.
+        (epochs((5, 20)), 30, (12, 3), 12),
+        (epochs(), 30, (12, 3), 12),
+    ],
+)
+def test_a_log_is_cut_where_its_epochs_part_from_the_leaders(
+    own: EpochCache, end: int, diverging: tuple[int, int], cut: int
+) -> None:
+    offset, epoch = diverging
+    assert cut_offset(own, end, OffsetAndEpoch(offset, LeaderEpoch(epoch))) == cut

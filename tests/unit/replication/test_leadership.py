@@ -1,0 +1,194 @@
+from dataclasses import replace
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState
+from tailrace.replication.leadership import Horizon, InSyncProposal, Leadership
+from tailrace.replication.replica_progress import ReplicaFetch
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+LAG_MS = 1000
+
+
+def state(*in_sync: BrokerId, epoch: int = 0, **options: object) -> PartitionState:
+    made = PartitionState(
+        topic_id=TopicId(b"t" * 16),
+        replicas=(ONE, TWO, THREE),
+        in_sync_replicas=in_sync,
+        leader=ONE,
+        leader_epoch=LeaderEpoch(5),
+        partition_epoch=epoch,
+    )
+    return replace(made, **options)  # type: ignore[arg-type]
+
+
+class Bench:
+    """A leader whose log ends at 20, whose epoch began at 10 and whose high watermark is 12."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self.now_ms = 0
+        self.high_watermark = 12
+        self.leadership = Leadership(state, own_id=ONE, now_ms=0)
+
+    @property
+    def horizon(self) -> Horizon:
+        return Horizon(self.high_watermark, 10, 20, self.now_ms, LAG_MS)
+
+    def fetch(self, replica: BrokerId, offset: int, *, broker_epoch: int = -1, may_join: bool = True) -> bool:
+        return self.leadership.take_fetch(replica, ReplicaFetch(offset, 0, broker_epoch, may_join), self.horizon)
+
+    def safe(self, own: int = 20) -> int:
+        return self.leadership.safe_end_offset(own, log_end_offset=20, now_ms=self.now_ms, lag_ms=LAG_MS)
+
+    def propose(self) -> tuple[int, ...] | None:
+        proposal = self.leadership.propose(self.horizon)
+        return None if proposal is None else tuple(member for member, _ in proposal.members)
+
+
+def test_the_high_watermark_is_the_smallest_end_of_those_in_sync() -> None:
+    bench = Bench(state(ONE, TWO))
+    assert bench.safe() == -1, "one that has said nothing holds it"
+    bench.fetch(TWO, 17)
+    assert (bench.safe(), bench.safe(own=15)) == (17, 15)
+
+
+def test_one_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> None:
+    bench = Bench(state(ONE))
+    assert bench.safe() == 20
+    bench.fetch(TWO, 20)
+    bench.leadership.replicas[TWO].end_offset = 18
+    assert bench.safe() == 18
+    bench.now_ms = LAG_MS + 1
+    assert bench.safe() == 20, "it has not caught up for too long"
+
+
+def test_nobody_waits_for_one_that_is_not_alive_and_not_in_sync() -> None:
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 20)
+    bench.leadership.replicas[TWO].end_offset = 18
+    bench.leadership.exclude([TWO, BrokerId(9)])
+    assert bench.safe() == 20
+    assert bench.propose() is None
+    bench.fetch(TWO, 3)
+    assert bench.safe() == 20, "back, and far behind"
+
+
+@pytest.mark.parametrize(("offset", "joins"), [(9, False), (11, False), (12, True), (20, True)])
+def test_a_replica_joins_at_the_high_watermark(offset: int, joins: bool) -> None:
+    bench = Bench(state(ONE))
+    assert bench.fetch(TWO, offset) is joins
+    assert bench.propose() == ((ONE, TWO) if joins else None)
+
+
+def test_a_replica_joins_when_it_has_reached_the_leaders_epoch() -> None:
+    bench = Bench(state(ONE))
+    bench.high_watermark = 5
+    assert not bench.fetch(TWO, 9)
+    assert bench.fetch(TWO, 10)
+
+
+def test_a_fenced_replica_does_not_join() -> None:
+    bench = Bench(state(ONE))
+    assert not bench.fetch(TWO, 20, may_join=False)
+    assert bench.propose() is None
+
+
+def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
+    bench = Bench(state(ONE, TWO, THREE))
+    bench.now_ms = LAG_MS
+    bench.fetch(TWO, 20)
+    assert bench.propose() is None, "a new leader gives everybody time"
+    bench.now_ms += 1
+    assert bench.propose() == (ONE, TWO)
+
+
+def test_what_is_proposed_counts_until_it_is_settled() -> None:
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 15, may_join=True)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    assert proposal == InSyncProposal(5, 0, ((ONE, -1), (TWO, -1)))
+    bench.now_ms = 10 * LAG_MS
+    assert bench.safe() == 15
+    assert bench.propose() is None, "one at a time"
+    bench.leadership.answered(proposal, KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    assert (bench.leadership.pending, bench.safe()) == (None, 20)
+
+
+def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
+    bench = Bench(state(ONE, TWO))
+    bench.fetch(TWO, 15)
+    bench.now_ms = 2 * LAG_MS
+    assert bench.propose() == (ONE,)
+    assert bench.safe() == 15
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert (bench.leadership.pending, bench.safe()) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_repeated", "is_pending"),
+    [
+        (ErrorCode.REQUEST_TIMED_OUT, True, True),
+        (ErrorCode.NOT_CONTROLLER, True, True),
+        (ErrorCode.INVALID_UPDATE_VERSION, False, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, False, True),
+        (ErrorCode.NEW_LEADER_ELECTED, False, True),
+        (ErrorCode.INELIGIBLE_REPLICA, False, False),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, False, False),
+        (ErrorCode.INVALID_REQUEST, False, False),
+    ],
+)
+def test_what_may_have_been_carried_out_stays_under_way(code: ErrorCode, is_repeated: bool, is_pending: bool) -> None:
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 20)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    assert bench.leadership.answered(proposal, KafkaError(code)) is is_repeated
+    assert (bench.leadership.pending is proposal) is is_pending
+
+
+def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 20)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    assert not bench.leadership.answered(proposal, state(ONE, TWO))
+    assert bench.leadership.pending is None
+
+
+def test_a_leader_that_has_recovered_says_so_before_anybody_joins() -> None:
+    bench = Bench(state(ONE, is_recovering=True))
+    assert not bench.fetch(TWO, 20)
+    assert bench.propose() == (ONE,)
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert bench.propose() == (ONE, TWO)
+
+
+def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 20, broker_epoch=77)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    assert proposal.members == ((ONE, -1), (TWO, 77))
+
+
+def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
+    bench = Bench(state(ONE, TWO))
+    bench.fetch(TWO, 13, broker_epoch=8)
+    with pytest.raises(KafkaError) as refusal:
+        bench.fetch(TWO, 19, broker_epoch=7)
+    assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert bench.safe() == 13
+
+
+def test_who_is_no_replica_is_refused_and_who_becomes_one_is_not() -> None:
+    bench = Bench(state(ONE, TWO))
+    four = BrokerId(4)
+    with pytest.raises(KafkaError) as refusal:
+        bench.fetch(four, 19)
+    assert refusal.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+    bench.leadership.take_state(state(ONE, TWO, epoch=1, replicas=(ONE, TWO, four)))
+    bench.fetch(four, 19)
+    assert sorted(bench.leadership.replicas) == [TWO, four]

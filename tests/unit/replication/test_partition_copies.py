@@ -1,0 +1,388 @@
+"""A partition with several replicas: as its leader sees it, and as a follower."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import stamp
+from tailrace.replication.partition import Appended, NotLeader, Partition
+from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+ORDERS = TopicPartition("orders", 0)
+
+
+def state(
+    *in_sync: int,
+    leader: int = 1,
+    epoch: int = 0,
+    partition_epoch: int = 0,
+    replicas: Sequence[int] = (1, 2, 3),
+    **options: bool,
+) -> PartitionState:
+    return replace(
+        PartitionState(
+            topic_id=topic_id_of("orders"),
+            replicas=tuple(map(BrokerId, replicas)),
+            in_sync_replicas=tuple(map(BrokerId, in_sync)),
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(epoch),
+            partition_epoch=partition_epoch,
+        ),
+        **options,
+    )
+
+
+class Bench:
+    """Broker 1, with a copy of one partition; its disk flushes when told to."""
+
+    def __init__(self, first: PartitionState, *, is_flushed: bool = True, min_in_sync: int = 2) -> None:
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, is_flushed=is_flushed)
+        config = TopicConfig(min_insync_replicas=min_in_sync)
+        created = self.node.table.create(ORDERS, state=first, config=config)
+        assert created is not None
+        self.partition: Partition = created
+        self.disk.run()
+        self.outcomes: list[Appended | KafkaError] = []
+        self.reached: list[KafkaError | None] = []
+
+    def take(self, changed: PartitionState) -> None:
+        self.node.table.update(ORDERS, changed)
+
+    def stage(self, *values: bytes, acks: int = -1) -> None:
+        self.partition.append_as_leader(
+            batch_of(*values), acks=acks, produce_version=9, now_ms=self.clock.now_ms(), on_done=self.outcomes.append
+        )
+
+    def produce(self, *values: bytes) -> None:
+        self.stage(*values)
+        self.node.table.write_staged()
+        self.partition.when_high_watermark_reaches(self.partition.log.log_end_offset, self.reached.append)
+
+    def fetch(self, replica: int, offset: int, *, may_join: bool = True) -> bool:
+        return self.partition.take_replica_fetch(BrokerId(replica), ReplicaFetch(offset, 0, -1, may_join))
+
+    def receive(self, base_offset: int, *values: bytes, epoch: int = 0) -> None:
+        """Append as a follower."""
+        batch = bytearray(batch_of(*values))
+        stamp(batch, 0, base_offset, epoch)
+        self.partition.append_as_follower(batch)
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        partition = self.partition
+        return partition.high_watermark, partition.log.flushed_offset, partition.log.log_end_offset
+
+
+# As the leader
+
+
+def test_acks_all_is_answered_when_the_leaders_disk_and_all_in_sync_have_it() -> None:
+    bench = Bench(state(1, 2, 3))
+    bench.produce(b"a", b"b")
+    bench.fetch(2, 2)
+    bench.fetch(3, 2)
+    assert (bench.reached, bench.marks) == ([], (0, 0, 2)), "the leader has not flushed it"
+    bench.disk.run()
+    assert (bench.reached, bench.marks) == ([None], (2, 2, 2))
+
+
+def test_the_slowest_in_sync_holds_the_high_watermark() -> None:
+    bench = Bench(state(1, 2, 3))
+    bench.produce(b"a", b"b")
+    bench.disk.run()
+    bench.fetch(2, 2)
+    assert bench.reached == []
+    bench.fetch(3, 1)
+    assert bench.partition.high_watermark == 1
+    bench.fetch(3, 2)
+    assert bench.reached == [None]
+
+
+def test_under_page_cache_durability_what_is_written_counts() -> None:
+    bench = Bench(state(1, 2), is_flushed=False)
+    bench.produce(b"a")
+    assert bench.marks == (0, 0, 1)
+    bench.fetch(2, 1)
+    assert (bench.reached, bench.marks) == ([None], (1, 0, 1))
+
+
+def test_below_min_insync_replicas_nothing_is_taken_and_nothing_committed() -> None:
+    bench = Bench(state(1, 2, 3))
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.take(state(1, partition_epoch=1))
+    assert (bench.reached, bench.partition.high_watermark) == ([], 0)
+    with pytest.raises(KafkaError) as refusal:
+        bench.stage(b"b")
+    assert refusal.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    bench.stage(b"b", acks=1)
+    bench.fetch(2, 1)
+    bench.take(state(1, 2, partition_epoch=2))
+    assert (bench.reached, bench.partition.high_watermark) == ([None], 1)
+
+
+def test_an_isr_that_shrinks_lets_the_high_watermark_pass() -> None:
+    bench = Bench(state(1, 2, 3))
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(2, 1)
+    assert bench.reached == []
+    bench.take(state(1, 2, partition_epoch=1))
+    assert bench.reached == [None]
+
+
+def test_an_older_state_of_the_same_epoch_changes_nothing() -> None:
+    bench = Bench(state(1, 2, partition_epoch=4))
+    bench.take(state(1, 2, 3, partition_epoch=3))
+    assert bench.partition.state == state(1, 2, partition_epoch=4)
+
+
+def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
+    bench = Bench(state(1, 2))
+    assert bench.partition.propose_in_sync() is None
+    assert bench.fetch(3, 0)
+    proposal = bench.partition.propose_in_sync()
+    assert proposal is not None
+    assert bench.partition.propose_in_sync() is None
+    assert bench.partition.is_proposed(proposal)
+    assert not bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1))
+    assert bench.partition.state == state(1, 2, 3, partition_epoch=1)
+    assert not bench.partition.is_proposed(proposal)
+
+
+def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
+    bench = Bench(state(1, 2))
+    bench.fetch(3, 0)
+    proposal = bench.partition.propose_in_sync()
+    assert proposal is not None
+    bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
+    assert not bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1))
+    assert not bench.partition.is_leader
+
+
+def test_nobody_waits_for_a_dead_broker_that_is_not_in_sync() -> None:
+    bench = Bench(state(1, 2))
+    bench.fetch(3, 0)
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(2, 1)
+    assert bench.reached == [], "broker 3 is about to join"
+    bench.partition.exclude_followers([THREE])
+    assert bench.reached == [None]
+
+
+def test_a_partition_with_one_replica_has_no_followers() -> None:
+    bench = Bench(state(1, replicas=(1,)))
+    assert not bench.partition.has_followers
+    with pytest.raises(KafkaError) as refusal:
+        bench.fetch(2, 0)
+    assert refusal.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert bench.partition.propose_in_sync() is None
+
+
+def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
+    bench = Bench(state(1, 2))
+    bench.produce(b"a")
+    for_replica = bench.partition.read_for_replica(0, max_bytes=1000, min_one_message=True)
+    assert for_replica.size_bytes > 0, "flushed or not: both disks may be busy at once"
+    assert (for_replica.high_watermark, for_replica.reaches_end) == (0, True)
+    assert bench.partition.read(0, max_bytes=1000, isolation=0, min_one_message=True).size_bytes == 0
+
+
+def test_a_watcher_of_a_follower_hears_of_the_log_end_and_of_the_high_watermark() -> None:
+    bench = Bench(state(1, 2))
+    heard: list[int] = []
+
+    def watcher(partition: Partition) -> None:
+        heard.append(partition.log.log_end_offset)
+
+    bench.partition.watch(watcher, of_replica=True)
+    bench.produce(b"a")
+    assert heard == [1]
+    bench.partition.watch(watcher, of_replica=True)
+    bench.disk.run()
+    bench.fetch(2, 1)
+    assert heard == [1, 1]
+    bench.partition.watch(watcher, of_replica=True)
+    bench.partition.unwatch(watcher)
+    bench.produce(b"b")
+    assert heard == [1, 1]
+
+
+# Changes of role
+
+
+def test_who_stops_leading_tells_all_who_wait_and_all_who_staged() -> None:
+    bench = Bench(state(1, 2))
+    bench.produce(b"a")
+    bench.stage(b"b")
+    bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
+    (waiting,) = bench.reached
+    staged = bench.outcomes[-1]
+    assert isinstance(waiting, NotLeader)
+    assert isinstance(staged, NotLeader)
+    assert (staged.leader, staged.leader_epoch) == (2, 1)
+    bench.node.table.write_staged()
+    assert bench.partition.log.log_end_offset == 1, "what was staged is not written"
+
+
+def test_what_was_staged_in_one_epoch_is_not_written_in_the_next() -> None:
+    bench = Bench(state(1, 2))
+    bench.stage(b"a")
+    bench.take(state(1, 2, epoch=2, partition_epoch=1))
+    bench.node.table.write_staged()
+    (staged,) = bench.outcomes
+    assert isinstance(staged, NotLeader)
+    bench.produce(b"b")
+    assert bench.partition.log.log_end_offset == 1
+    assert bench.partition.log.epochs.latest_epoch == 2
+
+
+def test_an_epoch_in_which_nothing_was_written_is_forgotten_by_who_follows() -> None:
+    bench = Bench(state(1, 2, leader=2, epoch=3))
+    bench.receive(0, b"a", epoch=3)
+    bench.take(state(1, 2, epoch=4, partition_epoch=1))
+    assert bench.partition.log.epochs.latest_epoch == 4
+    bench.take(state(1, 2, leader=2, epoch=5, partition_epoch=2))
+    assert bench.partition.log.epochs.latest_epoch == 3
+    bench.receive(1, b"of the leader before", epoch=3)
+
+
+def test_a_new_leader_waits_for_its_followers_before_it_commits() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    bench.receive(0, b"a", b"b")
+    bench.disk.run()
+    bench.take(state(1, 2, epoch=1, partition_epoch=1))
+    bench.disk.run()
+    assert bench.marks == (0, 2, 2)
+    bench.fetch(2, 2)
+    assert bench.marks == (2, 2, 2)
+
+
+# As a follower
+
+
+def test_what_a_follower_appends_counts_when_it_is_flushed() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    counted: list[int] = []
+    bench.receive(0, b"a", b"b")
+    bench.partition.flush_as_follower(lambda: counted.append(bench.partition.log.flushed_offset))
+    assert counted == []
+    bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
+    assert bench.marks == (0, 0, 2), "a high watermark is on the disk"
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
+    assert (counted, bench.marks) == ([2], (2, 2, 2))
+    bench.partition.flush_as_follower(lambda: counted.append(0))
+    assert counted == [2, 0], "there is nothing to flush"
+
+
+def test_under_page_cache_durability_what_a_follower_appends_counts_at_once() -> None:
+    bench = Bench(state(1, 2, leader=2), is_flushed=False)
+    bench.receive(0, b"a")
+    counted: list[int] = []
+    bench.partition.flush_as_follower(lambda: counted.append(1))
+    bench.partition.follow_leader(high_watermark=5, log_start_offset=0)
+    assert (counted, bench.marks) == ([1], (1, 0, 1))
+
+
+def test_a_follower_that_is_deleted_hears_of_no_flush() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    bench.receive(0, b"a")
+    bench.partition.flush_as_follower(lambda: pytest.fail("it is gone"))
+    bench.node.table.delete("orders", 0)
+    bench.disk.run()
+
+
+def test_a_follower_takes_nothing_that_does_not_continue_its_log() -> None:
+    bench = Bench(state(1, 2, leader=2, epoch=3))
+    bench.receive(0, b"a", epoch=3)
+    for base_offset, epoch in ((0, 2), (2, 3), (1, 2), (1, 4)):
+        if (base_offset, epoch) == (0, 2):
+            bench.receive(base_offset, b"known", epoch=epoch)  # left out
+            continue
+        with pytest.raises(CorruptRecords):
+            bench.receive(base_offset, b"x", epoch=epoch)
+    assert bench.partition.log.log_end_offset == 1
+
+
+def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    bench.receive(0, b"a", b"b", b"c")
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=2, log_start_offset=3)
+    assert bench.partition.log.log_start_offset == 2
+    bench.partition.follow_leader(high_watermark=3, log_start_offset=1)
+    assert bench.partition.log.log_start_offset == 2
+
+
+def test_a_cut_log_has_its_high_watermark_within() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    for offset in range(4):
+        bench.receive(offset, b"a")
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
+    bench.partition.truncate_to(2)
+    assert bench.marks == (2, 2, 2)
+    bench.partition.restart_at(9)
+    assert bench.marks == (9, 9, 9)
+    bench.receive(9, b"z")
+
+
+def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    for offset in range(4):
+        bench.receive(offset, b"a")
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    told: list[KafkaError | None] = []
+    bench.node.table.lower_recovery_point(bench.partition, 1, told.append)
+    assert (bench.partition.recovery_point, told) == (1, [])
+    bench.node.table.write_recovery_points()
+    bench.disk.run()
+    assert told == [None]
+    assert bench.node.table.directory.checkpoint("recovery-point-offset-checkpoint").get(ORDERS) == 1
+    bench.partition.truncate_to(2)
+    assert bench.partition.recovery_point == 2
+
+
+def test_where_a_log_is_about_to_be_cut_stands_until_another_leader_says_otherwise() -> None:
+    """The in-sync replicas may change meanwhile: a recovery point that rose again would make damage of the cut."""
+    bench = Bench(state(1, 2, leader=2))
+    bench.receive(0, b"a")
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    bench.node.table.lower_recovery_point(bench.partition, 0, lambda _: None)
+    bench.take(state(2, leader=2, partition_epoch=1))
+    assert bench.partition.recovery_point == 0
+    bench.take(state(2, leader=3, epoch=1, partition_epoch=2))
+    assert bench.partition.recovery_point == 1
+
+
+def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    bench.partition.update_config(TopicConfig(segment_bytes=100, retention_bytes=0, file_delete_delay_ms=0))
+    for offset in range(4):
+        bench.receive(offset, b"a" * 20)
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
+    bench.partition.apply_retention(bench.clock.now_ms())
+    assert bench.partition.log.segment_count == 4
+    bench.partition.follow_leader(high_watermark=4, log_start_offset=2)
+    bench.partition.apply_retention(bench.clock.now_ms())
+    assert bench.partition.log.segment_count == 2

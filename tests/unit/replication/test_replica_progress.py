@@ -1,0 +1,39 @@
+from tailrace.replication.replica_progress import NEVER, ReplicaFetch, ReplicaProgress
+
+
+def taken(*fetches: tuple[int, int, int]) -> ReplicaProgress:
+    """The progress after (fetch offset, leader's log end, time in ms)."""
+    progress = ReplicaProgress()
+    for end_offset, leader_end_offset, now_ms in fetches:
+        progress.take(ReplicaFetch(end_offset), leader_end_offset=leader_end_offset, now_ms=now_ms)
+    return progress
+
+
+def test_who_asks_at_the_log_end_is_caught_up_as_of_now() -> None:
+    assert taken((10, 10, 500)).caught_up_ms == 500
+
+
+def test_who_reaches_the_log_end_of_its_last_fetch_is_caught_up_as_of_that_fetch() -> None:
+    assert taken((0, 10, 500), (10, 20, 600)).caught_up_ms == 500
+    assert taken((0, 10, 500), (10, 20, 600), (20, 30, 700)).caught_up_ms == 600
+
+
+def test_who_falls_behind_is_caught_up_as_of_when_it_was() -> None:
+    assert taken((10, 10, 500), (12, 30, 600), (14, 50, 700)).caught_up_ms == 500
+    assert taken((0, 10, 500), (5, 20, 600)).caught_up_ms == NEVER
+
+
+def test_one_that_has_everything_is_caught_up_however_long_ago_it_asked() -> None:
+    progress = taken((10, 10, 500))
+    assert progress.is_caught_up(leader_end_offset=10, now_ms=1_000_000, lag_ms=100)
+    assert progress.is_caught_up(leader_end_offset=11, now_ms=600, lag_ms=100)
+    assert not progress.is_caught_up(leader_end_offset=11, now_ms=601, lag_ms=100)
+
+
+def test_a_fetch_from_before_the_last_registration_is_stale() -> None:
+    progress = ReplicaProgress()
+    progress.take(ReplicaFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
+    assert progress.is_stale(ReplicaFetch(12, broker_epoch=6))
+    assert not progress.is_stale(ReplicaFetch(12, broker_epoch=7))
+    assert not progress.is_stale(ReplicaFetch(3, broker_epoch=8))
+    assert not progress.is_stale(ReplicaFetch(3)), "one that does not say is believed, as in Kafka"

@@ -1,0 +1,72 @@
+import pytest
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.records.batch import seal, stamp
+from tailrace.replication.replicated_batches import replicated_batches
+from tailrace.testing.data_path import batch_of
+
+
+def sent(*batches: tuple[int, int, int]) -> bytearray:
+    """Batches as a leader sends them: (base offset, records, leader epoch)."""
+    made = bytearray()
+    for base_offset, count, epoch in batches:
+        batch = bytearray(batch_of(*(b"value" for _ in range(count))))
+        stamp(batch, 0, base_offset, epoch)
+        made += batch
+    return made
+
+
+def taken(
+    records: bytes | bytearray, *, end: int = 10, latest: int = 3, leader: int = 5, gaps: bool = False
+) -> list[int]:
+    found = replicated_batches(records, end_offset=end, latest_epoch=latest, leader_epoch=leader, may_have_gaps=gaps)
+    assert all(bytes(batch.buffer) in bytes(records) for batch in found), "bytes are written as they are"
+    return [batch.header.base_offset for batch in found]
+
+
+def test_batches_that_continue_the_log_are_taken_as_they_are() -> None:
+    assert taken(sent((10, 2, 3), (12, 1, 3), (13, 3, 5))) == [10, 12, 13]
+    assert taken(b"") == []
+
+
+def test_an_incomplete_batch_at_the_end_is_left_out() -> None:
+    assert taken(sent((10, 2, 3), (12, 1, 3))[:-1]) == [10]
+
+
+def test_what_the_log_has_is_left_out() -> None:
+    assert taken(sent((8, 2, 3), (10, 1, 3))) == [10]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        sent((11, 1, 3)),
+        sent((9, 2, 3)),
+        sent((10, 1, 3), (12, 1, 3)),
+        sent((10, 1, 3), (10, 1, 3)),
+        sent((10, 1, 2)),
+        sent((10, 1, 6)),
+        sent((10, 1, 4), (11, 1, 3)),
+    ],
+    ids=["a gap", "half known", "a gap later", "twice", "an epoch that was over", "an epoch to come", "an epoch falls"],
+)
+def test_what_does_not_continue_the_log_is_refused(records: bytearray) -> None:
+    with pytest.raises(CorruptRecords):
+        taken(records)
+
+
+def test_every_byte_below_the_checksum_counts() -> None:
+    records = sent((10, 2, 3))
+    for position in range(21, len(records)):
+        damaged = bytearray(records)
+        damaged[position] ^= 1
+        with pytest.raises(CorruptRecords):
+            taken(damaged)
+    seal(records)
+    assert taken(records) == [10]
+
+
+def test_a_compacted_log_may_have_gaps() -> None:
+    assert taken(sent((15, 1, 3), (20, 2, 5)), gaps=True) == [15, 20]
+    with pytest.raises(CorruptRecords):
+        taken(sent((15, 1, 3), (14, 1, 3)), gaps=True)

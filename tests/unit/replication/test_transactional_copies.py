@@ -1,0 +1,159 @@
+"""A partition with transactions and several replicas: a follower knows of them what its leader knows (KIP-98)."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.replication.partition import READ_COMMITTED, Appended, Partition
+from tailrace.replication.verification import UNVERIFIED
+from tailrace.storage import AbortedTransaction
+from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
+from tailrace.testing.disk import SimulatedDisk
+
+NOW_MS = 1_700_000_000_000
+ORDERS = TopicPartition("orders", 0)
+ABORT = EndTransactionMarker(ControlType.ABORT, coordinator_epoch=3)
+COMMIT = EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=3)
+
+
+def led_by(leader: int, epoch: int) -> PartitionState:
+    return PartitionState(
+        topic_id=topic_id_of("orders"),
+        replicas=(BrokerId(1), BrokerId(2)),
+        in_sync_replicas=(BrokerId(leader),),
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=epoch,
+    )
+
+
+class Replica:
+    """Broker 1's copy."""
+
+    def __init__(self, leader: int) -> None:
+        self.node = DataPath("/logs", files=SimulatedDisk())
+        created = self.node.table.create(ORDERS, state=led_by(leader, 0), config=TopicConfig())
+        assert created is not None
+        self.partition: Partition = created
+        self.outcomes: list[Appended | KafkaError] = []
+
+    def write(self, *values: bytes, sequence: int = 0, producer_id: int = 7) -> None:
+        records = batch_of(
+            *values, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True
+        )
+        self.partition.append_as_leader(
+            records,
+            acks=1,
+            produce_version=11,
+            now_ms=NOW_MS,
+            on_done=self.outcomes.append,
+            verification=UNVERIFIED,
+        )
+        self.node.end_turn()
+
+    def end(self, marker: EndTransactionMarker, producer_id: int = 7, epoch: int = 0) -> None:
+        self.partition.append_marker(
+            marker, producer_id=producer_id, producer_epoch=epoch, now_ms=NOW_MS, on_done=self.outcomes.append
+        )
+        self.node.end_turn()
+
+    def copy_from(self, leader: "Replica", high_watermark: int) -> None:
+        end = self.partition.log.log_end_offset
+        read = leader.partition.read_for_replica(end, max_bytes=1 << 20, min_one_message=True)
+        if read.size_bytes:
+            self.partition.append_as_follower(bytes(read.records))
+        self.partition.flush_as_follower(lambda: None)
+        self.node.end_turn()
+        self.partition.follow_leader(high_watermark=high_watermark, log_start_offset=0)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """High watermark and last stable offset."""
+        return self.partition.high_watermark, self.partition.last_stable_offset
+
+
+@pytest.fixture
+def leader() -> Replica:
+    return Replica(leader=1)
+
+
+@pytest.fixture
+def follower() -> Replica:
+    return Replica(leader=2)
+
+
+def test_a_follower_holds_committed_data_back_as_its_leader_does(leader: Replica, follower: Replica) -> None:
+    leader.write(b"a", b"b")
+    follower.copy_from(leader, 2)
+    assert leader.ends == follower.ends == (2, 0)
+    leader.end(ABORT)
+    follower.copy_from(leader, 2)
+    assert follower.ends == (2, 0), "the marker is there, and not safe"
+    follower.copy_from(leader, 3)
+    assert leader.ends == follower.ends == (3, 3)
+    assert follower.partition.log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+
+
+def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
+    leader: Replica, follower: Replica
+) -> None:
+    leader.write(b"a")
+    leader.end(COMMIT)
+    leader.write(b"b", sequence=1)
+    follower.copy_from(leader, 3)
+    follower.node.table.update(ORDERS, led_by(1, 1))
+    assert follower.ends == (3, 2)
+    follower.write(b"c", sequence=2)
+    follower.end(EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=2))
+    refused = follower.outcomes.pop()
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    follower.end(ABORT)
+    assert follower.ends == (5, 5)
+    read = follower.partition.read(0, max_bytes=1 << 20, isolation=READ_COMMITTED, min_one_message=True)
+    assert list(read.aborted) == [AbortedTransaction(7, 2, 4, 5)]
+
+
+def test_what_is_cut_off_opens_its_transactions_again(leader: Replica, follower: Replica) -> None:
+    leader.write(b"a")
+    leader.end(ABORT)
+    follower.copy_from(leader, 1)
+    follower.partition.truncate_to(1)
+    assert follower.partition.log.producers.first_open_offset == 0
+    assert follower.partition.log.aborted_transactions(0, 1) == []
+    assert follower.ends == (1, 0)
+    follower.copy_from(leader, 2)
+    assert follower.ends == (2, 2)
+
+
+def test_markers_need_enough_replicas_and_a_leader(leader: Replica, follower: Replica) -> None:
+    follower.end(COMMIT)
+    assert isinstance(follower.outcomes[0], KafkaError)
+    assert follower.outcomes[0].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    leader.partition.update_config(TopicConfig(min_insync_replicas=2))
+    leader.end(COMMIT)
+    assert isinstance(leader.outcomes[0], KafkaError)
+    assert leader.outcomes[0].code is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_what_a_coordinator_writes_in_a_transaction_is_part_of_it(leader: Replica) -> None:
+    """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
+    for _ in range(2):
+        leader.partition.append_records(
+            [(b"group", b"offset")], now_ms=NOW_MS, on_done=leader.outcomes.append, producer_id=7, producer_epoch=0
+        )
+        leader.node.end_turn()
+    assert leader.partition.log.log_end_offset == 2, "the second is no duplicate"
+    assert leader.ends == (2, 0)
+    leader.end(COMMIT, epoch=1)
+    assert leader.ends == (3, 3)
+    leader.partition.append_records(
+        [(b"group", b"late")], now_ms=NOW_MS, on_done=leader.outcomes.append, producer_id=7, producer_epoch=0
+    )
+    leader.node.end_turn()
+    refused = leader.outcomes[-1]
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.INVALID_PRODUCER_EPOCH

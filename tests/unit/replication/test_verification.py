@@ -1,0 +1,109 @@
+"""A producer's first batch of a transaction needs its coordinator's word, and no later one (KIP-890)."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.replication import verification
+from tailrace.replication.verification import UNVERIFIED, Verifications
+from tailrace.storage import ProducerState
+from tailrace.testing.batches import stored_batch
+
+
+def first(sequence: int = 0, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
+    return stored_batch(
+        0, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
+    ).header
+
+
+def refusal(verifications: Verifications, header: BatchHeader, by: verification.Verification | None) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        verifications.check(header, ProducerState(), by)
+    return caught.value.code
+
+
+def test_a_batch_without_a_verification_is_refused() -> None:
+    verifications = Verifications()
+    assert refusal(verifications, first(), None) is ErrorCode.INVALID_TXN_STATE
+    verifications.check(first(), ProducerState(), UNVERIFIED)
+
+
+def test_a_verification_is_good_until_it_ends() -> None:
+    verifications = Verifications()
+    granted = verifications.begin(first(), adds_partition=False)
+    verifications.check(first(), ProducerState(), granted)
+    verifications.end(7)
+    assert refusal(verifications, first(), granted) is ErrorCode.INVALID_TXN_STATE
+    again = verifications.begin(first(), adds_partition=False)
+    assert again is not granted
+    assert refusal(verifications, first(), granted) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize(
+    ("adds_partition", "marker_epoch", "is_good"),
+    [(False, 1, False), (True, 1, True), (True, 0, True), (True, 2, False)],
+    ids=["of the transaction that ends", "of the next one", "of a later one", "of one that is over"],
+)
+def test_a_marker_takes_away_what_was_asked_before_it(adds_partition: bool, marker_epoch: int, is_good: bool) -> None:
+    """With KIP-890 it has the epoch of the transaction that follows."""
+    verifications = Verifications()
+    granted = verifications.begin(first(epoch=1), adds_partition=adds_partition)
+    verifications.end_by_marker(7, marker_epoch)
+    if is_good:
+        verifications.check(first(epoch=1), ProducerState(), granted)
+    else:
+        assert refusal(verifications, first(epoch=1), granted) is ErrorCode.INVALID_TXN_STATE
+    verifications.end_by_marker(8, marker_epoch)
+
+
+def test_what_waits_is_answered_in_order() -> None:
+    asked = Verifications().begin(first(), adds_partition=False)
+    told: list[tuple[str, KafkaError | None]] = []
+    asked.wait(lambda error: told.append(("a", error)))
+    asked.wait(lambda error: told.append(("b", error)))
+    asked.is_asked = True
+    refused = KafkaError(ErrorCode.INVALID_TXN_STATE)
+    asked.answer(refused)
+    assert told == [("a", refused), ("b", refused)]
+    assert not asked.is_asked
+    asked.answer(None)
+    assert len(told) == 2
+
+
+def test_a_batch_that_cannot_be_the_first_is_refused() -> None:
+    """The one before it, which came earlier, was not written."""
+    verifications = Verifications()
+    granted = verifications.begin(first(5), adds_partition=False)
+    verifications.begin(first(3), adds_partition=False)
+    verifications.check(first(3), ProducerState(), granted)
+    assert refusal(verifications, first(5), granted) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_producer_whose_partitions_are_added_starts_at_0_where_nothing_is_known_of_it() -> None:
+    verifications = Verifications()
+    granted = verifications.begin(first(2), adds_partition=True)
+    assert refusal(verifications, first(2), granted) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    known = ProducerState()
+    known.apply(first())
+    verifications.check(first(2), known, granted)
+
+
+def test_a_newer_epoch_takes_the_place_of_an_older_one() -> None:
+    verifications = Verifications()
+    old = verifications.begin(first(epoch=1), adds_partition=False)
+    new = verifications.begin(first(epoch=2), adds_partition=False)
+    assert refusal(verifications, first(epoch=1), old) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(verifications, first(epoch=1), new) is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        verifications.begin(first(epoch=1), adds_partition=False)
+
+
+def test_so_many_producers_may_begin_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "MOST_PRODUCERS", 2)
+    verifications = Verifications()
+    for producer_id in (1, 2, 2):
+        verifications.begin(first(producer_id=producer_id), adds_partition=False)
+    with pytest.raises(KafkaError, match="THROTTLING_QUOTA_EXCEEDED"):
+        verifications.begin(first(producer_id=3), adds_partition=False)
+    verifications.end(1)
+    verifications.begin(first(producer_id=3), adds_partition=False)
