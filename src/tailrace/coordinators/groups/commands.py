@@ -39,6 +39,22 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsetsInTransaction:
+    """A group's progress as of the end of a producer's transaction; the answer is an error code per offset, in order.
+
+    Clients before KIP-447 do not say who they are: generation -1, and no member id.
+    """
+
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
     """Delete a group without members, with all its offsets."""
 
@@ -74,7 +90,7 @@ class ExpireOffsets:
     group_ids: tuple[str, ...]
 
 
-Command = CommitOffsets | DeleteGroup | DeleteOffsets | ForgetLostTopics | ExpireOffsets
+Command = CommitOffsets | CommitOffsetsInTransaction | DeleteGroup | DeleteOffsets | ForgetLostTopics | ExpireOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

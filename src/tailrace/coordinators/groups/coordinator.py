@@ -18,6 +18,7 @@ from tailrace.coordinators.groups.commands import (
     MOST_RECORDS_OF_A_SWEEP,
     Command,
     CommitOffsets,
+    CommitOffsetsInTransaction,
     DeleteGroup,
     DeleteOffsets,
     ExpireOffsets,
@@ -65,7 +66,13 @@ from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.coordinators.groups.membership import Membership
 from tailrace.coordinators.groups.progress import ProgressBook
-from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue
+from tailrace.coordinators.groups.records import (
+    GroupLogRecord,
+    GroupRecord,
+    OffsetCommitValue,
+    PendingOffset,
+    TransactionEnd,
+)
 from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -96,8 +103,8 @@ class GroupCoordinator:
 
     def apply(self, record: GroupLogRecord) -> None:
         """Take one record of the log that is being replayed."""
-        self.committed.apply(record)
-        self._progress.apply(record)
+        for offset in self.committed.apply(record):
+            self._progress.apply(offset)
 
     def begin(self, now_ms: int) -> None:
         """The log is replayed: every session starts now."""
@@ -221,6 +228,13 @@ class GroupCoordinator:
                 if fault:
                     raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
                 return offsets.commit(command, now_ms, max_metadata=self._config.offset_metadata_max_bytes)
+            case CommitOffsetsInTransaction():
+                fault = self._fault_of_transactional_commit(command)
+                if fault:
+                    raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
+                return offsets.commit_in_transaction(
+                    command, now_ms, max_metadata=self._config.offset_metadata_max_bytes
+                )
             case DeleteGroup():
                 return self._delete(command.group_id)
             case DeleteOffsets():
@@ -249,6 +263,25 @@ class GroupCoordinator:
             return ErrorCode.NONE
         is_known = self._latest.get(command.group_id) is not None
         return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.GROUP_ID_NOT_FOUND
+
+    def _fault_of_transactional_commit(self, command: CommitOffsetsInTransaction) -> ErrorCode:
+        """As for other commits, but that who does not say who it is may commit for any group, as before KIP-447."""
+        if command.generation_id < 0 and not command.member_id and command.group_instance_id is None:
+            return ErrorCode.NONE
+        consumer = self._latest.consumer(command.group_id)
+        if consumer is not None:
+            return fault_of_commit(consumer, command.member_id, command.generation_id, knows_epochs=True)
+        membership = self._memberships.get(command.group_id)
+        if membership is not None:
+            return membership.fault_of_transactional_commit(
+                generation_id=command.generation_id,
+                member_id=command.member_id,
+                group_instance_id=command.group_instance_id,
+            )
+        if command.generation_id < 0:
+            return ErrorCode.NONE
+        is_known = self._latest.get(command.group_id) is not None
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.ILLEGAL_GENERATION
 
     def _delete(self, group_id: str) -> GroupDecision:
         membership, stored = self._memberships.get(group_id), self._latest.get(group_id)
@@ -286,7 +319,7 @@ class GroupCoordinator:
         records = tuple(records)
         self._latest.stage(records)
         for record in records:
-            if record.value is not None:
+            if isinstance(record, PendingOffset | TransactionEnd) or record.value is not None:
                 continue
             is_joined = record.group_id in self._memberships
             if isinstance(record, GroupRecord) and is_joined:
@@ -296,13 +329,29 @@ class GroupCoordinator:
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are committed."""
-        self._latest.commit(records)
-        for record in records:
-            self._progress.apply(record)
+        for offset in self._latest.commit(records):
+            self._progress.apply(offset)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are not in the log."""
         self._latest.discard(records)
+
+    def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
+        """What the end of a producer's transaction is to the groups that have offsets in it: to be staged."""
+        return tuple(
+            TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed)
+            for group_id in sorted(self._latest.groups_waiting_for(producer_id))
+        )
+
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
+        """Take one marker of the log that is being replayed."""
+        for group_id in sorted(self.committed.groups_waiting_for(producer_id)):
+            self.apply(TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed))
+
+    def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
+        """Where a transaction that is open has set the group's offset (KIP-447)."""
+        stored = self.committed.get(group_id)
+        return frozenset() if stored is None else stored.pending.partitions
 
     @property
     def group_ids(self) -> set[str]:

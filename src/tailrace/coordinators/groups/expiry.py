@@ -20,6 +20,7 @@ from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
 from tailrace.coordinators.groups.store import StoredGroup
 from tailrace.coordinators.groups.subscriptions import subscribed_topics
+from tailrace.model.partitions import TopicPartition
 
 _CONSUMER = "consumer"
 
@@ -68,9 +69,11 @@ def expired(
     group_id: str, stored: StoredGroup, expiry: Expiry, *, now_ms: int, retention_ms: int
 ) -> Iterator[GroupLogRecord]:
     """Tombstones for the offsets that are over, and for the group if it goes with them."""
-    is_all = True
+    is_all = not stored.pending
     for (topic, partition), offset in stored.offsets.items():
-        if topic not in expiry.kept_topics and _is_over(offset, expiry, now_ms, retention_ms):
+        if topic in expiry.kept_topics or stored.pending.has(TopicPartition(topic, partition)):
+            is_all = False
+        elif _is_over(offset, expiry, now_ms, retention_ms):
             yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)
         else:
             is_all = False

@@ -121,6 +121,15 @@ class Membership:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def fault_of_transactional_commit(
+        self, *, generation_id: int, member_id: str, group_instance_id: str | None
+    ) -> ErrorCode:
+        """As `fault_of_commit`, for who says who it is; one in the middle of a rebalance may still commit."""
+        fault = self.group.fault_of_member(member_id, group_instance_id)
+        if fault:
+            return fault
+        return ErrorCode.NONE if generation_id == self.group.generation_id else ErrorCode.ILLEGAL_GENERATION
+
     def _sync(self, event: SyncAsked, now_ms: int) -> None:
         request, group = event.request, self.group
         fault = self._fault_of_sync(request)

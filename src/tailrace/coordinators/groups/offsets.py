@@ -2,10 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 
-from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
+from tailrace.coordinators.groups.commands import (
+    CommitOffsets,
+    CommitOffsetsInTransaction,
+    DeleteOffsets,
+    OffsetToCommit,
+)
 from tailrace.coordinators.groups.consumer.heartbeat import retirement
 from tailrace.coordinators.groups.group import ClassicGroup
-from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
+from tailrace.coordinators.groups.records import (
+    GroupLogRecord,
+    GroupRecord,
+    OffsetCommitValue,
+    OffsetRecord,
+    PendingOffset,
+)
 from tailrace.coordinators.groups.store import StoredGroup
 from tailrace.coordinators.groups.subscriptions import subscribed_topics
 from tailrace.coordinators.groups.topic_index import belongs_to
@@ -14,16 +25,14 @@ from tailrace.model.ids import TopicId
 from tailrace.model.machines import Decision
 
 _CONSUMER = "consumer"
+NO_RETENTION_TIME = -1
 
 CommitDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 
 def commit(command: CommitOffsets, now_ms: int, *, max_metadata: int) -> CommitDecision:
     """A record for each offset that is acceptable, and an error code for each that was asked for."""
-    codes = tuple(
-        ErrorCode.OFFSET_METADATA_TOO_LARGE if len(offset.metadata) > max_metadata else ErrorCode.NONE
-        for offset in command.offsets
-    )
+    codes = _codes(command.offsets, max_metadata)
     records = tuple(
         OffsetRecord(
             group_id=command.group_id,
@@ -35,6 +44,30 @@ def commit(command: CommitOffsets, now_ms: int, *, max_metadata: int) -> CommitD
         if code is ErrorCode.NONE
     )
     return Decision(records=records, response=codes)
+
+
+def commit_in_transaction(command: CommitOffsetsInTransaction, now_ms: int, *, max_metadata: int) -> CommitDecision:
+    """As `commit`, for offsets that count when the transaction commits."""
+    codes = _codes(command.offsets, max_metadata)
+    records = tuple(
+        PendingOffset(
+            group_id=command.group_id,
+            producer_id=command.producer_id,
+            topic=offset.topic,
+            partition=offset.partition,
+            value=_value(offset, NO_RETENTION_TIME, now_ms),
+        )
+        for offset, code in zip(command.offsets, codes, strict=True)
+        if code is ErrorCode.NONE
+    )
+    return Decision(records=records, response=codes)
+
+
+def _codes(offsets: tuple[OffsetToCommit, ...], max_metadata: int) -> tuple[ErrorCode, ...]:
+    return tuple(
+        ErrorCode.OFFSET_METADATA_TOO_LARGE if len(offset.metadata) > max_metadata else ErrorCode.NONE
+        for offset in offsets
+    )
 
 
 def _value(offset: OffsetToCommit, retention_time_ms: int, now_ms: int) -> OffsetCommitValue:

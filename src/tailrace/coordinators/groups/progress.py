@@ -7,7 +7,7 @@ known, and counts as the last move.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tailrace.coordinators.groups.records import GroupLogRecord, OffsetRecord
+from tailrace.coordinators.groups.records import OffsetRecord
 from tailrace.model.partitions import TopicPartition
 
 WINDOW_MS = 30_000
@@ -51,10 +51,8 @@ class ProgressBook:
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetProgress]] = {}
 
-    def apply(self, record: GroupLogRecord) -> None:
-        """Take one committed record."""
-        if not isinstance(record, OffsetRecord):
-            return
+    def apply(self, record: OffsetRecord) -> None:
+        """Take one committed offset."""
         partition = TopicPartition(record.topic, record.partition)
         if record.value is None:
             self._forget(record.group_id, partition)

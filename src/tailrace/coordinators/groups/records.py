@@ -97,14 +97,52 @@ class GroupRecord:
     value: GroupMetadataValue | None
 
 
-GroupLogRecord = OffsetRecord | GroupRecord | ConsumerRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffset:
+    """A group's offset in one partition will be this if the producer's transaction commits.
+
+    In the log it is an `OffsetRecord` in a transactional batch.
+    """
+
+    group_id: str
+    producer_id: int
+    topic: str
+    partition: int
+    value: OffsetCommitValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnd:
+    """A producer's transaction has ended that has set offsets of this group.
+
+    In the log it is a marker, one for all groups.
+    """
+
+    group_id: str
+    producer_id: int
+    is_committed: bool
+
+
+GroupLogRecord = OffsetRecord | GroupRecord | ConsumerRecord | PendingOffset | TransactionEnd
+
+
+def pending_offset(record: OffsetRecord, producer_id: int, value: OffsetCommitValue) -> PendingOffset:
+    """What a record with this offset is when it stands in a transactional batch."""
+    return PendingOffset(
+        group_id=record.group_id,
+        producer_id=producer_id,
+        topic=record.topic,
+        partition=record.partition,
+        value=value,
+    )
 
 
 T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
 
 
 def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
-    """The record as key and value of a log record."""
+    """The record as key and value of a log record; not for a TransactionEnd, which is none."""
+    assert not isinstance(record, TransactionEnd), "a marker is a batch of its own kind"
     if isinstance(record, ConsumerRecord):
         key = _KIND.pack(record.kind) + encode_key(record)
         return key, None if record.value is None else _KIND.pack(0) + encode_bytes(record.value, 0)
@@ -120,7 +158,7 @@ def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
     )
 
 
-def decode_record(key: Buffer | None, value: Buffer | None) -> GroupLogRecord | None:
+def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | ConsumerRecord | None:
     """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
     try:
         if key is None:

@@ -2,8 +2,8 @@
 
 Invariants:
 1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
-2. A group is in the store iff it has metadata or at least one offset.
-3. `GroupStore.topics` is what a look at all offsets would find.
+2. A group is in the store iff it has metadata or at least one offset, committed or pending.
+3. `GroupStore.topics` is what a look at all committed offsets would find.
 4. What was staged leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
    failed, so nothing of it ever was).
 """
@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
 from tailrace.coordinators.groups.consumer.records import ConsumerRecord
+from tailrace.coordinators.groups.pending import PendingOffsets
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupMetadataValue,
     GroupRecord,
     OffsetCommitValue,
     OffsetRecord,
+    PendingOffset,
+    TransactionEnd,
 )
 from tailrace.coordinators.groups.topic_index import TopicIndex
 from tailrace.model.ids import TopicId
@@ -28,7 +31,7 @@ from tailrace.model.partitions import TopicPartition
 class StoredGroup:
     """One group as its records tell it."""
 
-    __slots__ = ("consumer", "metadata", "offsets")
+    __slots__ = ("consumer", "metadata", "offsets", "pending")
 
     def __init__(self) -> None:
         self.metadata: GroupMetadataValue | None = None
@@ -36,26 +39,38 @@ class StoredGroup:
         self.consumer: ConsumerGroup | None = None
         """What it is if it is a consumer group (KIP-848)."""
         self.offsets: dict[TopicPartition, OffsetCommitValue] = {}
+        self.pending = PendingOffsets()
 
     @property
     def is_empty(self) -> bool:
-        return self.metadata is None and self.consumer is None and not self.offsets
+        return self.metadata is None and self.consumer is None and not self.offsets and not self.pending
 
     def apply(self, record: GroupLogRecord) -> None:
         if isinstance(record, GroupRecord):
             self.metadata = record.value
         elif isinstance(record, ConsumerRecord):
             self.consumer = with_record(self.consumer, record)
-        elif record.value is None:
-            self.offsets.pop(TopicPartition(record.topic, record.partition), None)
+        elif isinstance(record, PendingOffset):
+            partition = TopicPartition(record.topic, record.partition)
+            self.pending.add(record.producer_id, partition, record.value)
+        elif isinstance(record, TransactionEnd):
+            self.offsets.update(self.pending.end(record.producer_id, is_committed=record.is_committed))
         else:
-            self.offsets[TopicPartition(record.topic, record.partition)] = record.value
+            self._set_offset(TopicPartition(record.topic, record.partition), record.value)
+
+    def _set_offset(self, partition: TopicPartition, value: OffsetCommitValue | None) -> None:
+        self.pending.supersede(partition)
+        if value is None:
+            self.offsets.pop(partition, None)
+        else:
+            self.offsets[partition] = value
 
     def copy(self) -> "StoredGroup":
         twin = StoredGroup()
         twin.metadata = self.metadata
         twin.consumer = None if self.consumer is None else self.consumer.copy()
         twin.offsets = dict(self.offsets)
+        twin.pending = self.pending.copy()
         return twin
 
     def __eq__(self, other: object) -> bool:
@@ -72,21 +87,46 @@ class GroupStore:
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
         self.topics = TopicIndex()
+        self._in_transactions: dict[int, set[str]] = {}
+        """The groups that wait for the end of a producer's transaction."""
 
-    def apply(self, record: GroupLogRecord) -> None:
-        """Take one committed record. The only place where the store changes."""
+    def apply(self, record: GroupLogRecord) -> Sequence[OffsetRecord]:
+        """Take one committed record; the offsets that are other ones now. The only place where the store changes."""
         group = self.groups.get(record.group_id)
         if group is None:
             group = self.groups[record.group_id] = StoredGroup()
+        changed: Sequence[OffsetRecord] = ()
         if isinstance(record, OffsetRecord):
-            before = group.offsets.get(TopicPartition(record.topic, record.partition))
-            self.topics.replace(record.group_id, record.topic, before, record.value)
+            changed = (record,)
+        elif isinstance(record, PendingOffset):
+            self._in_transactions.setdefault(record.producer_id, set()).add(record.group_id)
+        elif isinstance(record, TransactionEnd):
+            changed = self._end_transaction(group, record)
+        for offset in changed:
+            before = group.offsets.get(TopicPartition(offset.topic, offset.partition))
+            self.topics.replace(offset.group_id, offset.topic, before, offset.value)
         group.apply(record)
         if group.is_empty:
             del self.groups[record.group_id]
+        return changed
+
+    def _end_transaction(self, group: StoredGroup, record: TransactionEnd) -> list[OffsetRecord]:
+        waiting = self._in_transactions.get(record.producer_id, set())
+        waiting.discard(record.group_id)
+        if not waiting:
+            self._in_transactions.pop(record.producer_id, None)
+        return [
+            OffsetRecord(group_id=record.group_id, topic=topic, partition=partition, value=value)
+            for (topic, partition), value in group.pending.offsets_of(record.producer_id)
+            if record.is_committed
+        ]
 
     def get(self, group_id: str) -> StoredGroup | None:
         return self.groups.get(group_id)
+
+    def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
+        """The groups that have offsets in the producer's transaction."""
+        return frozenset(self._in_transactions.get(producer_id, ()))
 
 
 class LatestGroups:
@@ -101,11 +141,11 @@ class LatestGroups:
         for record in records:
             self._staged[record.group_id].append(record)
 
-    def commit(self, records: Sequence[GroupLogRecord]) -> None:
-        """These, staged before, are below the high watermark now."""
-        for record in records:
-            self._committed.apply(record)
+    def commit(self, records: Sequence[GroupLogRecord]) -> list[OffsetRecord]:
+        """These, staged before, are below the high watermark now; the committed offsets that are other ones now."""
+        changed = [offset for record in records for offset in self._committed.apply(record)]
         self.discard(records)
+        return changed
 
     def discard(self, records: Iterable[GroupLogRecord]) -> None:
         """These, staged before, are no longer ahead of the store."""
@@ -137,6 +177,15 @@ class LatestGroups:
         for record in records:
             group = with_record(group, record)
         return group
+
+    def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
+        """As the store's, with those on their way."""
+        staged = (
+            group_id
+            for group_id, records in self._staged.items()
+            if any(isinstance(record, PendingOffset) and record.producer_id == producer_id for record in records)
+        )
+        return self._committed.groups_waiting_for(producer_id).union(staged)
 
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
         """The groups, as `get` gives them, that have an offset in one of these topics under another id."""

@@ -1,0 +1,121 @@
+"""What a coordinator of transactions is asked to decide, and what comes of it."""
+
+from dataclasses import dataclass
+
+from tailrace.coordinators.transactions.states import TransactionState
+from tailrace.model.ids import NO_PRODUCER_ID
+from tailrace.model.partitions import TopicPartition
+
+NO_EXPECTATION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitializeProducer:
+    """A producer begins, or goes on after an error with the id and epoch that it expects to have (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected_producer_id: int = NO_PRODUCER_ID
+    expected_producer_epoch: int = NO_EXPECTATION
+    fresh_producer_id: int = NO_PRODUCER_ID
+    """An id that nobody has had: needed if the answer is NeedsProducerId."""
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.expected_producer_id != NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions:
+    """A producer is about to write to these partitions."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+    client_version: int = 0
+    """The transaction.version that the producer goes by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransaction:
+    """A producer commits or aborts."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    client_version: int = 0
+    """The transaction.version that the producer goes by."""
+    fresh_producer_id: int = NO_PRODUCER_ID
+    """As for InitializeProducer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteTransaction:
+    """All markers of a prepared transaction are written."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTimedOut:
+    """A look at one transactional id: is its transaction open for longer than its producer asked for."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetUnused:
+    """A look at one transactional id: has nobody used it for `transactional.id.expiration.ms`."""
+
+    transactional_id: str
+
+
+Command = InitializeProducer | AddPartitions | EndTransaction | CompleteTransaction | AbortTimedOut | ForgetUnused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """What the producer is to write with from now on."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsProducerId:
+    """Nothing is decided: the command has to come with a fresh producer id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedFirst:
+    """What was open is being aborted; the command has to come again when that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """That was all."""
+
+
+Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersToWrite:
+    """How a prepared transaction ends, and where that has to be said."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransactions:
+    """Which transactional ids a list is to have. Empty, None and -1 let everything pass."""
+
+    states: frozenset[TransactionState] | None = None
+    producer_ids: frozenset[int] = frozenset()
+    longer_than_ms: int = -1

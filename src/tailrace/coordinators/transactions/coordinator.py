@@ -1,0 +1,208 @@
+"""All transactional ids of one partition of `__transaction_state`: a replicated machine.
+
+1. A transactional id changes by `apply` and `commit` only, each time to what one record says.
+2. At most one record of a transactional id is on its way into the log. Whoever asks meanwhile hears
+   CONCURRENT_TRANSACTIONS (51), as with Kafka. So every decision rests on what is committed, and its answer waits for
+   nothing but its own record.
+3. A prepared transaction ends as it was decided: nothing but CompleteTransaction changes it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
+
+from tailrace.coordinators.transactions.commands import (
+    AbortTimedOut,
+    AddPartitions,
+    Command,
+    CompleteTransaction,
+    Done,
+    EndTransaction,
+    ForgetUnused,
+    InitializeProducer,
+    ListedTransactions,
+    MarkersToWrite,
+    Response,
+)
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.transactions.ending import concurrent, end, fenced
+from tailrace.coordinators.transactions.initialization import initialize
+from tailrace.coordinators.transactions.records import TransactionRecord
+from tailrace.coordinators.transactions.states import TRANSITIONS, TransactionState
+from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import TopicPartition
+
+TransactionDecision = Decision[TransactionRecord, Response]
+
+_DONE = Done()
+
+
+class TransactionCoordinator:
+    """The machine of one coordinator partition. Times in ms since 1970."""
+
+    def __init__(self, *, config: TransactionConfig) -> None:
+        self._config = config
+        self._transactions: dict[str, Transaction] = {}
+        self._pending: dict[str, TransactionRecord] = {}
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """By transactional id, as committed. Do not change it."""
+        return self._transactions
+
+    def apply(self, record: TransactionRecord) -> None:
+        """Take one committed record. The only place where a transaction changes."""
+        if record.transaction is None:
+            self._transactions.pop(record.transactional_id, None)
+        else:
+            self._transactions[record.transactional_id] = record.transaction
+
+    def decide(self, command: Command, now_ms: int) -> TransactionDecision:
+        """The record, if there is one, and the answer. Raises KafkaError with the code that Kafka answers."""
+        transactional_id = command.transactional_id
+        transaction = self._transactions.get(transactional_id)
+        is_pending = transactional_id in self._pending
+        following: Transaction | None = None
+        answer: Response = _DONE
+        match command:
+            case InitializeProducer():
+                self._check_timeout(command)
+                following, answer = initialize(transaction, command, is_pending=is_pending, now_ms=now_ms)
+            case AddPartitions():
+                following = self._with_partitions(command, now_ms)
+            case EndTransaction():
+                known = self._known(transactional_id)
+                following, answer = end(known, command, is_pending=is_pending, now_ms=now_ms)
+            case CompleteTransaction():
+                if transaction is not None and transaction.state.is_prepared and not is_pending:
+                    following = transaction.completed(now_ms=now_ms)
+            case AbortTimedOut():
+                if transaction is not None and not is_pending and _is_timed_out(transaction, now_ms):
+                    following = transaction.fenced(now_ms=now_ms)
+            case ForgetUnused():
+                if transaction is not None and not is_pending and self._is_unused(transaction, now_ms):
+                    return _decision(transactional_id, None)
+            case _:
+                assert_never(command)
+        if following is None:
+            return Decision(records=(), response=answer)
+        if transaction is not None:
+            legal = TRANSITIONS[transaction.state]
+            assert following.state in legal, f"{transactional_id!r}: {transaction.state.name} to {following.state.name}"
+        return _decision(transactional_id, following, answer)
+
+    def verify(self, command: AddPartitions) -> dict[TopicPartition, ErrorCode]:
+        """Which of the partitions are in the transaction; TRANSACTION_ABORTABLE (120) for those that are not (KIP-890).
+
+        Raises KafkaError as AddPartitions does.
+        """
+        transaction = self._checked(command)
+        return {
+            partition: ErrorCode.NONE if partition in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in command.partitions
+        }
+
+    def stage(self, records: Iterable[TransactionRecord]) -> None:
+        """These are on their way into the log."""
+        for record in records:
+            assert record.transactional_id not in self._pending, f"{record.transactional_id!r} has a change under way"
+            self._pending[record.transactional_id] = record
+
+    def commit(self, records: Sequence[TransactionRecord]) -> None:
+        """These, staged before, are committed."""
+        for record in records:
+            self.apply(record)
+        self.discard(records)
+
+    def discard(self, records: Iterable[TransactionRecord]) -> None:
+        """These, staged before, are not on their way any more."""
+        for record in records:
+            del self._pending[record.transactional_id]
+
+    def markers(self, transactional_id: str) -> MarkersToWrite | None:
+        """What is to be written for a prepared transaction; None if it is not, or not any more."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None or not transaction.state.is_prepared:
+            return None
+        return MarkersToWrite(
+            transactional_id=transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            is_commit=transaction.state is TransactionState.PREPARE_COMMIT,
+            partitions=transaction.partitions,
+        )
+
+    def timed_out(self, now_ms: int) -> list[str]:
+        """The transactional ids whose transaction is open for too long."""
+        return [name for name, transaction in self._transactions.items() if _is_timed_out(transaction, now_ms)]
+
+    def unused(self, now_ms: int) -> list[str]:
+        """The transactional ids that nobody has used for too long."""
+        return [name for name, transaction in self._transactions.items() if self._is_unused(transaction, now_ms)]
+
+    def listed(self, wanted: ListedTransactions, now_ms: int) -> Iterator[tuple[str, Transaction]]:
+        """The transactional ids that pass, each with its state."""
+        for name, transaction in self._transactions.items():
+            if wanted.states is not None and transaction.state not in wanted.states:
+                continue
+            if wanted.producer_ids and transaction.producer_id not in wanted.producer_ids:
+                continue
+            if wanted.longer_than_ms >= 0 and now_ms - transaction.started_at_ms <= wanted.longer_than_ms:
+                continue
+            yield name, transaction
+
+    def _known(self, transactional_id: str) -> Transaction:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"no producer has initialized {transactional_id!r} lately"
+            )
+        return transaction
+
+    def _checked(self, command: AddPartitions) -> Transaction:
+        transaction = self._known(command.transactional_id)
+        if transaction.state.is_prepared and command.producer_id == transaction.next_producer_id:
+            raise concurrent(command.transactional_id)
+        if command.producer_id != transaction.producer_id:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                f"{command.transactional_id!r} belongs to producer {transaction.producer_id}",
+            )
+        if command.producer_epoch != transaction.producer_epoch:
+            raise fenced(command.transactional_id, transaction, command.producer_epoch)
+        if transaction.state.is_prepared:
+            raise concurrent(command.transactional_id)
+        return transaction
+
+    def _with_partitions(self, command: AddPartitions, now_ms: int) -> Transaction | None:
+        transaction = self._checked(command)
+        if command.transactional_id in self._pending:
+            raise concurrent(command.transactional_id)
+        if transaction.state is TransactionState.ONGOING and command.partitions <= transaction.partitions:
+            return None
+        return transaction.with_partitions(command.partitions, client_version=command.client_version, now_ms=now_ms)
+
+    def _check_timeout(self, command: InitializeProducer) -> None:
+        most = self._config.transaction_max_timeout_ms
+        if not 0 < command.timeout_ms <= most:
+            raise KafkaError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"transaction.timeout.ms {command.timeout_ms} is not between 1 and transaction.max.timeout.ms {most}",
+            )
+
+    def _is_unused(self, transaction: Transaction, now_ms: int) -> bool:
+        is_old = now_ms - transaction.updated_at_ms >= self._config.transactional_id_expiration_ms
+        return transaction.state.is_idle and is_old
+
+
+def _is_timed_out(transaction: Transaction, now_ms: int) -> bool:
+    is_open = transaction.state is TransactionState.ONGOING
+    return is_open and transaction.started_at_ms + transaction.timeout_ms < now_ms
+
+
+def _decision(
+    transactional_id: str, following: Transaction | None, answer: Response | None = None
+) -> TransactionDecision:
+    record = TransactionRecord(transactional_id=transactional_id, transaction=following)
+    return Decision(records=(record,), response=Done() if answer is None else answer)

@@ -1,0 +1,134 @@
+"""What `__transaction_state` holds, in Kafka's formats: the state of each transactional id, as of its last change.
+
+A key starts with an int16, 0; a value with an int16, its version. An empty value is a tombstone. Other keys are passed
+over. Version 0 of a value is only read; what it does not have (KIP-890) counts as not there.
+"""
+
+import struct as binary
+from dataclasses import dataclass
+from itertools import groupby
+
+from tailrace.coordinators.transactions.states import TRANSITIONS, TransactionState
+from tailrace.coordinators.transactions.transaction import NO_EPOCH, Transaction
+from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_bytes, field, message, struct
+
+_PREFIX = binary.Struct(">h")
+TRANSACTION_KEY = 0
+"""What a key starts with."""
+_VALUE_VERSION = 1
+
+
+@message(versions="0")
+class TransactionLogKey:
+    transactional_id: str
+
+
+@struct
+class PartitionsSchema:
+    topic: str
+    partition_ids: tuple[Int32, ...]
+
+
+@message(versions="0-1", flexible="1+")
+class TransactionLogValue:
+    """The state of one transactional id. Timestamps in ms since 1970."""
+
+    producer_id: Int64
+    previous_producer_id: Int64 = field(versions="1+", tag=0, default=-1)
+    next_producer_id: Int64 = field(versions="1+", tag=1, default=-1)
+    producer_epoch: Int16
+    next_producer_epoch: Int16 = field(versions="1+", tag=3, default=-1)
+    """Of a transaction in two phases (KIP-939), which nobody can begin here."""
+    transaction_timeout_ms: Int32
+    transaction_status: Int8
+    transaction_partitions: tuple[PartitionsSchema, ...] | None
+    transaction_last_update_timestamp_ms: Int64
+    transaction_start_timestamp_ms: Int64
+    client_transaction_version: Int16 = field(versions="1+", tag=2, default=0)
+    last_producer_epoch: Int16 = field(versions="1+", tag=10_000, default=NO_EPOCH)
+    """Ours: Kafka's coordinators have it in memory, so a retry after their move is fenced (KIP-360)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """A transactional id stands like this now; None: it is forgotten."""
+
+    transactional_id: str
+    transaction: Transaction | None
+
+
+def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """The record as key and value of a log record."""
+    key = _PREFIX.pack(TRANSACTION_KEY) + encode_bytes(
+        TransactionLogKey(transactional_id=record.transactional_id), TRANSACTION_KEY
+    )
+    if record.transaction is None:
+        return key, None
+    return key, _PREFIX.pack(_VALUE_VERSION) + encode_bytes(_value(record.transaction), _VALUE_VERSION)
+
+
+def _value(transaction: Transaction) -> TransactionLogValue:
+    by_topic = groupby(sorted(transaction.partitions), key=lambda partition: partition.topic)
+    partitions = tuple(
+        PartitionsSchema(topic=topic, partition_ids=tuple(partition.partition for partition in group))
+        for topic, group in by_topic
+    )
+    return TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=None if transaction.state is TransactionState.EMPTY else partitions,
+        transaction_last_update_timestamp_ms=transaction.updated_at_ms,
+        transaction_start_timestamp_ms=transaction.started_at_ms,
+        client_transaction_version=transaction.client_version,
+        last_producer_epoch=transaction.last_producer_epoch,
+    )
+
+
+def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
+    """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
+    try:
+        if key is None:
+            raise MalformedMessage("a record without a key")
+        if _leading_int16(key) != TRANSACTION_KEY:
+            return None
+        transactional_id = decode(TransactionLogKey, TRANSACTION_KEY, key, _PREFIX.size).transactional_id
+        transaction = None if value is None else _transaction(value)
+    except KafkaError as fault:
+        raise CorruptRecords(f"a record of the transaction topic cannot be read: {fault.detail}") from None
+    return TransactionRecord(transactional_id=transactional_id, transaction=transaction)
+
+
+def _transaction(value: Buffer) -> Transaction:
+    stored = decode(TransactionLogValue, _leading_int16(value), value, _PREFIX.size)
+    if stored.transaction_status not in TRANSITIONS:
+        raise MalformedMessage(f"the state {stored.transaction_status}")
+    return Transaction(
+        producer_id=stored.producer_id,
+        producer_epoch=stored.producer_epoch,
+        last_producer_epoch=stored.last_producer_epoch,
+        previous_producer_id=stored.previous_producer_id,
+        next_producer_id=stored.next_producer_id,
+        timeout_ms=stored.transaction_timeout_ms,
+        state=TransactionState(stored.transaction_status),
+        partitions=frozenset(
+            TopicPartition(group.topic, partition)
+            for group in stored.transaction_partitions or ()
+            for partition in group.partition_ids
+        ),
+        started_at_ms=stored.transaction_start_timestamp_ms,
+        updated_at_ms=stored.transaction_last_update_timestamp_ms,
+        client_version=stored.client_transaction_version,
+    )
+
+
+def _leading_int16(data: Buffer) -> int:
+    if len(data) < _PREFIX.size:
+        raise MalformedMessage(f"{len(data)} bytes cannot hold the leading int16")
+    number: int = _PREFIX.unpack_from(data)[0]
+    return number

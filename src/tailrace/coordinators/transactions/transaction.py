@@ -1,0 +1,148 @@
+"""One transactional id: its producer, and its transaction. A value; each step of its life gives another one (pure)."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tailrace.coordinators.transactions.states import TransactionState
+from tailrace.model.ids import NO_PRODUCER_ID
+from tailrace.model.partitions import TopicPartition
+
+NO_EPOCH: Final = -1
+LAST_EPOCH: Final = 2**15 - 2
+"""The last epoch that a producer is given: there is always one more left to fence it with."""
+EPOCH_PER_TRANSACTION: Final = 2
+"""The transaction.version from which each transaction of a producer has an epoch of its own (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What the log says about a transactional id. Times in ms since 1970."""
+
+    producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int = NO_EPOCH
+    """The epoch of before, if the producer itself had it raised: who still has it may ask again (KIP-360)."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    """The id of before, whose epochs were used up."""
+    next_producer_id: int = NO_PRODUCER_ID
+    """The id that takes over when the end is complete."""
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    """Of a transaction that is open or being ended: where it has written, or may have."""
+    started_at_ms: int = -1
+    updated_at_ms: int
+    client_version: int = 0
+    """The transaction.version that its producer goes by, as of its last change."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """There is no epoch left that its producer could be given."""
+        return self.producer_epoch >= LAST_EPOCH
+
+    @property
+    def has_epoch_per_transaction(self) -> bool:
+        return self.client_version >= EPOCH_PER_TRANSACTION
+
+    def with_partitions(
+        self, partitions: frozenset[TopicPartition], *, client_version: int, now_ms: int
+    ) -> "Transaction":
+        """Open, if it was not, and about to write to these too."""
+        return replace(
+            self,
+            state=TransactionState.ONGOING,
+            partitions=self.partitions | partitions,
+            started_at_ms=self.started_at_ms if self.state is TransactionState.ONGOING else now_ms,
+            updated_at_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def prepared(self, *, is_commit: bool, now_ms: int) -> "Transaction":
+        """Its end is decided."""
+        return replace(
+            self,
+            state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+            started_at_ms=now_ms if self.state.is_idle else self.started_at_ms,
+            updated_at_ms=now_ms,
+        )
+
+    def prepared_with_next_epoch(self, *, is_commit: bool, next_producer_id: int, now_ms: int) -> "Transaction":
+        """Its end is decided, and its producer has the next epoch; or a next id, if this was the last epoch."""
+        return replace(
+            self.prepared(is_commit=is_commit, now_ms=now_ms),
+            producer_epoch=self.producer_epoch + 1,
+            last_producer_epoch=self.producer_epoch,
+            next_producer_id=next_producer_id,
+            client_version=EPOCH_PER_TRANSACTION,
+        )
+
+    def fenced(self, *, now_ms: int) -> "Transaction":
+        """To be aborted, and nothing of its producer is taken any more. Nobody is given this epoch."""
+        return replace(
+            self.prepared(is_commit=False, now_ms=now_ms),
+            producer_epoch=self.producer_epoch + 1,
+            last_producer_epoch=NO_EPOCH,
+        )
+
+    def completed(self, *, now_ms: int) -> "Transaction":
+        """All markers are written."""
+        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        done = replace(
+            self,
+            state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+            updated_at_ms=now_ms,
+        )
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return done
+        return replace(
+            done,
+            producer_id=self.next_producer_id,
+            producer_epoch=0,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
+    def initialized(self, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
+        """Its producer has the next epoch. `is_resumed`: it is the same one, and may ask with the one of before."""
+        return self._empty(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch + 1,
+            last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+        )
+
+    def rotated(self, producer_id: int, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
+        """Its producer has another id, since the epochs of the one it had are used up."""
+        return self._empty(
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+        )
+
+    def initialized_again(self, *, timeout_ms: int, now_ms: int) -> "Transaction":
+        """Its producer has not heard the last answer."""
+        return self._empty(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            last_producer_epoch=self.last_producer_epoch,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+        )
+
+    def _empty(
+        self, *, producer_id: int, producer_epoch: int, last_producer_epoch: int, timeout_ms: int, now_ms: int
+    ) -> "Transaction":
+        is_same = producer_id == self.producer_id
+        return Transaction(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            last_producer_epoch=last_producer_epoch,
+            previous_producer_id=self.previous_producer_id if is_same else self.producer_id,
+            timeout_ms=timeout_ms,
+            updated_at_ms=now_ms,
+            client_version=self.client_version,
+        )

@@ -1,0 +1,351 @@
+"""The machine of transactional ids: state x request -> outcome."""
+
+import dataclasses
+
+import pytest
+
+from tailrace.coordinators.transactions.commands import (
+    AbortedFirst,
+    AbortTimedOut,
+    AddPartitions,
+    Command,
+    CompleteTransaction,
+    Done,
+    EndTransaction,
+    ForgetUnused,
+    InitializeProducer,
+    ListedTransactions,
+    MarkersToWrite,
+    NeedsProducerId,
+    ProducerIdentity,
+    Response,
+)
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
+from tailrace.coordinators.transactions.records import TransactionRecord
+from tailrace.coordinators.transactions.states import TransactionState
+from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transaction
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+
+E, S = ErrorCode, TransactionState
+NOW = 1_000_000
+ORDERS = TopicPartition("orders", 0)
+BILLS = TopicPartition("bills", 1)
+PREPARED = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+IDLE = (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
+
+
+def transaction(state: TransactionState, **changes: object) -> Transaction:
+    is_open = state not in IDLE
+    known = Transaction(
+        producer_id=7,
+        producer_epoch=3,
+        timeout_ms=60_000,
+        state=state,
+        partitions=frozenset((ORDERS,)) if is_open else frozenset(),
+        started_at_ms=NOW - 1_000 if is_open else -1,
+        updated_at_ms=NOW - 1_000,
+    )
+    return dataclasses.replace(known, **changes)  # type: ignore[arg-type]
+
+
+def machine(known: Transaction | None, *, is_pending: bool = False) -> TransactionCoordinator:
+    coordinator = TransactionCoordinator(config=TransactionConfig())
+    if known is not None:
+        coordinator.apply(TransactionRecord(transactional_id="pay", transaction=known))
+    if is_pending:
+        coordinator.stage((TransactionRecord(transactional_id="pay", transaction=known),))
+    return coordinator
+
+
+def outcome(
+    known: Transaction | None, command: Command, *, is_pending: bool = False
+) -> tuple[Transaction | None, Response | ErrorCode]:
+    """What the id becomes, None if it stays as it is, and the answer."""
+    try:
+        decision = machine(known, is_pending=is_pending).decide(command, NOW)
+    except KafkaError as refusal:
+        return None, refusal.code
+    (record,) = decision.records or (None,)
+    return (None if record is None else record.transaction), decision.response
+
+
+INITIALIZE = InitializeProducer(transactional_id="pay", timeout_ms=5_000)
+ADD = AddPartitions(transactional_id="pay", producer_id=7, producer_epoch=3, partitions=frozenset((BILLS,)))
+COMMIT = EndTransaction(transactional_id="pay", producer_id=7, producer_epoch=3, is_commit=True)
+ABORT = dataclasses.replace(COMMIT, is_commit=False)
+COMMIT_2, ABORT_2 = (dataclasses.replace(command, client_version=2) for command in (COMMIT, ABORT))
+
+
+class TestInitialize:
+    def test_a_new_id_needs_a_producer_id_and_begins_with_epoch_0(self) -> None:
+        assert outcome(None, INITIALIZE) == (None, NeedsProducerId())
+        created, answer = outcome(None, dataclasses.replace(INITIALIZE, fresh_producer_id=9))
+        assert answer == ProducerIdentity(producer_id=9, producer_epoch=0)
+        assert created == Transaction(producer_id=9, producer_epoch=0, timeout_ms=5_000, updated_at_ms=NOW)
+
+    @pytest.mark.parametrize("state", IDLE)
+    def test_the_next_instance_gets_the_next_epoch(self, state: TransactionState) -> None:
+        following, answer = outcome(transaction(state), INITIALIZE)
+        assert answer == ProducerIdentity(producer_id=7, producer_epoch=4)
+        assert following is not None
+        assert (following.state, following.producer_epoch, following.timeout_ms) == (S.EMPTY, 4, 5_000)
+
+    def test_an_open_transaction_is_aborted_first_under_an_epoch_that_nobody_gets(self) -> None:
+        following, answer = outcome(transaction(S.ONGOING), INITIALIZE)
+        assert answer == AbortedFirst()
+        assert following is not None
+        assert (following.state, following.producer_epoch) == (S.PREPARE_ABORT, 4)
+        assert following.partitions == {ORDERS}
+
+    @pytest.mark.parametrize("state", PREPARED)
+    def test_what_is_being_ended_has_to_end_first(self, state: TransactionState) -> None:
+        assert outcome(transaction(state), INITIALIZE) == (None, E.CONCURRENT_TRANSACTIONS)
+
+    def test_epochs_that_are_used_up_make_another_producer_id(self) -> None:
+        exhausted = transaction(S.COMPLETE_COMMIT, producer_epoch=LAST_EPOCH)
+        assert outcome(exhausted, INITIALIZE) == (None, NeedsProducerId())
+        following, answer = outcome(exhausted, dataclasses.replace(INITIALIZE, fresh_producer_id=9))
+        assert answer == ProducerIdentity(producer_id=9, producer_epoch=0)
+        assert following is not None
+        assert following.previous_producer_id == 7
+
+    @pytest.mark.parametrize(
+        ("expected", "answer"),
+        [
+            ((7, 3), ProducerIdentity(producer_id=7, producer_epoch=4)),
+            ((7, 2), ProducerIdentity(producer_id=7, producer_epoch=3)),  # has not heard the last answer
+            ((7, 1), E.PRODUCER_FENCED),
+            ((7, 4), E.PRODUCER_FENCED),
+            ((8, 3), E.PRODUCER_FENCED),
+        ],
+    )
+    def test_a_producer_that_names_what_it_has(self, expected: tuple[int, int], answer: object) -> None:
+        """KIP-360."""
+        command = dataclasses.replace(INITIALIZE, expected_producer_id=expected[0], expected_producer_epoch=expected[1])
+        assert outcome(transaction(S.EMPTY, last_producer_epoch=2), command)[1] == answer
+
+    def test_a_producer_may_not_have_heard_of_its_new_id(self) -> None:
+        known = transaction(S.EMPTY, producer_id=9, producer_epoch=0, last_producer_epoch=LAST_EPOCH)
+        command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=LAST_EPOCH)
+        rotated = dataclasses.replace(known, previous_producer_id=7)
+        assert outcome(rotated, command)[1] == ProducerIdentity(producer_id=9, producer_epoch=0)
+        assert outcome(known, command)[1] is E.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
+    command = dataclasses.replace(INITIALIZE, timeout_ms=timeout_ms)
+    assert outcome(None, command) == (None, E.INVALID_TRANSACTION_TIMEOUT)
+
+
+class TestAddPartitions:
+    @pytest.mark.parametrize("state", IDLE)
+    def test_the_first_partition_begins_the_transaction(self, state: TransactionState) -> None:
+        following, answer = outcome(transaction(state), ADD)
+        assert answer == Done()
+        assert following is not None
+        assert (following.state, following.partitions, following.started_at_ms) == (S.ONGOING, {BILLS}, NOW)
+
+    def test_more_partitions_do_not_begin_it_again(self) -> None:
+        following, _ = outcome(transaction(S.ONGOING), ADD)
+        assert following is not None
+        assert (following.partitions, following.started_at_ms) == ({ORDERS, BILLS}, NOW - 1_000)
+
+    def test_what_is_in_it_is_not_written_again(self) -> None:
+        assert outcome(transaction(S.ONGOING), dataclasses.replace(ADD, partitions=frozenset((ORDERS,)))) == (
+            None,
+            Done(),
+        )
+
+    @pytest.mark.parametrize("state", PREPARED)
+    def test_what_is_being_ended_takes_no_more(self, state: TransactionState) -> None:
+        assert outcome(transaction(state), ADD) == (None, E.CONCURRENT_TRANSACTIONS)
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"producer_id": 8}, E.INVALID_PRODUCER_ID_MAPPING),
+            ({"producer_epoch": 2}, E.PRODUCER_FENCED),
+            ({"producer_epoch": 4}, E.PRODUCER_FENCED),
+        ],
+    )
+    def test_somebody_else_is_refused(self, changes: dict[str, int], code: ErrorCode) -> None:
+        assert outcome(transaction(S.ONGOING), dataclasses.replace(ADD, **changes)) == (None, code)  # type: ignore[arg-type]
+        with pytest.raises(KafkaError) as refusal:
+            machine(transaction(S.ONGOING)).verify(dataclasses.replace(ADD, **changes))  # type: ignore[arg-type]
+        assert refusal.value.code is code
+
+    def test_a_look_tells_what_is_in_it(self) -> None:
+        """KIP-890."""
+        command = dataclasses.replace(ADD, partitions=frozenset((ORDERS, BILLS)))
+        assert machine(transaction(S.ONGOING)).verify(command) == {ORDERS: E.NONE, BILLS: E.TRANSACTION_ABORTABLE}
+        assert set(machine(transaction(S.COMPLETE_ABORT)).verify(command).values()) == {E.TRANSACTION_ABORTABLE}
+
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("state", "commit", "abort"),
+        [
+            (S.EMPTY, E.INVALID_TXN_STATE, E.INVALID_TXN_STATE),
+            (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT),
+            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE),
+            (S.PREPARE_ABORT, E.INVALID_TXN_STATE, E.CONCURRENT_TRANSACTIONS),
+            (S.COMPLETE_COMMIT, E.NONE, E.INVALID_TXN_STATE),
+            (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, E.NONE),
+        ],
+    )
+    def test_before_kip_890(self, state: TransactionState, commit: object, abort: object) -> None:
+        for command, expected in ((COMMIT, commit), (ABORT, abort)):
+            following, answer = outcome(transaction(state), command)
+            if isinstance(expected, TransactionState):
+                assert following is not None
+                assert (following.state, following.producer_epoch) == (expected, 3)
+            elif expected is E.NONE:
+                assert (following, answer) == (None, ProducerIdentity(producer_id=7, producer_epoch=3))
+            else:
+                assert (following, answer) == (None, expected)
+
+    @pytest.mark.parametrize(
+        ("state", "commit", "abort"),
+        [
+            (S.EMPTY, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
+            (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT),
+            (S.COMPLETE_COMMIT, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
+            (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
+        ],
+    )
+    def test_with_kip_890_each_end_gives_the_next_epoch(
+        self, state: TransactionState, commit: object, abort: object
+    ) -> None:
+        for command, expected in ((COMMIT_2, commit), (ABORT_2, abort)):
+            following, answer = outcome(transaction(state, client_version=2), command)
+            if isinstance(expected, TransactionState):
+                assert following is not None
+                assert (following.state, following.producer_epoch) == (expected, 4)
+                assert answer == ProducerIdentity(producer_id=7, producer_epoch=4)
+            else:
+                assert (following, answer) == (None, expected)
+
+    @pytest.mark.parametrize(
+        ("state", "commit", "abort"),
+        [
+            (S.ONGOING, E.PRODUCER_FENCED, E.PRODUCER_FENCED),
+            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE),
+            (S.PREPARE_ABORT, E.INVALID_TXN_STATE, E.CONCURRENT_TRANSACTIONS),
+            (S.COMPLETE_COMMIT, E.NONE, E.INVALID_TXN_STATE),
+            (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, E.NONE),
+        ],
+    )
+    def test_who_comes_with_the_epoch_of_before_has_not_heard_the_answer(
+        self, state: TransactionState, commit: ErrorCode, abort: ErrorCode
+    ) -> None:
+        known = transaction(state, client_version=2, producer_epoch=4, last_producer_epoch=3)
+        for command, expected in ((COMMIT_2, commit), (ABORT_2, abort)):
+            following, answer = outcome(known, command)
+            assert following is None
+            assert answer == (ProducerIdentity(producer_id=7, producer_epoch=4) if expected is E.NONE else expected)
+
+    def test_a_fenced_producer_is_not_taken_for_one_that_has_not_heard(self) -> None:
+        fenced = transaction(S.ONGOING, client_version=2).fenced(now_ms=NOW).completed(now_ms=NOW)
+        assert fenced.producer_epoch == 4
+        assert outcome(fenced, ABORT_2) == (None, E.PRODUCER_FENCED)
+
+    def test_the_last_epoch_hands_over_to_another_producer_id(self) -> None:
+        known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH, client_version=2)
+        command = dataclasses.replace(COMMIT_2, producer_epoch=LAST_EPOCH)
+        assert outcome(known, command) == (None, NeedsProducerId())
+        prepared, answer = outcome(known, dataclasses.replace(command, fresh_producer_id=9))
+        assert answer == ProducerIdentity(producer_id=9, producer_epoch=0)
+        assert prepared is not None
+        assert (prepared.producer_id, prepared.producer_epoch) == (7, LAST_EPOCH + 1), "the markers are the old one's"
+        early = dataclasses.replace(ADD, producer_id=9, producer_epoch=0)
+        assert outcome(prepared, early) == (None, E.CONCURRENT_TRANSACTIONS)
+        completed, _ = outcome(prepared, CompleteTransaction(transactional_id="pay"))
+        assert completed is not None
+        assert (completed.producer_id, completed.producer_epoch, completed.previous_producer_id) == (9, 0, 7)
+        assert outcome(completed, command) == (None, answer), "it has not heard"
+
+    @pytest.mark.parametrize("command", [COMMIT, ABORT, COMMIT_2, ABORT_2])
+    def test_somebody_else_is_refused(self, command: EndTransaction) -> None:
+        known = transaction(S.ONGOING)
+        assert outcome(None, command)[1] is E.INVALID_PRODUCER_ID_MAPPING
+        assert outcome(known, dataclasses.replace(command, producer_id=8))[1] is E.INVALID_PRODUCER_ID_MAPPING
+        assert outcome(known, dataclasses.replace(command, producer_epoch=2))[1] is E.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("command", [INITIALIZE, ADD, COMMIT, ABORT_2])
+def test_one_change_at_a_time(command: Command) -> None:
+    known = transaction(S.ONGOING)
+    assert outcome(known, command, is_pending=True) == (None, E.CONCURRENT_TRANSACTIONS)
+
+
+@pytest.mark.parametrize("command", [CompleteTransaction, AbortTimedOut, ForgetUnused])
+def test_the_coordinators_own_changes_wait_for_the_one_under_way(command: type[AbortTimedOut]) -> None:
+    for known in (transaction(S.PREPARE_COMMIT), transaction(S.ONGOING, started_at_ms=0)):
+        assert outcome(known, command(transactional_id="pay"), is_pending=True) == (None, Done())
+
+
+@pytest.mark.parametrize(
+    ("state", "following"), [(S.PREPARE_COMMIT, S.COMPLETE_COMMIT), (S.PREPARE_ABORT, S.COMPLETE_ABORT)]
+)
+def test_a_transaction_ends_as_it_was_decided(state: TransactionState, following: TransactionState) -> None:
+    coordinator = machine(transaction(state))
+    assert coordinator.markers("pay") == MarkersToWrite(
+        transactional_id="pay",
+        producer_id=7,
+        producer_epoch=3,
+        is_commit=state is S.PREPARE_COMMIT,
+        partitions=frozenset((ORDERS,)),
+    )
+    completed, _ = outcome(transaction(state), CompleteTransaction(transactional_id="pay"))
+    assert completed is not None
+    assert (completed.state, completed.partitions) == (following, frozenset())
+    assert machine(completed).markers("pay") is None
+
+
+def test_only_an_open_transaction_times_out() -> None:
+    late = NOW - 60_001
+    for state in S:
+        if state in (S.DEAD, S.PREPARE_EPOCH_FENCE):
+            continue
+        known = transaction(state, started_at_ms=late)
+        following, _ = outcome(known, AbortTimedOut(transactional_id="pay"))
+        assert machine(known).timed_out(NOW) == (["pay"] if state is S.ONGOING else [])
+        if state is S.ONGOING:
+            assert following is not None
+            assert (following.state, following.producer_epoch) == (S.PREPARE_ABORT, 4)
+        else:
+            assert following is None
+    assert machine(transaction(S.ONGOING, started_at_ms=late + 1)).timed_out(NOW) == []
+
+
+def test_only_what_nobody_uses_is_forgotten() -> None:
+    week_ms = 604_800_000
+    for state in (*IDLE, S.ONGOING, *PREPARED):
+        known = transaction(state, updated_at_ms=NOW - week_ms)
+        decision = machine(known).decide(ForgetUnused(transactional_id="pay"), NOW)
+        assert bool(decision.records) is (state in IDLE)
+        assert machine(known).unused(NOW) == (["pay"] if state in IDLE else [])
+        if decision.records:
+            coordinator = machine(known)
+            coordinator.apply(*decision.records)
+            assert not coordinator.transactions
+
+
+def test_a_list_has_what_passes_every_filter() -> None:
+    coordinator = machine(None)
+    states = {"a": transaction(S.EMPTY), "b": transaction(S.ONGOING), "c": transaction(S.ONGOING, producer_id=8)}
+    for name, known in states.items():
+        coordinator.apply(TransactionRecord(transactional_id=name, transaction=known))
+
+    def names(**wanted: object) -> set[str]:
+        return {name for name, _ in coordinator.listed(ListedTransactions(**wanted), NOW)}  # type: ignore[arg-type]
+
+    assert names() == {"a", "b", "c"}
+    assert names(states=frozenset((S.ONGOING,))) == {"b", "c"}
+    assert names(states=frozenset()) == set()
+    assert names(states=frozenset((S.ONGOING,)), producer_ids=frozenset((8,))) == {"c"}
+    assert names(states=frozenset((S.ONGOING,)), longer_than_ms=999) == {"b", "c"}
+    assert names(states=frozenset((S.ONGOING,)), longer_than_ms=1_000) == set()

@@ -1,0 +1,104 @@
+"""The records of `__transaction_state`."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
+from tailrace.coordinators.transactions.states import TRANSITIONS, TransactionState
+from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.partitions import TopicPartition
+
+IDS = st.integers(-1, 2**62)
+EPOCHS = st.integers(-1, 2**15 - 1)
+TIMES = st.integers(-1, 2**60)
+PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from(["orders", "bills"]), st.integers(0, 9)))
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> Transaction:
+    state = draw(st.sampled_from(sorted(TRANSITIONS)))
+    return Transaction(
+        producer_id=draw(IDS),
+        producer_epoch=draw(EPOCHS),
+        last_producer_epoch=draw(EPOCHS),
+        previous_producer_id=draw(IDS),
+        next_producer_id=draw(IDS),
+        timeout_ms=draw(st.integers(0, 2**31 - 1)),
+        state=state,
+        partitions=frozenset() if state is TransactionState.EMPTY else draw(PARTITIONS),
+        started_at_ms=draw(TIMES),
+        updated_at_ms=draw(TIMES),
+        client_version=draw(st.integers(0, 2)),
+    )
+
+
+@given(name=st.text(min_size=1, max_size=40), transaction=st.none() | transactions())
+def test_a_record_is_read_as_it_was_written(name: str, transaction: Transaction | None) -> None:
+    record = TransactionRecord(transactional_id=name, transaction=transaction)
+    assert decode_record(*encode_record(record)) == record
+
+
+def test_the_bytes_are_kafkas() -> None:
+    transaction = Transaction(
+        producer_id=4000,
+        producer_epoch=3,
+        timeout_ms=60_000,
+        state=TransactionState.ONGOING,
+        partitions=frozenset((TopicPartition("orders", 1),)),
+        started_at_ms=1_000,
+        updated_at_ms=2_000,
+        client_version=2,
+    )
+    key, value = encode_record(TransactionRecord(transactional_id="pay", transaction=transaction))
+    assert key.hex() == "0000" + "0003" + b"pay".hex()
+    assert value is not None
+    assert value.hex() == "".join(
+        (
+            "0001",  # version 1
+            "0000000000000fa0",  # producer id
+            "0003",  # epoch
+            "0000ea60",  # timeout
+            "01",  # Ongoing
+            "02" + "07" + b"orders".hex() + "02" + "00000001" + "00",  # one topic, one partition, no tags
+            "00000000000007d0",  # last update
+            "00000000000003e8",  # start
+            "01" + "02" + "02" + "0002",  # one tag: the client's transaction.version
+        )
+    )
+
+
+def test_version_0_is_read() -> None:
+    value = bytes.fromhex(
+        "0000" + "0000000000000fa0" + "0003" + "0000ea60" + "04" + "00000000" + "00000000000007d0" + "00000000000003e8"
+    )
+    record = decode_record(bytes.fromhex("00000003") + b"pay", value)
+    assert record is not None
+    assert record.transaction == Transaction(
+        producer_id=4000,
+        producer_epoch=3,
+        timeout_ms=60_000,
+        state=TransactionState.COMPLETE_COMMIT,
+        started_at_ms=1_000,
+        updated_at_ms=2_000,
+    )
+
+
+def test_other_kinds_of_records_are_passed_over() -> None:
+    assert decode_record(b"\x00\x05whatever", b"value") is None
+
+
+@pytest.mark.parametrize("state", [6, 7, 9])
+def test_a_state_that_is_in_no_log_is_corruption(state: int) -> None:
+    value = bytes.fromhex(f"00000000000000000fa000030000ea60{state:02x}00000000" + "00" * 16)
+    with pytest.raises(CorruptRecords):
+        decode_record(bytes.fromhex("00000003") + b"pay", value)
+
+
+@given(key=st.none() | st.binary(max_size=12), value=st.none() | st.binary(max_size=60))
+def test_any_bytes_are_a_record_or_corrupt(key: bytes | None, value: bytes | None) -> None:
+    with contextlib.suppress(CorruptRecords):
+        decode_record(key, value)
