@@ -44,6 +44,8 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
 from tailrace.metadata.records import (
     UNASSIGNED_DIRECTORY,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
@@ -417,7 +419,10 @@ SCENARIOS = [
                 incarnation_id=b"i" * 16,
                 broker_epoch=NEXT_OFFSET,
                 end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
-                features=(BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=26),),
+                features=(
+                    BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=26),
+                    BrokerFeature(name="transaction.version", min_supported_version=0, max_supported_version=2),
+                ),
                 rack="a",
                 fenced=True,
                 log_dirs=(DIRECTORY,),
@@ -703,9 +708,19 @@ SCENARIOS = [
         resource=ConfigResource(ResourceType.BROKER, "01"),
     ),
     Scenario(
-        name="the metadata version is written down first",
+        name="the levels of a new cluster are written down first",
         when=FinalizeMetadataVersion(),
-        then=[FeatureLevelRecord(name="metadata.version", feature_level=26)],
+        then=[
+            FeatureLevelRecord(name="metadata.version", feature_level=26),
+            FeatureLevelRecord(name="transaction.version", feature_level=2),
+        ],
+        response=Done(),
+    ),
+    Scenario(
+        name="what the controller before has begun and not ended is taken back",
+        given=[FeatureLevelRecord(name="metadata.version", feature_level=26), BeginTransactionRecord(name="import")],
+        when=FinalizeMetadataVersion(),
+        then=[AbortTransactionRecord(reason="the controller changed")],
         response=Done(),
     ),
     Scenario(

@@ -385,6 +385,11 @@ def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epo
 def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
     cluster = Cluster()
     cluster.create(1, 2, min_in_sync=2)
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
+    assert refusal.value.code is ErrorCode.INVALID_REQUEST  # it serves
+    cluster.fence(1)
+    assert led(cluster.state) == (2, (2,), (1,))
     cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
     assert led(cluster.state) == (2, (2,), ())
     assert BrokerId(1) not in cluster.machine.image.brokers
@@ -565,7 +570,7 @@ def test_the_version_is_raised_when_everybody_knows_it_and_the_new_rules_hold_fr
     cluster.create(1)
     cluster.fence(1)
     assert led(cluster.state) == (NO_LEADER, (1,), ())
-    old = (SupportedFeature("metadata.version", 20, 25),)
+    old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
     cluster.do(RegisterBroker(broker_id=BrokerId(4), incarnation_id=bytes(16), endpoints=(), features=old))
     with pytest.raises(KafkaError) as refusal:
         cluster.do(update(26))

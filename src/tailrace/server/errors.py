@@ -14,10 +14,13 @@ from tailrace.protocol.messages import (
     consumer_groups,
     coordinators,
     delete_records,
+    directories,
+    envelope,
     features,
     fetch,
     fetch_snapshot,
     groups,
+    in_sync,
     leader_epochs,
     list_offsets,
     log_dirs,
@@ -33,6 +36,8 @@ from tailrace.protocol.messages import (
     replicas,
     sasl,
     topics,
+    transaction_markers,
+    transactions,
 )
 from tailrace.protocol.schema import ZERO_UUID
 from tailrace.server.hosts.raft_wire import unknown_snapshot_part
@@ -456,10 +461,116 @@ def _fetch_snapshot(
     )
 
 
+def _write_txn_markers(
+    request: transaction_markers.WriteTxnMarkersRequest, version: int, error: KafkaError
+) -> transaction_markers.WriteTxnMarkersResponse:
+    return transaction_markers.WriteTxnMarkersResponse(
+        markers=tuple(
+            transaction_markers.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    transaction_markers.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            transaction_markers.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=error.code
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def _add_partitions_to_txn(
+    request: transactions.AddPartitionsToTxnRequest, version: int, error: KafkaError
+) -> transactions.AddPartitionsToTxnResponse:
+    def refused(
+        topics: tuple[transactions.AddPartitionsToTxnTopic, ...],
+    ) -> tuple[transactions.AddPartitionsToTxnTopicResult, ...]:
+        return tuple(
+            transactions.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    transactions.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=error.code
+                    )
+                    for index in topic.partitions
+                ),
+            )
+            for topic in topics
+        )
+
+    return transactions.AddPartitionsToTxnResponse(
+        error_code=error.code,
+        results_by_transaction=tuple(
+            transactions.AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=refused(transaction.topics)
+            )
+            for transaction in request.transactions
+        ),
+        results_by_topic_v3_and_below=refused(request.v3_and_below_topics),
+    )
+
+
+def _txn_offset_commit(
+    request: transactions.TxnOffsetCommitRequest, version: int, error: KafkaError
+) -> transactions.TxnOffsetCommitResponse:
+    return transactions.TxnOffsetCommitResponse(
+        topics=tuple(
+            transactions.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    transactions.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error.code
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _describe_transactions(
+    request: transactions.DescribeTransactionsRequest, version: int, error: KafkaError
+) -> transactions.DescribeTransactionsResponse:
+    return transactions.DescribeTransactionsResponse(
+        transaction_states=tuple(
+            transactions.DescribedTransaction(
+                error_code=error.code,
+                transactional_id=transactional_id,
+                transaction_state="",
+                transaction_timeout_ms=0,
+                transaction_start_time_ms=0,
+                producer_id=0,
+                producer_epoch=0,
+                topics=(),
+            )
+            for transactional_id in request.transactional_ids
+        )
+    )
+
+
 _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     produce.ProduceRequest: _produce,
     fetch.FetchRequest: _fetch,
     list_offsets.ListOffsetsRequest: _list_offsets,
+    transaction_markers.WriteTxnMarkersRequest: _write_txn_markers,
+    transactions.AddPartitionsToTxnRequest: _add_partitions_to_txn,
+    transactions.AddOffsetsToTxnRequest: lambda _, __, error: transactions.AddOffsetsToTxnResponse(
+        error_code=error.code
+    ),
+    transactions.EndTxnRequest: lambda _, __, error: transactions.EndTxnResponse(error_code=error.code),
+    transactions.TxnOffsetCommitRequest: _txn_offset_commit,
+    transactions.DescribeTransactionsRequest: _describe_transactions,
+    transactions.ListTransactionsRequest: lambda _, __, error: transactions.ListTransactionsResponse(
+        error_code=error.code, transaction_states=()
+    ),
     metadata.MetadataRequest: _metadata,
     metadata.DescribeClusterRequest: _describe_cluster,
     offsets.OffsetCommitRequest: _offset_commit,
@@ -526,6 +637,25 @@ _BUILDERS: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     raft_voters.UpdateRaftVoterRequest: lambda _, __, error: raft_voters.UpdateRaftVoterResponse(error_code=error.code),
     features.UpdateFeaturesRequest: lambda _, __, error: features.UpdateFeaturesResponse(
         error_code=error.code, error_message=_message(error)
+    ),
+    in_sync.AlterPartitionRequest: lambda _, __, error: in_sync.AlterPartitionResponse(
+        error_code=error.code, topics=()
+    ),
+    envelope.EnvelopeRequest: lambda _, __, error: envelope.EnvelopeResponse(error_code=error.code),
+    registrations.BrokerRegistrationRequest: lambda _, __, error: registrations.BrokerRegistrationResponse(
+        error_code=error.code
+    ),
+    registrations.BrokerHeartbeatRequest: lambda _, __, error: registrations.BrokerHeartbeatResponse(
+        error_code=error.code, should_shut_down=False
+    ),
+    producer_ids.AllocateProducerIdsRequest: lambda _, __, error: producer_ids.AllocateProducerIdsResponse(
+        error_code=error.code
+    ),
+    registrations.ControllerRegistrationRequest: lambda _, __, error: registrations.ControllerRegistrationResponse(
+        error_code=error.code, error_message=_message(error)
+    ),
+    directories.AssignReplicasToDirsRequest: lambda _, __, error: directories.AssignReplicasToDirsResponse(
+        error_code=error.code, directories=()
     ),
     registrations.UnregisterBrokerRequest: lambda _, __, error: registrations.UnregisterBrokerResponse(
         error_code=error.code, error_message=_message(error)

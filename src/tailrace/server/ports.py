@@ -1,7 +1,7 @@
 """What the server needs from outside, as the server sees it. `node` plugs in real ones, `testing` simulated ones."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import ClusterImage
@@ -78,21 +78,27 @@ class Disk(Protocol):
 
 
 class Peer(Protocol):
-    """The other replicas of the metadata log."""
+    """The other nodes: controllers, or brokers. Two objects, with addresses and connections of their own."""
 
     def send(
         self,
         node_id: int,
-        request: QuorumRequest,
-        on_reply: Callable[[QuorumResponse | None], None],
+        request: Any,
+        on_reply: Callable[[Any], None],
         *,
         oldest_version: int = 0,
+        timeout_ms: int | None = None,
     ) -> None:
-        """Ask a node, or below -1 the place with that name; never in a version below `oldest_version`.
+        """Ask a node, or below -1 the place with that name, with any request of `protocol.messages`; never in a version
+        below `oldest_version`. The values of the request must stay as they are until it is answered.
 
-        `on_reply` is called at most once, on the event loop, with the answer, or with None if there will be none: no
-        connection, a broken one, no common version, bytes that are no answer. Records in an answer are views that are
-        valid until `on_reply` returns. A Fetch may wait at the other end, so nothing else may have to wait behind it.
+        `on_reply` is called once, on the event loop in a turn of its own and never inside `send`, with the message of
+        the answer, or with None if there will be none: no address, no connection, a broken one, no common version,
+        bytes that are no answer, none within `timeout_ms` (None: as the peers were made). Not at all once this node
+        has stopped. Bytes in an answer are views that are valid until `on_reply` returns.
+
+        Nothing waits behind what may wait at the other end: fetches, parts of snapshots, heartbeats, calls between
+        voters, and all the rest take separate connections.
         """
         ...
 

@@ -23,16 +23,11 @@ class ResponseErrors:
     def __init__(self) -> None:
         self.counts: Counter[tuple[int, int]] = Counter()
         """How many errors, by API key and error code."""
-        self._looks: dict[type[Any], Look | None] = {}
         self._found: list[int] = []
 
     def note(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
-        kind = type(response)
-        try:
-            look = self._looks[kind]
-        except KeyError:
-            look = self._looks[kind] = _look_into(schema_of(kind))
+        look = _look_of(type(response))
         if look is None:
             return
         found = self._found
@@ -40,6 +35,26 @@ class ResponseErrors:
         if found:
             self.counts.update((api_key, code) for code in found)
             found.clear()
+
+
+def error_codes(response: Any) -> list[int]:
+    """The errors in a response, wherever they are."""
+    found: list[int] = []
+    look = _look_of(type(response))
+    if look is not None:
+        look(response, found)
+    return found
+
+
+_looks: dict[type[Any], Look | None] = {}
+
+
+def _look_of(kind: type[Any]) -> Look | None:
+    try:
+        return _looks[kind]
+    except KeyError:
+        look = _looks[kind] = _look_into(schema_of(kind))
+        return look
 
 
 def _look_into(schema: Schema) -> Look | None:

@@ -92,6 +92,8 @@ class LongPoll(Hashable, Protocol):
 
     partitions: list[Partition]
     """What it waits for. Each partition once or more."""
+    is_of_replica: bool
+    """Whether it may read up to the log end, and so waits for that too."""
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
         """Try to answer, now that these partitions have moved; None if that is done, else whom to watch again.
@@ -126,8 +128,9 @@ class _Parked:
 
 
 def _watch(parked: _Parked, partitions: Sequence[Partition]) -> None:
+    of_replica = parked.poll.is_of_replica
     for partition in partitions:
-        partition.watch(parked.wake)
+        partition.watch(parked.wake, of_replica=of_replica)
 
 
 class LongPolls:

@@ -23,6 +23,7 @@ class Poll:
 
     def __init__(self, *partitions: Partition, tries_needed: int = 1) -> None:
         self.partitions = list(partitions)
+        self.is_of_replica = False
         self.tries: list[bool] = []
         self.moved: list[Partition] = []
         self.tries_needed = tries_needed

@@ -114,6 +114,11 @@ class LogDirectory:
         return taken
 
     @property
+    def has_lost_logs(self) -> bool:
+        """Whether a log that held something flushed was not found by `scan`."""
+        return any(self._vanished.values())
+
+    @property
     def free_bytes(self) -> int:
         """The space left for us on its disk. Raises StorageError."""
         return self._files.free_bytes(self.path)

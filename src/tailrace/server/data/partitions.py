@@ -11,6 +11,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.data.directory_work import DirectoryWork, OnWritten
@@ -85,6 +86,7 @@ class PartitionTable:
         syncing_disk: Disk | None = None,
         is_flushed: bool = True,
         leaders: Leaders | None = None,
+        replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
     ) -> None:
         """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
         self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
@@ -98,6 +100,7 @@ class PartitionTable:
         self._unflushed_since_ms: dict[Partition, int] = {}
         self._clock = clock
         self._is_flushed = is_flushed
+        self._lag_ms = replica_lag_time_max_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
@@ -280,6 +283,8 @@ class PartitionTable:
             syncing_disk=self._syncing_disk,
             is_flushed=self._is_flushed,
             high_watermark=self._directory.high_watermark_of(topic_partition),
+            monotonic_ms=self._clock.monotonic_ms,
+            lag_ms=self._lag_ms,
         )
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)
@@ -417,6 +422,14 @@ class PartitionTable:
         """Checkpoint what is known to be on disk: recovery after a crash starts there."""
         self._write(RECOVERY_POINTS)
 
+    def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
+        """Have it durable that the log need not reach beyond this offset: it is about to be cut. Then `on_lowered`.
+
+        From then on until it is cut, or gets another role, no recovery point is above that.
+        """
+        partition.recovery_bound = offset
+        self._write(RECOVERY_POINTS, on_lowered)
+
     def write_log_starts(self, on_written: OnWritten | None = None) -> None:
         """Checkpoint the first readable offsets, which may lie within a segment; then call `on_written`."""
         self._write(LOG_STARTS, on_written)
@@ -443,7 +456,7 @@ class PartitionTable:
             if name == HIGH_WATERMARKS:
                 yield partition.topic_partition, partition.high_watermark
             elif name == RECOVERY_POINTS:
-                yield partition.topic_partition, log.flushed_offset
+                yield partition.topic_partition, partition.recovery_point
             elif name == LOG_STARTS:
                 yield partition.topic_partition, log.log_start_offset
             else:

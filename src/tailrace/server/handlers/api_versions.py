@@ -2,8 +2,8 @@
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- Features (KIP-584): metadata.version, supported and finalized, and our extensions. There is no transaction.version, so
-  clients use transactions as before KIP-890.
+- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions. Before v4
+  clients stumble over a feature that begins with level 0, so it is left out (KAFKA-17492).
 """
 
 import re
@@ -21,6 +21,7 @@ from tailrace.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
 from tailrace.protocol.messages.group_details import DETAILS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
@@ -28,10 +29,14 @@ from tailrace.server.context import RequestContext
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST_SOFTWARE = 256
 _FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_LEVEL_0 = 4
 _SUPPORTED = (
     *(SupportedFeatureKey(name=name, min_version=first, max_version=last) for name, first, last in OWN_FEATURES),
-    SupportedFeatureKey(name=DETAILS_FEATURE, min_version=1, max_version=1),
+    *(SupportedFeatureKey(name=name, min_version=1, max_version=1) for name in (DETAILS_FEATURE, FORWARDING_FEATURE)),
 )
+
+
+_SUPPORTED_ABOVE_0 = tuple(feature for feature in _SUPPORTED if feature.min_version > 0)
 
 
 class FinalizedFeatures(NamedTuple):
@@ -64,7 +69,7 @@ class ApiVersionsHandler:
         levels, epoch = self._finalized()
         return ApiVersionsResponse(
             api_keys=self._table,
-            supported_features=_SUPPORTED,
+            supported_features=_SUPPORTED if context.api_version >= _FIRST_WITH_LEVEL_0 else _SUPPORTED_ABOVE_0,
             finalized_features_epoch=epoch,
             finalized_features=tuple(
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

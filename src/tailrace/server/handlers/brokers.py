@@ -6,7 +6,7 @@ does not answer is fenced within `broker.session.timeout.ms`.
 
 from tailrace.metadata.broker_commands import UnregisterBroker
 from tailrace.metadata.commands import ControllerResponse
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tailrace.server.context import RequestContext
@@ -21,17 +21,10 @@ class UnregisterBrokerHandler:
         self._controller = controller
 
     def handle(self, request: UnregisterBrokerRequest, context: RequestContext) -> None:
-        broker_id = BrokerId(request.broker_id)
-        broker = self._controller.image.brokers.get(broker_id)
-        if broker is not None and not broker.fenced:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it first, then unregister it"
-            )
-
         def answer(outcome: ControllerResponse | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
                 context.respond(error_response(request, context.api_version, outcome))
                 return
             context.respond(UnregisterBrokerResponse())
 
-        self._controller.submit(UnregisterBroker(broker_id=broker_id), answer)
+        self._controller.submit(UnregisterBroker(broker_id=BrokerId(request.broker_id)), answer)

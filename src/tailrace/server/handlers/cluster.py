@@ -8,10 +8,13 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.handlers.metadata import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.ports import Controller
 
 _BROKERS = 1
 _CONTROLLERS = 2
+_NOBODY = -1
+"""What clients are told where the active controller is no broker: none that they are told of."""
 
 
 class DescribeClusterHandler:
@@ -28,7 +31,7 @@ class DescribeClusterHandler:
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster_id,
-            controller_id=self._controller.leader_id,
+            controller_id=self._controller.leader_id if self._controller.leader_id in brokers else _NOBODY,
             brokers=tuple(
                 DescribeClusterBroker(
                     broker_id=broker.broker_id,
@@ -40,6 +43,34 @@ class DescribeClusterHandler:
                 for _, broker in sorted(brokers.items())
                 if (endpoint := broker.endpoint(listener_name)) is not None
                 and (request.include_fenced_brokers or not broker.fenced)
+            ),
+            cluster_authorized_operations=(
+                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+
+class DescribeControllersHandler:
+    """The controllers with their addresses, on a listener of theirs (KIP-919)."""
+
+    def __init__(self, host: QuorumHost, *, cluster_id: str) -> None:
+        self._host = host
+        self._cluster_id = cluster_id
+
+    def handle(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+        if request.endpoint_type == _BROKERS:
+            raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a listener of the controllers")
+        if request.endpoint_type != _CONTROLLERS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there are no endpoints {request.endpoint_type}")
+        node = self._host.node
+        return DescribeClusterResponse(
+            endpoint_type=_CONTROLLERS,
+            cluster_id=self._cluster_id,
+            controller_id=node.leader_id,
+            brokers=tuple(
+                DescribeClusterBroker(broker_id=voter.key.id, host=endpoint.host, port=endpoint.port)
+                for voter in node.voters
+                for endpoint in voter.endpoints[:1]
             ),
             cluster_authorized_operations=(
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -1,9 +1,13 @@
 """AlterConfigs (33) and IncrementalAlterConfigs (44).
 
 AlterConfigs replaces all that a resource has (KIP-133); IncrementalAlterConfigs changes setting by setting (KIP-339).
-A broker is asked for its own settings, or for those of all brokers under the empty name, as in Kafka. The answer goes
-out when the change is committed and this broker has acted on it.
+A broker is asked for its own settings, or for those of all brokers under the empty name, as in Kafka: that is for the
+broker to see that the client asks; the rest is for the controller. The answer goes out when the change is committed and
+this broker has acted on it.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 from tailrace.metadata.commands import (
     AlterConfigs,
@@ -24,7 +28,9 @@ from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
+from tailrace.server.dispatch import Handler
 from tailrace.server.ports import Controller
 
 _Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
@@ -34,9 +40,8 @@ _Resource = AlterConfigsResource | IncrementalAlterConfigsResource
 class AlterConfigsHandler:
     """Has the controller change settings: both APIs, which differ in what a request says of the others."""
 
-    def __init__(self, *, controller: Controller, node_id: int) -> None:
+    def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
-        self._node_id = node_id
 
     def handle(self, request: _Request, context: RequestContext) -> None:
         refusals: dict[int, KafkaError] = {}
@@ -44,7 +49,6 @@ class AlterConfigsHandler:
         resources: tuple[_Resource, ...] = request.resources
         for place, resource in enumerate(resources):
             try:
-                self._check_broker(resource)
                 wanted[place] = _changes(resource)
             except KafkaError as refusal:
                 refusals[place] = refusal
@@ -61,12 +65,61 @@ class AlterConfigsHandler:
         command = AlterConfigs(resources=tuple(wanted.values()), validate_only=request.validate_only)
         self._controller.submit(command, answer)
 
-    def _check_broker(self, resource: _Resource) -> None:
-        name = resource.resource_name
-        if resource.resource_type == ResourceType.BROKER and name and name != str(self._node_id):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"this is broker {self._node_id}; ask broker {name!r} to change its settings"
-            )
+
+class _Completed(RequestContext):
+    """A request without the resources that are refused here: its answer is completed with them."""
+
+    __slots__ = ("complete",)
+
+    def __init__(self, context: RequestContext, complete: Callable[[Any], Any]) -> None:
+        super().__init__(
+            connection=context.connection,
+            slot=context.slot,
+            api_key=context.api_key,
+            api_version=context.api_version,
+            correlation_id=context.correlation_id,
+            client_id=context.client_id,
+            errors=context.errors,
+        )
+        self.complete = complete
+
+    def respond(self, response: Any) -> None:
+        super().respond(self.complete(response))
+
+
+class OwnBrokerConfigs:
+    """Refuses to change the settings of other brokers than this one, and leaves the rest to `handler`."""
+
+    def __init__(self, handler: Handler, *, node_id: int) -> None:
+        self._handler = handler
+        self._node_id = node_id
+
+    def handle(self, request: _Request, context: RequestContext) -> Any:
+        resources: tuple[_Resource, ...] = request.resources
+        refusals = {place: self._refusal(one) for place, one in enumerate(resources) if self._is_of_another(one)}
+        if not refusals:
+            return self._handler.handle(request, context)
+        refused = _response(request, refusals)
+        if len(refusals) == len(resources):
+            return refused
+        rest = replace(request, resources=tuple(one for place, one in enumerate(resources) if place not in refusals))
+
+        def complete(response: Any) -> Any:
+            others = iter(response.responses)
+            both = tuple(one if place in refusals else next(others) for place, one in enumerate(refused.responses))
+            return replace(response, responses=both)
+
+        response = self._handler.handle(rest, _Completed(context, complete))
+        return None if response is None else complete(response)
+
+    def _is_of_another(self, resource: _Resource) -> bool:
+        return resource.resource_type == ResourceType.BROKER and resource.resource_name not in ("", str(self._node_id))
+
+    def _refusal(self, resource: _Resource) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {self._node_id}; ask broker {resource.resource_name!r} to change its settings",
+        )
 
 
 def _changes(resource: _Resource) -> ResourceChanges:

@@ -1,17 +1,19 @@
-"""FindCoordinator (10): which broker keeps a group.
+"""FindCoordinator (10): which broker keeps a group, or a transactional id.
 
 v1 adds the type of the key and error messages; v4 asks for many keys at once (KIP-699); v6 knows share groups, which
-are not served. `__consumer_offsets` is created when somebody first asks for a group; the answer goes out when it is
-there, so that the client need not ask again as with Kafka.
+are not served. `__consumer_offsets` and `__transaction_state` are created when somebody first asks for what they keep;
+the answer goes out when the topic is there, so that the client need not ask again as with Kafka.
 """
 
 from collections.abc import Callable
 
-from tailrace.coordinators.addressing import CoordinatorType, partition_of_group
+from tailrace.coordinators.addressing import TOPIC_OF, CoordinatorType
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.model.key_hash import coordinator_partition
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tailrace.protocol.messages.coordinators import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
@@ -22,48 +24,72 @@ _FIRST_WITH_MANY_KEYS = 4
 class FindCoordinatorHandler:
     """Answers from the committed image."""
 
-    def __init__(self, *, controller: Controller, config: GroupConfig) -> None:
+    def __init__(self, *, controller: Controller, config: GroupConfig, transactions: TransactionConfig) -> None:
         self._controller = controller
         self._config = config
-        self._waiting: list[Callable[[], None]] = []
-        """For the offsets topic to be created."""
+        self._transactions = transactions
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        """By the topic that is being created."""
 
     def handle(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
-        _check_type(request.key_type)
-        if GROUP_OFFSETS_TOPIC in self._controller.image.topics:
-            return self._response(request, context)
-        self._create_topic_then(lambda: context.respond(self._response(request, context)))
+        topic = _topic_of(request.key_type)
+        if topic in self._controller.image.topics:
+            return self._response(topic, request, context)
+        self._create_topic_then(topic, lambda: context.respond(self._response(topic, request, context)))
         return None
 
-    def _create_topic_then(self, callback: Callable[[], None]) -> None:
-        self._waiting.append(callback)
-        if len(self._waiting) > 1:
+    def _create_topic_then(self, topic: str, callback: Callable[[], None]) -> None:
+        waiting = self._waiting.setdefault(topic, [])
+        waiting.append(callback)
+        if len(waiting) > 1:
             return
+        alive = max(len(self._controller.image.alive_brokers()), 1)
+        new = self._offsets_topic(alive) if topic == GROUP_OFFSETS_TOPIC else self._transactions_topic(alive)
+
+        def created(_outcome: ControllerResponse | KafkaError) -> None:
+            # Whatever came of it, the image says whether there is a coordinator now.
+            for each in self._waiting.pop(topic):
+                each()
+
+        self._controller.submit(CreateTopics(topics=(new,)), created)
+
+    def _offsets_topic(self, alive: int) -> NewTopic:
         config = self._config
-        replication_factor = min(config.offsets_topic_replication_factor, len(self._controller.image.alive_brokers()))
-        topic = NewTopic(
+        return NewTopic(
             name=GROUP_OFFSETS_TOPIC,
             num_partitions=config.offsets_topic_num_partitions,
-            replication_factor=max(replication_factor, 1),
+            replication_factor=min(config.offsets_topic_replication_factor, alive),
             configs=(
                 ("cleanup.policy", "compact"),
                 ("compression.type", "producer"),
                 ("segment.bytes", str(config.offsets_topic_segment_bytes)),
             ),
         )
-        self._controller.submit(CreateTopics(topics=(topic,)), self._topic_created)
 
-    def _topic_created(self, _outcome: ControllerResponse | KafkaError) -> None:
-        # Whatever came of it, the image says whether there is a coordinator now.
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback()
+    def _transactions_topic(self, alive: int) -> NewTopic:
+        config = self._transactions
+        replication_factor = min(config.transaction_state_log_replication_factor, alive)
+        return NewTopic(
+            name=TRANSACTION_STATE_TOPIC,
+            num_partitions=config.transaction_state_log_num_partitions,
+            replication_factor=replication_factor,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "uncompressed"),
+                ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replication_factor))),
+                ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+                ("unclean.leader.election.enable", "false"),
+            ),
+        )
 
-    def _response(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    def _response(
+        self, topic: str, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        listener_name = context.connection.listener_name
         if context.api_version >= _FIRST_WITH_MANY_KEYS:
-            found = tuple(self._find(key, context.connection.listener_name) for key in request.coordinator_keys)
+            found = tuple(self._find(topic, key, listener_name) for key in request.coordinator_keys)
             return FindCoordinatorResponse(coordinators=found)
-        found_one = self._find(request.key, context.connection.listener_name)
+        found_one = self._find(topic, request.key, listener_name)
         return FindCoordinatorResponse(
             error_code=found_one.error_code,
             error_message=found_one.error_message,
@@ -72,30 +98,29 @@ class FindCoordinatorHandler:
             port=found_one.port,
         )
 
-    def _find(self, group_id: str, listener_name: str) -> Coordinator:
+    def _find(self, topic_name: str, key: str, listener_name: str) -> Coordinator:
         image = self._controller.image
-        topic = image.topics.get(GROUP_OFFSETS_TOPIC)
+        topic = image.topics.get(topic_name)
         if topic is None:
-            return _none(group_id, f"{GROUP_OFFSETS_TOPIC} could not be created yet")
-        number = partition_of_group(group_id, len(topic.partitions)).partition
+            return _none(key, f"{topic_name} could not be created yet")
+        number = coordinator_partition(key, len(topic.partitions))
         broker = image.brokers.get(topic.partitions[number].leader)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         if broker is None or endpoint is None:
-            return _none(group_id, f"{GROUP_OFFSETS_TOPIC}-{number} has no leader that listens on {listener_name}")
+            return _none(key, f"{topic_name}-{number} has no leader that listens on {listener_name}")
         return Coordinator(
-            key=group_id, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, error_message=None
+            key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, error_message=None
         )
 
 
-def _check_type(key_type: int) -> None:
-    if key_type == CoordinatorType.TRANSACTION:
-        # Final for every client, where COORDINATOR_NOT_AVAILABLE is asked again until a time-out.
+def _topic_of(key_type: int) -> str:
+    topic = TOPIC_OF.get(CoordinatorType(key_type)) if key_type in set(CoordinatorType) else None
+    if topic is None:
         raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "transactions are not served by this release; produce without a transactional.id",
+            ErrorCode.INVALID_REQUEST,
+            f"coordinators of type {key_type} are not served; 0 is a group's, 1 a transactional id's",
         )
-    if key_type != CoordinatorType.GROUP:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not served; 0 is a group's")
+    return topic
 
 
 def _none(key: str, why: str) -> Coordinator:

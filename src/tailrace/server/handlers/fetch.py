@@ -1,4 +1,4 @@
-"""Fetch (1): a long poll for whole batches, by consumers.
+"""Fetch (1): a long poll for whole batches, by consumers and by followers.
 
 The answer leaves at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough has become
 readable or `max_wait_ms` is over. What is readable ends at the high watermark, for read_committed at the last stable
@@ -6,8 +6,10 @@ offset. An offset between the readable end and the log end is waited for like th
 high watermark still when the time is over, v11 and later are told OFFSET_NOT_AVAILABLE (78).
 
 By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
-v10 zstd; v12 the point where a reader's log diverges; v13 topic ids. Fetches of replicas are refused as those of a
-replica that this leader does not know.
+v10 zstd; v12 the point where a reader's log diverges; v13 topic ids; v15 the epoch of a follower's registration; v18
+the high watermark that a follower knows: one that is behind is answered at once.
+
+A follower reads to the log end, and its fetch offset says what it has (`server.handlers.replica_fetches`).
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from typing import Final
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -25,12 +28,13 @@ from tailrace.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
+from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.fetch_planner import DEFAULT_FETCH_MAX_BYTES, FetchBudget, wait_ms, wanted_bytes
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
+from tailrace.server.handlers.replica_fetches import FIRST_WITH_REPLICA_STATE, FetchingReplica, ReplicaFetches
 from tailrace.server.hosts.raft_wire import is_of_metadata
 from tailrace.server.waiters import LongPolls
 
@@ -38,7 +42,6 @@ FIRST_WITH_SESSIONS: Final = 7
 FIRST_WITH_ZSTD: Final = 10
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
-FIRST_WITH_REPLICA_STATE: Final = 15
 
 _FULL_FETCH_EPOCHS = (0, -1)
 _UNKNOWN = -1
@@ -54,12 +57,16 @@ class FetchHandler:
         polls: LongPolls,
         fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
         metadata_log: RaftRpcHandler | None = None,
+        replicas: ReplicaFetches | None = None,
     ) -> None:
-        """`metadata_log` answers for that log, whose readers are the replicas of a quorum."""
+        """`metadata_log` answers for that log, whose readers are the replicas of a quorum. Without `replicas` no broker
+        is known to be one.
+        """
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
         self._metadata_log = metadata_log
+        self._replicas = replicas
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         if self._metadata_log is not None and is_of_metadata(request):
@@ -67,9 +74,12 @@ class FetchHandler:
             return None
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
-        fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes)
+        replica = None if self._replicas is None else self._replicas.reader(request, context.api_version)
+        fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes, replica)
         timeout_ms = wait_ms(request)
         fetch.read(is_last=timeout_ms == 0)
+        if replica is not None:
+            replica.noted()
         if fetch.is_done or timeout_ms == 0 or not self._polls.has_room_for(fetch):
             fetch.count()
             return fetch.response
@@ -87,29 +97,44 @@ class _Fetch:
         "_fetch_max_bytes",
         "_got",
         "_has_error",
+        "_has_news",
         "_readable_bytes",
+        "_replica",
         "_request",
+        "_stable_ends",
         "_table",
         "_wanted_bytes",
         "is_done",
+        "is_of_replica",
         "partitions",
         "response",
     )
 
     def __init__(
-        self, request: FetchRequest, context: RequestContext, table: PartitionTable, fetch_max_bytes: int
+        self,
+        request: FetchRequest,
+        context: RequestContext,
+        table: PartitionTable,
+        fetch_max_bytes: int,
+        replica: FetchingReplica | None,
     ) -> None:
         self._request = request
         self._context = context
         self._table = table
+        self._replica = replica
+        self.is_of_replica = replica is not None
         self._fetch_max_bytes = fetch_max_bytes
         self._wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
         self._has_error = False
+        self._has_news = False
+        """Whether a follower has something to learn that is no record."""
         self._got: list[tuple[Partition, int]] = []  # how many bytes of which partition
         self._available_bytes = 0
         """What the limits allow of what was there at the last look, and what has become readable since."""
         self._readable_bytes: dict[Partition, int] = {}
         """`readable_bytes` of each partition when it was last looked at."""
+        self._stable_ends: dict[Partition, int] = {}
+        """Where a reader of committed data was held back by open transactions at the last look."""
         self.partitions: list[Partition] = []
         self.is_done = False
         self.response: FetchResponse | None = None
@@ -129,8 +154,12 @@ class _Fetch:
     def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
         """Whether reading again can give `min_bytes`. Counts what became readable, without looking at the disk."""
         for partition in moved:
-            if not partition.is_leader:
+            if not partition.is_leader or self.is_of_replica:
                 return True
+            if partition in self._stable_ends:
+                if partition.last_stable_offset != self._stable_ends[partition]:
+                    return True  # nobody has counted how much lies between
+                continue
             readable_bytes = partition.readable_bytes
             self._available_bytes += readable_bytes - self._readable_bytes.get(partition, readable_bytes)
             self._readable_bytes[partition] = readable_bytes
@@ -140,10 +169,11 @@ class _Fetch:
         """Read every partition, within the request's limits, into `response`; `is_done` if that should leave now."""
         request = self._request
         budget = FetchBudget(request_max_bytes=request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
-        self._has_error = False
+        self._has_error = self._has_news = False
         self._available_bytes = 0
         self._got.clear()
         self._readable_bytes.clear()
+        self._stable_ends.clear()
         self.partitions.clear()
         responses: list[FetchableTopicResponse] = []
         for topic in request.topics:
@@ -152,7 +182,8 @@ class _Fetch:
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
             )
         self.response = FetchResponse(responses=tuple(responses))
-        self.is_done = self._has_error or not self.partitions or self._available_bytes >= self._wanted_bytes
+        has_enough = self._available_bytes >= self._wanted_bytes
+        self.is_done = self._has_error or self._has_news or not self.partitions or has_enough
 
     def count(self) -> None:
         """Note that what was read is sent."""
@@ -174,14 +205,20 @@ class _Fetch:
             if wanted.last_fetched_epoch >= 0 and (diverging := self._diverging_point(partition, wanted)) is not None:
                 return diverging
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
-            got = partition.read(
-                offset,
-                max_bytes=limit_bytes,
-                isolation=isolation,
-                min_one_message=budget.min_one_message,
-                leader_epoch=wanted.current_leader_epoch,
-            )
-            if is_last and version >= FIRST_WITH_OFFSET_NOT_AVAILABLE and offset > got.high_watermark:
+            replica = self._replica
+            if replica is not None:
+                got = replica.read(partition, wanted, max_bytes=limit_bytes, min_one_message=budget.min_one_message)
+                self._has_news = self._has_news or replica.is_behind(partition, wanted)
+            else:
+                got = partition.read(
+                    offset,
+                    max_bytes=limit_bytes,
+                    isolation=isolation,
+                    min_one_message=budget.min_one_message,
+                    leader_epoch=wanted.current_leader_epoch,
+                )
+            is_too_far = replica is None and offset > got.high_watermark
+            if is_last and version >= FIRST_WITH_OFFSET_NOT_AVAILABLE and is_too_far:
                 raise KafkaError(
                     ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {got.high_watermark}"
                 )
@@ -191,6 +228,8 @@ class _Fetch:
         self.partitions.append(partition)
         self._got.append((partition, got.size_bytes))
         self._readable_bytes[partition] = partition.readable_bytes
+        if isolation == READ_COMMITTED and got.last_stable_offset < got.high_watermark:
+            self._stable_ends[partition] = got.last_stable_offset
         # What is there and did not fit must not be waited for: it will not fit later either.
         self._available_bytes += got.size_bytes if got.reaches_end else max(got.size_bytes, limit_bytes)
         if got.size_bytes:
@@ -202,11 +241,14 @@ class _Fetch:
             high_watermark=got.high_watermark,
             last_stable_offset=got.last_stable_offset,
             log_start_offset=got.log_start_offset,
-            aborted_transactions=() if isolation == READ_COMMITTED else None,
+            aborted_transactions=_aborted(got) if isolation == READ_COMMITTED else None,
             records=got.records,
         )
 
     def _check_request(self, partition: Partition, wanted: FetchPartition, version: int) -> None:
+        if self._replica is not None:
+            self._replica.check(partition, wanted)
+            return
         request = self._request
         replica_id = request.replica_id if version < FIRST_WITH_REPLICA_STATE else request.replica_state.replica_id
         if replica_id >= 0:
@@ -240,6 +282,13 @@ class _Fetch:
             aborted_transactions=None,
             records=b"",
         )
+
+
+def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in got.aborted
+    )
 
 
 def _error_data(index: int, error: KafkaError, partition: Partition | None) -> PartitionData:

@@ -50,9 +50,17 @@ class MetadataHandler:
     """Answers from the committed image; creates topics that are asked for, if both sides want that."""
 
     def __init__(
-        self, *, controller: Controller, cluster_id: str, auto_create: bool, offline_replica: OfflineReplica
+        self,
+        *,
+        controller: Controller,
+        broker_id: BrokerId,
+        cluster_id: str,
+        auto_create: bool,
+        offline_replica: OfflineReplica,
     ) -> None:
+        """`broker_id`: this broker."""
         self._controller = controller
+        self._broker_id = broker_id
         self._offline_replica = offline_replica
         self._cluster_id = cluster_id
         self._auto_create = auto_create
@@ -69,6 +77,13 @@ class MetadataHandler:
         # Sizes are the cluster's defaults: the client has no say here.
         self._controller.submit(CreateTopics(topics=tuple(NewTopic(name=name) for name in to_create)), answer)
         return None
+
+    def _broker_for_administration(self) -> BrokerId:
+        """What clients call the controller: whom they send the requests of administrators. Every broker passes these
+        on, so it is this one, which they can reach: it stays when the active controller goes, which need not be a
+        broker at all. (Kafka names any broker.)"""
+        alive = [broker.broker_id for broker in self._controller.image.alive_brokers()]
+        return self._broker_id if self._broker_id in alive or not alive else alive[0]
 
     def _topics_to_create(
         self, wanted: tuple[MetadataRequestTopic, ...] | None, request: MetadataRequest
@@ -101,7 +116,7 @@ class MetadataHandler:
         return MetadataResponse(
             brokers=view.brokers(),
             cluster_id=self._cluster_id,
-            controller_id=self._controller.leader_id,
+            controller_id=self._broker_for_administration(),
             topics=topics,
             cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
         )

@@ -2,11 +2,13 @@
 
 acks=0: no answer at all; on any error the connection is closed, which is all such a producer can notice.
 acks=1: the answer leaves once the batches are in the log, at the end of the turn.
-acks=-1: the answer leaves once the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7); the
-    batches stay in the log then, and a retry of an idempotent producer finds them.
+acks=-1: the answer leaves once the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
+    retry of an idempotent producer finds them.
 
 Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
-error message and the records at fault; v10 who leads instead (KIP-951); v13 topic ids instead of names (KIP-516).
+error message and the records at fault; v10 who leads instead (KIP-951); v12 adds the partitions to the producer's
+transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names (KIP-516).
 """
 
 from abc import ABC, abstractmethod
@@ -33,10 +35,13 @@ from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import InvalidRecords
 from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
+from tailrace.replication.verification import Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.transactional_appends import TransactionalAppends
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.transaction_verifier import TransactionVerifier
 from tailrace.server.waiters import Deadlines
 
 ADMIN_CLIENT: Final = "__admin_client"
@@ -53,7 +58,21 @@ _NO_LEADER_HINT = LeaderIdAndEpoch()
 class ProduceHandler:
     """Answers Produce."""
 
-    def __init__(self, *, partitions: PartitionTable, deadlines: Deadlines, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: PartitionTable,
+        deadlines: Deadlines,
+        clock: Clock,
+        verifier: TransactionVerifier | None = None,
+        is_verified: bool = True,
+    ) -> None:
+        """`verifier` asks about transactions; without one, none is open. `is_verified`: whether it is asked at all.
+
+        That is transaction.partition.verification.enable.
+        """
+        self._verifier = verifier
+        self._is_verified = is_verified
         self._partitions = partitions
         self._deadlines = deadlines
         self._clock = clock
@@ -67,11 +86,24 @@ class ProduceHandler:
             return
         now_ms = self._clock.now_ms()
         produce = _Produce(context, request.acks, request.timeout_ms, self._deadlines)
+        transaction = self._transaction_of(request, context)
         for topic in topics:
             for data in topic.partition_data:
                 answer = produce.new_answer(topic, data.index)
-                self._append(answer, topic, data.index, data.records, now_ms)
+                self._append(answer, topic, data.index, data.records, now_ms, transaction)
         produce.staged()
+        if transaction is not None:
+            transaction.ask()
+
+    def _transaction_of(self, request: ProduceRequest, context: RequestContext) -> TransactionalAppends | None:
+        if request.transactional_id is None or self._verifier is None:
+            return None
+        return TransactionalAppends(
+            request.transactional_id,
+            produce_version=context.api_version,
+            verifier=self._verifier,
+            is_verified=self._is_verified,
+        )
 
     def _handle_sole(
         self,
@@ -82,9 +114,12 @@ class ProduceHandler:
         context: RequestContext,
     ) -> None:
         sole = _SoleAnswer(context, request.acks, index, topic, request.timeout_ms, self._deadlines)
-        self._append(sole, topic, index, records, self._clock.now_ms())
+        transaction = None if request.transactional_id is None else self._transaction_of(request, context)
+        self._append(sole, topic, index, records, self._clock.now_ms(), transaction)
         if not sole.is_open:
             sole.finish()
+        elif transaction is not None:
+            transaction.ask()
 
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
@@ -136,7 +171,13 @@ class ProduceHandler:
         self._lanes.pop(connection, None)
 
     def _append(
-        self, answer: "_Answer", topic: TopicProduceData, index: int, records: Buffer | None, now_ms: int
+        self,
+        answer: "_Answer",
+        topic: TopicProduceData,
+        index: int,
+        records: Buffer | None,
+        now_ms: int,
+        transaction: TransactionalAppends | None,
     ) -> None:
         """Stage one batch; `answer` is open then, or it knows why the batch was refused."""
         context, acks = answer.context, answer.acks
@@ -152,14 +193,35 @@ class ProduceHandler:
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by brokers only"
                 )
-            partition.append_as_leader(
-                records, acks=acks, produce_version=version, now_ms=now_ms, on_done=answer.written
-            )
+            if transaction is None:
+                partition.append_as_leader(
+                    records, acks=acks, produce_version=version, now_ms=now_ms, on_done=answer.written
+                )
+            else:
+                self._append_in_transaction(answer, partition, records, transaction)
         except KafkaError as refusal:
             answer.refuse(refusal)
         else:
             answer.partition = partition
             answer.is_open = True
+
+    def _append_in_transaction(
+        self, answer: "_Answer", partition: Partition, records: Buffer | None, transaction: TransactionalAppends
+    ) -> None:
+        """Stage the batch, or have it wait until its transaction is known to include the partition."""
+
+        def append(records: Buffer | None, verification: Verification | None) -> None:
+            partition.append_as_leader(
+                records,
+                acks=answer.acks,
+                produce_version=answer.context.api_version,
+                now_ms=self._clock.now_ms(),
+                on_done=answer.written,
+                verification=verification,
+            )
+
+        if not transaction.hold(partition, records, append, refuse=answer.passed):
+            append(records, transaction.default)
 
 
 class _Lane:
@@ -236,8 +298,11 @@ class _Answer(ABC):
         """Not safe within the producer's timeout, if it is not safe yet."""
         if self.is_open:
             self.is_open = False
+            partition = self.partition
+            is_enough = partition is None or partition.has_enough_in_sync
             self.refusal = _Refusal(
-                ErrorCode.REQUEST_TIMED_OUT, f"in the leader's log, but not on enough replicas after {timeout_ms} ms"
+                ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"in the leader's log, but not on enough replicas after {timeout_ms} ms",
             )
 
     def refuse(self, error: KafkaError) -> None:

@@ -1,13 +1,13 @@
 """InitProducerId (22): v2 flexible; v3 the producer may name the identity it had (KIP-360); v4 error 90.
 
-A producer without a transactional id gets a fresh id, whatever it had before: as Kafka's does. Transactions are not
-served yet. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53): of all codes that fit, it is
-the one that every client takes for final at once, where the coordinator's codes are tried again until a time-out.
+A producer without a transactional id gets a fresh id, whatever it had before: as Kafka's does. With one it gets what
+its coordinator says.
 """
 
 from collections import deque
 from collections.abc import Callable
 
+from tailrace.coordinators.transactions.commands import AbortedFirst, InitializeProducer, ProducerIdentity, Response
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
     ProducerIdBlock,
@@ -20,11 +20,14 @@ from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
 from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.handlers.transactions import as_version_says
+from tailrace.server.hosts.transactions import TransactionCoordinators
 from tailrace.server.ports import Controller
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
 
 _NO_EPOCH = -1
+_FIRST_WITH_FENCED = 4
 _REFILL_BELOW = 0.1
 """The share of a block that is left when the next one is fetched, so that nobody waits for it."""
 
@@ -90,14 +93,21 @@ class ProducerIdPool:
 
 
 class InitProducerIdHandler:
-    """Gives idempotent producers their identity."""
+    """Gives idempotent and transactional producers their identity."""
 
-    def __init__(self, *, producer_ids: ProducerIdPool) -> None:
+    def __init__(self, *, producer_ids: ProducerIdPool, transactions: TransactionCoordinators) -> None:
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     def handle(self, request: InitProducerIdRequest, context: RequestContext) -> None:
-        _check(request)
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == _NO_EPOCH):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer names both its id and its epoch, or neither")
+        if request.transactional_id is None:
+            self._give_fresh_id(request, context)
+        else:
+            self._initialize(request.transactional_id, request, context)
 
+    def _give_fresh_id(self, request: InitProducerIdRequest, context: RequestContext) -> None:
         def answer(outcome: ProducerId | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
                 context.respond(error_response(request, context.api_version, outcome))
@@ -106,14 +116,28 @@ class InitProducerIdHandler:
 
         self._producer_ids.take(answer)
 
-
-def _check(request: InitProducerIdRequest) -> None:
-    if request.transactional_id == "":
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty; null means none")
-    if request.transactional_id is not None:
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "transactions are not served yet; produce without a transactional.id",
+    def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
+        host = self._transactions.host_of(transactional_id)
+        self._transactions.check_room_for(transactional_id)
+        command = InitializeProducer(
+            transactional_id=transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected_producer_id=request.producer_id,
+            expected_producer_epoch=request.producer_epoch,
         )
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == _NO_EPOCH):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer names both its id and its epoch, or neither")
+
+        def answer(outcome: Response | KafkaError) -> None:
+            if isinstance(outcome, AbortedFirst):
+                outcome = KafkaError(
+                    ErrorCode.CONCURRENT_TRANSACTIONS, f"the open transaction of {transactional_id!r} is aborted first"
+                )
+            if isinstance(outcome, KafkaError):
+                told = as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED)
+                context.respond(error_response(request, context.api_version, told))
+                return
+            assert isinstance(outcome, ProducerIdentity)
+            context.respond(
+                InitProducerIdResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch)
+            )
+
+        host.submit(command, answer)

@@ -1,8 +1,5 @@
 """Runs the group coordinators of this node: one machine for each partition of `__consumer_offsets` that it leads.
 
-    loading --log replayed--> active --leadership gone--> closed
-    loading --the log cannot be read--> failed
-
 1. While loading every request is refused with COORDINATOR_LOAD_IN_PROGRESS (14): a client that were told "no offset"
    would start from an end of the log.
 2. Nobody hears of a decision before it is committed; reads see committed state only.
@@ -10,13 +7,18 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from enum import Enum, auto
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from tailrace.coordinators.addressing import partition_of_group
-from tailrace.coordinators.groups.commands import Command, CommitOffsets, ExpireOffsets, ForgetLostTopics, GroupInsight
+from tailrace.coordinators.groups.commands import (
+    Command,
+    CommitOffsets,
+    CommitOffsetsInTransaction,
+    ExpireOffsets,
+    ForgetLostTopics,
+    GroupInsight,
+)
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import TopicInfo
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
@@ -35,16 +37,27 @@ from tailrace.coordinators.groups.events import (
 )
 from tailrace.coordinators.groups.group import RequestId
 from tailrace.coordinators.groups.joining import NewMemberId
-from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, decode_record, encode_record
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.coordinators.groups.records import (
+    GroupLogRecord,
+    GroupRecord,
+    OffsetRecord,
+    decode_record,
+    encode_record,
+    pending_offset,
+)
+from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
-from tailrace.server.hosts.coordinator_log import CoordinatorLog
+from tailrace.replication.verification import Verification
+from tailrace.server.data.transaction_markers import TransactionMarker
+from tailrace.server.hosts.coordinator_log import CoordinatorLog, InTransaction
+from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
 from tailrace.server.hosts.sweep import Sweep
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.waiters import Deadlines
@@ -57,22 +70,6 @@ OnBeat = Callable[[ConsumerGroupHeartbeatResponse | KafkaError], None]
 OnDone = Callable[[tuple[ErrorCode, ...] | KafkaError], None]
 
 _logger = logging.getLogger("tailrace.server")
-
-
-class HostState(Enum):
-    """Where a coordinator partition stands on this node."""
-
-    LOADING = auto()
-    ACTIVE = auto()
-    FAILED = auto()
-    CLOSED = auto()
-
-
-_REFUSALS = {
-    HostState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its log is being read"),
-    HostState.FAILED: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "its log cannot be read"),
-    HostState.CLOSED: (ErrorCode.NOT_COORDINATOR, "another broker leads it now"),
-}
 
 
 class GroupCoordinatorHost:
@@ -110,12 +107,19 @@ class GroupCoordinatorHost:
 
     def start(self, on_active: Callable[[], None]) -> None:
         """Read the log; `on_active` is called when requests are served, or never."""
-        self._log.replay(self._load, partial(self._loaded, on_active), self._load_failed)
+        self._log.replay(self._load, partial(self._loaded, on_active), self._load_failed, on_marker=self._load_marker)
 
-    def _load(self, record: Record) -> None:
+    def _load(self, record: Record, producer_id: int) -> None:
         decoded = decode_record(record.key, record.value)
-        if decoded is not None:
+        if decoded is None:
+            return
+        if producer_id >= 0 and isinstance(decoded, OffsetRecord) and decoded.value is not None:
+            self.machine.apply(pending_offset(decoded, producer_id, decoded.value))
+        else:
             self.machine.apply(decoded)
+
+    def _load_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
+        self.machine.end_transaction(producer_id, is_committed=marker.type is ControlType.COMMIT)
 
     def _loaded(self, on_active: Callable[[], None]) -> None:
         self.machine.begin(self._clock.monotonic_ms())
@@ -146,9 +150,7 @@ class GroupCoordinatorHost:
 
     def check_active(self) -> None:
         """Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS (14), COORDINATOR_NOT_AVAILABLE (15), NOT_COORDINATOR (16)."""
-        if self.state is not HostState.ACTIVE:
-            code, why = _REFUSALS[self.state]
-            raise KafkaError(code, f"{self.partition.topic_partition}: {why}")
+        self.state.check_active(self.partition.topic_partition)
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
         """Hand a member's request to its group; `respond` is called once, now or later."""
@@ -215,6 +217,39 @@ class GroupCoordinatorHost:
         if isinstance(command, CommitOffsets) and command.member_id:
             sign_of_life = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, sign_of_life, self._clock.monotonic_ms()))
+
+    def commit_in_transaction(
+        self, command: CommitOffsetsInTransaction, verification: Verification | None, on_done: OnDone
+    ) -> None:
+        """As `submit`, for offsets that count when the producer's transaction commits."""
+        self.check_active()
+        within = InTransaction(command.producer_id, command.producer_epoch, verification)
+        try:
+            decision = self.machine.decide(command, self._clock.now_ms())
+            if decision.records:
+                outcome = partial(_tell_outcome, on_done, decision.response)
+                self._log.append(decision.records, outcome, within=within)
+                self.machine.stage(decision.records)
+        except KafkaError as refusal:
+            error = refusal
+            self._log.when_committed(lambda failure: _tell(on_done, failure or error))
+            return
+        if not decision.records:
+            self._log.when_committed(lambda failure: _tell(on_done, failure or decision.response))
+        if command.member_id:
+            sign_of_life = OffsetsCommitted(member_id=command.member_id)
+            self._carry_out(self.machine.step(command.group_id, sign_of_life, self._clock.monotonic_ms()))
+
+    def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
+        """Write the marker; the offsets of its transaction count, or are gone, from when it is committed."""
+        ends = self.machine.ends_of(marker.producer_id, is_committed=marker.is_commit)
+        self._log.append_marker(
+            marker.control_record,
+            ends,
+            lambda failure: on_done(ErrorCode.NONE if failure is None else _as_of_partition(failure.code)),
+            within=InTransaction(marker.producer_id, marker.producer_epoch),
+        )
+        self.machine.stage(ends)
 
     def sweep(self, commands: Iterable[Command]) -> None:
         """Have each of these decided until it has nothing more to write."""
@@ -310,15 +345,13 @@ class GroupCoordinators:
         new_member_id: NewMemberId,
         clock: Clock,
     ) -> None:
-        self._broker_id = broker_id
-        self._image = EMPTY_IMAGE
-        self._find_partition = find_partition
         self._config = config
         self._new_member_id = new_member_id
         self._clock = clock
         self._deadlines = Deadlines(clock)
-        self._hosts: dict[int, GroupCoordinatorHost] = {}
-        self._is_closed = False
+        self._led = LedCoordinators(
+            GROUP_OFFSETS_TOPIC, broker_id=broker_id, find_partition=find_partition, take_over=self._take_over
+        )
         self.topics_version = 0
         """Another number after each change of the cluster's metadata."""
 
@@ -328,36 +361,19 @@ class GroupCoordinators:
 
     def find_topic(self, name: str) -> TopicInfo | None:
         """The topic that has this name now."""
-        topic = self._image.topics.get(name)
+        topic = self._led.image.topics.get(name)
         return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
-        self._image = image
         self.topics_version += 1
-        if self._is_closed:
-            return
-        led = {partition.topic_partition.partition: partition for partition in self._led_partitions()}
-        for number, host in tuple(self._hosts.items()):
-            if led.get(number) is not host.partition or host.leader_epoch != host.partition.leader_epoch:
-                host.close()
-                del self._hosts[number]
-        for number in led.keys() - self._hosts.keys():
-            self._take_over(number, led[number])
+        self._led.on_image(image)
         if delta.deleted_topics:
             names = {topic.name for topic in delta.deleted_topics}
-            for host in self._hosts.values():
+            for host in self._led.by_number.values():
                 self._forget_lost_topics(host, names)
 
-    def _led_partitions(self) -> Iterator[Partition]:
-        topic = self._image.topics.get(GROUP_OFFSETS_TOPIC)
-        for number, state in topic.partitions.items() if topic is not None else ():
-            if state.leader == self._broker_id:
-                partition = self._find_partition(GROUP_OFFSETS_TOPIC, number)
-                if partition is not None and partition.is_leader:
-                    yield partition
-
-    def _take_over(self, number: int, partition: Partition) -> None:
+    def _take_over(self, partition: Partition) -> GroupCoordinatorHost:
         host = GroupCoordinatorHost(
             partition,
             config=self._config,
@@ -365,13 +381,13 @@ class GroupCoordinators:
             clock=self._clock,
             deadlines=self._deadlines,
         )
-        self._hosts[number] = host
         # Topics may have gone while nobody coordinated.
         host.start(lambda: self._forget_lost_topics(host, host.machine.committed.topics.names))
+        return host
 
     def _forget_lost_topics(self, host: GroupCoordinatorHost, names: Iterable[str]) -> None:
         if host.state is HostState.ACTIVE:
-            found = {name: self._image.topics.get(name) for name in names}
+            found = {name: self._led.image.topics.get(name) for name in names}
             ids = {name: None if topic is None else topic.topic_id for name, topic in found.items()}
             host.sweep((ForgetLostTopics(topics=ids),))
 
@@ -382,29 +398,17 @@ class GroupCoordinators:
         """
         if not group_id or len(group_id) > _LONGEST_GROUP_ID:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty, and not longer than a record's key")
-        host = self._find_host(group_id)
+        host = self._led.of_key(group_id)
         if host is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate group {group_id!r}")
         host.check_active()
         return host
 
-    def _find_host(self, group_id: str) -> GroupCoordinatorHost | None:
-        topic = self._image.topics.get(GROUP_OFFSETS_TOPIC)
-        if topic is None:
-            return None
-        number = partition_of_group(group_id, len(topic.partitions)).partition
-        if number not in self._hosts and not self._is_closed:
-            # A partition may come later than the image that speaks of it: its predecessor has to be flushed first.
-            partition = self._find_partition(GROUP_OFFSETS_TOPIC, number)
-            if partition is not None and partition.is_leader:
-                self._take_over(number, partition)
-        return self._hosts.get(number)
-
     def check_room_for(self, group_id: str) -> None:
         """Raises KafkaError INVALID_REQUEST if the group would be new and this node has its fill of groups."""
         if self.host_of(group_id).machine.has_group(group_id):
             return
-        if sum(host.machine.group_count for host in self._hosts.values()) >= self._config.group_max_groups:
+        if sum(host.machine.group_count for host in self._led.by_number.values()) >= self._config.group_max_groups:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"this broker has {self._config.group_max_groups} groups, as many as it takes; delete old ones",
@@ -412,16 +416,35 @@ class GroupCoordinators:
 
     def active_hosts(self) -> list[GroupCoordinatorHost]:
         """All coordinators here. Raises what `check_active` raises if one is not ready."""
-        for host in self._hosts.values():
+        for host in self._led.by_number.values():
             host.check_active()
-        return list(self._hosts.values())
+        return list(self._led.by_number.values())
+
+    def complete_transaction(
+        self, partition: TopicPartition, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write the marker to this partition, and apply or drop the offsets it decides about."""
+        host = self._led.of_partition(partition.partition)
+        if host is None or host.state is not HostState.ACTIVE:
+            # Whoever writes markers knows the codes of partitions, and tries again.
+            on_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            host.complete_transaction(marker, on_done)
 
     def close(self) -> None:
         """The node stops: whoever waits is sent elsewhere."""
-        self._is_closed = True
-        for host in self._hosts.values():
-            host.close()
-        self._hosts.clear()
+        self._led.close()
+
+
+def _as_of_partition(code: ErrorCode) -> ErrorCode:
+    """What a coordinator says about itself, as said about its partition."""
+    if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return code
+
+
+def _tell_outcome(on_done: OnDone, response: tuple[ErrorCode, ...], failure: KafkaError | None) -> None:
+    _tell(on_done, failure or response)
 
 
 def _tell(callback: Callable[[T], None], answer: T) -> None:

@@ -8,12 +8,14 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition
+from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
 
@@ -22,6 +24,11 @@ R = TypeVar("R")
 KeyValue = tuple[bytes, bytes | None]
 Outcome = Callable[[KafkaError | None], None]
 """Called once: with None for success, or with the error that the client is to see."""
+
+OnRecord = Callable[[Record, int], None]
+"""Takes a record, and the producer in whose transaction it was written; -1 if in none."""
+OnMarker = Callable[[int, EndTransactionMarker], None]
+"""Takes the end of a producer's transaction."""
 
 _SLICE_BYTES = 64 * 1024
 """Replayed per turn: some hundred records, a few milliseconds."""
@@ -37,7 +44,23 @@ _COORDINATOR_CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    # Of batches that are written for a producer: these are its own affair.
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 }
+
+
+class InTransaction(NamedTuple):
+    """The transaction that an append is part of."""
+
+    producer_id: int
+    producer_epoch: int
+    verification: Verification | None = UNVERIFIED
+    """That the transaction's coordinator knows of it."""
+
+
+_IN_NONE = InTransaction(-1, -1)
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
@@ -95,11 +118,16 @@ class CoordinatorLog(Generic[R]):
         self._is_closed = False
 
     def replay(
-        self, on_record: Callable[[Record], None], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
+        self,
+        on_record: OnRecord,
+        on_done: Callable[[], None],
+        on_failed: Callable[[KafkaError], None],
+        *,
+        on_marker: OnMarker = lambda producer_id, marker: None,
     ) -> None:
         """Hand out every record that the log has now, once it is committed; not before this has returned."""
         log = self.partition.log
-        replay = _Replay(self.partition, log.log_start_offset, log.log_end_offset, on_record)
+        replay = _Replay(self.partition, log.log_start_offset, log.log_end_offset, on_record, on_marker)
 
         def slice_() -> None:
             if self._is_closed:
@@ -121,18 +149,44 @@ class CoordinatorLog(Generic[R]):
 
         self._clock.call_soon(slice_)
 
-    def append(self, records: Sequence[R], outcome: Outcome) -> None:
+    def append(self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = _IN_NONE) -> None:
         """Append the records, at least one; nobody is told anything before this has returned.
 
         Raises KafkaError for a record that has no form in the log.
         """
         batches = list(_batches(records, [self._encode(record) for record in records]))
-        write: _Write[R] = _Write(len(batches), outcome)
-        self._writes[write] = None
-        self._deadlines.add(write, self._timeout_ms)
+        write = self._new_write(len(batches), outcome)
         now_ms = self._clock.now_ms()
         for batch, encoded in batches:
-            self.partition.append_records(encoded, now_ms=now_ms, on_done=self._settler(write, batch))
+            self.partition.append_records(
+                encoded,
+                now_ms=now_ms,
+                on_done=self._settler(write, batch),
+                producer_id=within.producer_id,
+                producer_epoch=within.producer_epoch,
+                verification=within.verification,
+            )
+
+    def append_marker(
+        self, marker: EndTransactionMarker, records: Sequence[R], outcome: Outcome, *, within: InTransaction
+    ) -> None:
+        """Append the end of a producer's transaction; the machine is told of these records, which it stands for.
+
+        Nobody is told anything before this has returned.
+        """
+        self.partition.append_marker(
+            marker,
+            producer_id=within.producer_id,
+            producer_epoch=within.producer_epoch,
+            now_ms=self._clock.now_ms(),
+            on_done=self._settler(self._new_write(1, outcome), records),
+        )
+
+    def _new_write(self, batches: int, outcome: Outcome) -> _Write[R]:
+        write: _Write[R] = _Write(batches, outcome)
+        self._writes[write] = None
+        self._deadlines.add(write, self._timeout_ms)
+        return write
 
     def _settler(self, write: _Write[R], batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
         def settled(done: Appended | KafkaError) -> None:
@@ -184,11 +238,14 @@ class CoordinatorLog(Generic[R]):
 class _Replay:
     """How far a replay has come."""
 
-    def __init__(self, partition: Partition, offset: int, end_offset: int, on_record: Callable[[Record], None]) -> None:
+    def __init__(
+        self, partition: Partition, offset: int, end_offset: int, on_record: OnRecord, on_marker: OnMarker
+    ) -> None:
         self._partition = partition
         self.offset = offset
         self._end_offset = end_offset
         self._on_record = on_record
+        self._on_marker = on_marker
 
     def read_slice(self) -> bool:
         """Hand out the next records, if any are committed; True if that was all."""
@@ -198,10 +255,15 @@ class _Replay:
             self.offset, max_bytes=_SLICE_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True
         )
         for position, header in iter_batches(read.records):
-            if not header.is_control:
+            if header.is_control:
+                marker = read_marker(memoryview(read.records)[position:], header)
+                if marker is not None and header.base_offset >= self.offset:
+                    self._on_marker(header.producer_id, marker)
+            else:
+                producer_id = header.producer_id if header.is_transactional else -1
                 for record in read_records(read.records, position):
                     if record.offset >= self.offset:
-                        self._on_record(record)
+                        self._on_record(record, producer_id)
             self.offset = header.end_offset
         return self.offset >= self._end_offset
 

@@ -38,7 +38,7 @@ class Partitions(Protocol):
 
 
 class MetadataApplier:
-    """Carries images out on one broker. `load` comes first, then `on_image` for each change."""
+    """Carries images out on one broker. `load` or `steps` come first, then `on_image` for each change."""
 
     def __init__(self, *, partitions: Partitions, broker_id: BrokerId, settings: LiveSettings) -> None:
         self._partitions = partitions
@@ -49,8 +49,16 @@ class MetadataApplier:
 
     def load(self, image: ClusterImage) -> None:
         """Add every partition that this broker has a replica of."""
+        for _ in self.steps(image):
+            pass
+
+    def steps(self, image: ClusterImage) -> Iterator[None]:
+        """As `load`, one partition at a time: after a crash each takes as long as it takes to look at its log."""
         for topic in image.topics.values():
-            self._create(image, topic)
+            config = self._config(image, topic.name)
+            for topic_partition, state in self._of_this_broker(topic):
+                self._open(topic_partition, state, config)
+                yield
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Act on one change."""

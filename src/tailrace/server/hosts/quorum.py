@@ -85,6 +85,7 @@ class QuorumHost:
         """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` where this replica listens for
         others. Raises CorruptRecords if `quorum-state` is illegible."""
         self.log = log
+        log.tell_times_by(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
         self.failure: KafkaError | None = None
         """Why this replica has given up its log."""
@@ -118,6 +119,7 @@ class QuorumHost:
         self._is_installing = False
         self._refusal: do.AppendRefused | None = None
         self._on_shut_down: list[Callable[[], None]] = []
+        self._is_stranger = False
 
     # Life
 
@@ -467,10 +469,24 @@ class QuorumHost:
         if reply is None:
             return events.RequestFailed(request_id)
         try:
-            return events.ResponseReceived(request_id, response_from_wire(reply))
+            response = response_from_wire(reply)
+            if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self._say_other_cluster()
+            return events.ResponseReceived(request_id, response)
         except KafkaError as fault:
             _logger.warning("event=quorum-answer-ignored reason=%s", fault)
             return events.RequestFailed(request_id)
+
+    def _say_other_cluster(self) -> None:
+        """Once: it will be said to every request."""
+        if not self._is_stranger:
+            self._is_stranger = True
+            _logger.error(
+                "event=other-cluster node=%d cluster=%s: a controller that was asked belongs to another cluster; name"
+                " those of this one, or start with an empty directory",
+                self.node.key.id,
+                self.cluster_id,
+            )
 
     def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
         """The answer with what it shall carry. Raises CorruptRecords, StorageError: then nobody gets any bytes."""

@@ -16,35 +16,38 @@ several batches as one change.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, NamedTuple
 
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.image_difference import difference
-from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
-from tailrace.metadata.replay import apply_all
+from tailrace.metadata.image_difference import difference_steps
+from tailrace.metadata.replay import Replay
 from tailrace.metadata.snapshot_image import SnapshotLoader
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.metadata.stored_partitions import RecordReader
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.batch import iter_batches
-from tailrace.protocol.records.record import read_records, record_size_bound
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
-from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION
+from tailrace.server.hosts.committed_records import read_committed
+from tailrace.server.hosts.decisions import prepared
 from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_measure import QuorumMeasure, measure_of
 from tailrace.server.hosts.quorum_snapshots import MetadataSnapshots
-from tailrace.server.ports import Clock, Timer
+from tailrace.server.hosts.session_watch import SessionWatch
+from tailrace.server.hosts.stepwise import OnLongWork, StepwiseWork, nobody_cares
+from tailrace.server.ports import Clock
 from tailrace.storage.snapshot_store import SnapshotReader
 
-SLICE_BYTES: Final = 128 * 1024
-"""What is read and applied at a time: a few milliseconds' worth."""
-_BATCH_HEADROOM: Final = 256
+SLICE_PARTITIONS: Final = 200
+"""Whose changes this node acts on in one turn: some are in use, and cost more."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
@@ -55,10 +58,12 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class _Change(NamedTuple):
-    """What the records of one batch make of the image."""
+    """What records make of the image."""
 
     image: ClusterImage
     delta: ImageDelta
+    id: SnapshotId
+    """Where they end, and their epoch."""
     size_bytes: int
     appended_ms: int
 
@@ -98,7 +103,10 @@ class QuorumController:
         host: QuorumHost,
         clock: Clock,
         snapshot_trigger: SnapshotTrigger | None = None,
+        slice_partitions: int = SLICE_PARTITIONS,
+        on_long_work: OnLongWork = nobody_cares,
     ) -> None:
+        """`slice_partitions`: how many changes listeners are told of in one turn."""
         self._machine = machine
         self._host = host
         self._clock = clock
@@ -110,13 +118,23 @@ class QuorumController:
         self._leadership: _Leadership | None = None
         self._is_active = False
         self._loading: _Loading | None = None
-        self._is_going_on = False
+        self._slice_partitions = slice_partitions
+        self._acted_end_offset = 0
         self._latest_end = 0
         self._listeners: list[OnImage] = []
         self._when_settled: WhenSettled = _at_once
+        self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
+        self._deciding_for: OnDone | None = None
         self._pending: deque[_Pending] = deque()
-        self._session_timer: Timer | None = None
-        self._session_timer_ms = 0
+        self._deciding = StepwiseWork(self._next_decision, later=self._later, on_long_work=on_long_work)
+        self._applying = StepwiseWork(
+            self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
+        )
+        self._awaited: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._reader = RecordReader()
+        self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
+        self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
 
     # server.ports.Controller
 
@@ -131,6 +149,11 @@ class QuorumController:
         return BrokerId(self._host.node.leader_id)
 
     @property
+    def leader_epoch(self) -> int:
+        """The newest epoch that this node knows of."""
+        return self._host.node.epoch
+
+    @property
     def is_active(self) -> bool:
         """Whether decisions are made here."""
         return self._is_active
@@ -142,8 +165,25 @@ class QuorumController:
 
     @property
     def applied_end_offset(self) -> int:
-        """Everything below is in `image`."""
+        """Everything below is in `image`; whoever listens to images may not have heard of all of it: `when_applied`."""
         return self._applied.end_offset
+
+    def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call `callback` once when `image` includes everything below, and this node has acted on it (`answer_when`).
+
+        Perhaps before this returns; never, if the controller is closed before.
+        """
+        heappush(self._awaited, (end_offset, next(self._numbers), callback))
+        self._host.perform(self._tell_who_waits)
+
+    def _tell_who_waits(self) -> None:
+        while self._awaited and self._awaited[0][0] <= self._acted_end_offset:
+            callback = heappop(self._awaited)[2]
+            self._host.perform(partial(self._when_settled, callback))
+
+    def measure(self) -> QuorumMeasure:
+        """This replica in numbers."""
+        return measure_of(self._host, self._snapshots.measures, image=self._committed, applied=self._applied)
 
     def on_image(self, callback: OnImage) -> None:
         """Have every later change of `image` reported, before the answer to whoever caused it goes out."""
@@ -176,25 +216,37 @@ class QuorumController:
     def close(self) -> None:
         """Stop: whoever still waits is refused. The disk has been stopped before; the log is closed."""
         self._step_down("the controller stops")
+        self._applying.drop()
         self._stop_loading()
         self._host.close()
 
     # Deciding
 
     def _submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        leadership = self._leadership
-        if leadership is None or not self._is_active:
+        if self._leadership is None or not self._is_active:
             on_done(self._not_controller())
             return
+        self._commands.append((command, on_done))
+        self._deciding.advance()
+
+    def _next_decision(self) -> Steps[None] | None:
+        leadership = self._leadership
+        if leadership is None or not self._commands:
+            return None
+        command, self._deciding_for = self._commands.popleft()
+        return self._decide_for(command, self._deciding_for, leadership)
+
+    def _decide_for(self, command: ControllerCommand, on_done: OnDone, leadership: _Leadership) -> Steps[None]:
         change: _Change | None
         answer: ControllerResponse | KafkaError
         try:
-            change, answer = self._decide(command, leadership)
+            change, answer = yield from self._decide(command, leadership)
         except KafkaError as refusal:
             change, answer = None, refusal
+        self._deciding_for = None
         self._pending.append(_Pending(self._latest_end, change, answer, on_done))
-        self._watch_sessions()
-        self._publish()
+        self._sessions.look_again()
+        self._applying.advance()
 
     def _not_controller(self) -> KafkaError:
         leader_id = self.leader_id
@@ -203,22 +255,16 @@ class QuorumController:
         active = f"the active controller is {leader_id}" if leader_id >= 0 else "no active controller is known"
         return KafkaError(ErrorCode.NOT_CONTROLLER, active)
 
-    def _decide(self, command: ControllerCommand, leadership: _Leadership) -> tuple[_Change | None, ControllerResponse]:
-        decision = self._machine.decide(command, self._clock.monotonic_ms(), next_offset=self._host.log.end_offset)
-        if not decision.records:
-            return None, decision.response
-        image, delta = apply_all(self._machine.image, decision.records)
-        values = tuple(map(encode_record, decision.records))
-        size_bytes = _BATCH_HEADROOM + sum(record_size_bound(None, value) for value in values)
-        if size_bytes > MAX_BATCH_BYTES:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"this request makes a batch of {size_bytes} bytes of metadata, more than {MAX_BATCH_BYTES};"
-                " ask in several",
-            )
-        self._latest_end = self._host.append(leadership.epoch, values)
-        self._machine.adopt(image)
-        return _Change(image, delta, size_bytes, self._clock.now_ms()), decision.response
+    def _decide(
+        self, command: ControllerCommand, leadership: _Leadership
+    ) -> Steps[tuple[_Change | None, ControllerResponse]]:
+        made = yield from prepared(self._machine, self._host.log, command, self._clock.monotonic_ms())
+        if not made.values:
+            return None, made.response
+        self._latest_end = self._host.append(leadership.epoch, made.values)
+        self._machine.adopt(made.image)
+        appended = SnapshotId(self._latest_end, leadership.epoch)
+        return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms()), made.response
 
     # What the quorum says, in the middle of its steps
 
@@ -259,83 +305,98 @@ class QuorumController:
     def _step_down(self, why: str | None) -> None:
         self._leadership = None
         self._is_active = False
-        if self._session_timer is not None:
-            self._session_timer.cancel()
-            self._session_timer = None
-        waiting, self._pending = self._pending, deque()
-        for pending in waiting:
+        self._sessions.stop()
+        self._deciding.drop()
+        waiting = [pending.on_done for pending in self._pending]
+        waiting += [self._deciding_for] if self._deciding_for is not None else []
+        waiting += [on_done for _, on_done in self._commands]
+        self._pending.clear()
+        self._commands.clear()
+        self._deciding_for = None
+        for on_done in waiting:
             refusal = self._not_controller() if why is None else KafkaError(ErrorCode.NOT_CONTROLLER, why)
-            self._tell(pending.on_done, refusal)
+            self._tell(on_done, refusal)
 
     # Applying
 
     def _advance(self) -> None:
-        """Bring the image nearer to the high watermark, by one slice; more in a later turn."""
+        """Bring the image nearer to the high watermark, by one step; more in later turns."""
+        if self._host.failure is None:
+            self._applying.advance()
+
+    def _later(self, task: Callable[[], None]) -> None:
+        self._clock.call_soon(lambda: self._host.perform(task))
+
+    def _next_change(self) -> Steps[None] | None:
+        """What comes next for the image; one after the other, whatever becomes of this node's role meanwhile."""
+        if self._is_active:
+            return self._publish() if self._has_something_to_publish else None
         if self._host.failure is not None:
-            return
+            return None
+        if self._loading is not None:
+            return self._guarded(self._load(self._loading))
+        if self._applied.end_offset < self._high_watermark:
+            return self._guarded(self._follow())
+        return None
+
+    def _guarded(self, steps: Steps[None]) -> Steps[None]:
         try:
-            if self._loading is not None:
-                self._load_slice(self._loading)
-            elif self._is_active:
-                self._publish()
-                return
-            elif self._applied.end_offset < self._high_watermark:
-                self._apply_slice()
-        except (CorruptRecords, StorageError) as fault:
+            yield from steps
+        except KafkaError as fault:  # damage, a disk that fails, and records of a kind that a newer release writes
             self._host.fail(fault)
-            return
-        if self._loading is not None or self._applied.end_offset < self._high_watermark:
-            self._go_on_later()
-        else:
+
+    def _caught_up(self) -> None:
+        self._tell_who_waits()
+        if self._host.failure is None:
             self._perhaps_become_active()
 
-    def _go_on_later(self) -> None:
-        def go_on() -> None:
-            self._is_going_on = False
-            self._advance()
-
-        if not self._is_going_on:
-            self._is_going_on = True
-            self._clock.call_soon(lambda: self._host.perform(go_on))
-
-    def _load_slice(self, loading: _Loading) -> None:
-        batch = next(loading.batches, None)
-        if batch is not None:
-            loading.loader.load(batch)
-            return
-        self._stop_loading()
+    def _load(self, loading: _Loading) -> Steps[None]:
+        begun_ms = self._clock.monotonic_ms()
+        for batch in loading.batches:
+            yield from loading.loader.steps(batch)
+            yield
+            if self._loading is not loading:
+                return
         if loading.id.end_offset <= self._applied.end_offset:
+            self._stop_loading()
             return
         image = loading.loader.image()
-        delta = difference(self._committed, image)
-        self._applied = loading.id
-        self._snapshots.loaded(image, loading.id, loading.loader.records_count)
-        self._show(image, delta)
+        delta = yield from difference_steps(self._committed, image)
+        if self._loading is loading:
+            self._stop_loading()
+            self._applied = loading.id
+            self._snapshots.loaded(image, loading.id, loading.loader.records_count)
+            yield from self._show(image, delta)
+            self._snapshots.measures.loaded.note(self._clock.monotonic_ms() - begun_ms)
 
-    def _apply_slice(self) -> None:
-        log, offset = self._host.log, self._applied.end_offset
-        buffers = log.read(offset, max_bytes=SLICE_BYTES, end_offset=self._high_watermark)
-        records: list[MetadataRecord] = []
-        for buffer in buffers:
-            for position, header in iter_batches(buffer):
-                if header.end_offset <= offset:
-                    continue
-                self._applied = SnapshotId(header.end_offset, header.partition_leader_epoch)
-                self._applied_ms = header.max_timestamp
-                if not header.is_control:
-                    records += _decoded(buffer, position)
-        if self._applied.end_offset == offset:
-            raise CorruptRecords(f"{METADATA_PARTITION}: nothing can be read at {offset}, which is committed")
-        image, delta = apply_all(self._committed, records)
-        self._snapshots.applied(delta, sum(map(len, buffers)))
-        if records:
-            self._show(image, delta)
+    def _follow(self) -> Steps[None]:
+        """Apply what is committed and can be read in one go."""
+        read = yield from read_committed(self._host.log, self._applied.end_offset, self._high_watermark, self._reader)
+        replay = Replay(self._committed)
+        yield from replay.steps(read.records)
+        image, delta = yield from replay.finishing()
+        yield from self._act_on(_Change(image, delta, read.end, read.size_bytes, read.appended_ms))
+        if self._applied.end_offset < self._high_watermark:
+            yield
+
+    def _act_on(self, change: _Change) -> Steps[None]:
+        self._applied, self._applied_ms = change.id, change.appended_ms
+        self._snapshots.appended(change.size_bytes)
+        yield from self._show(change.image, change.delta)
         self._perhaps_snapshot()
 
-    def _show(self, image: ClusterImage, delta: ImageDelta) -> None:
+    def _show(self, image: ClusterImage, delta: ImageDelta) -> Steps[None]:
+        """Everybody reads the new image at once; those who act on changes get them in portions."""
+        applied = self._applied
         self._committed = image
-        for listener in self._listeners:
-            listener(image, delta)
+        for number, portion in enumerate(delta.pieces(self._slice_partitions)):
+            if number:
+                yield
+            self._snapshots.changed(portion)
+            for listener in self._listeners:
+                listener(image, portion)
+        self._acted_end_offset = applied.end_offset
+        self._tell_who_waits()
 
     def _perhaps_snapshot(self) -> None:
         if self._snapshots.is_due:
@@ -363,25 +424,22 @@ class QuorumController:
             self._applied.end_offset,
             len(self._committed.topics),
         )
-        self._watch_sessions()
+        self._sessions.start()
         self._submit(FinalizeMetadataVersion(), _log_refusal)
 
-    def _publish(self) -> None:
+    @property
+    def _has_something_to_publish(self) -> bool:
+        return bool(self._pending) and self._pending[0].end_offset <= self._high_watermark
+
+    def _publish(self) -> Steps[None]:
         """Make visible, in order, what the high watermark has passed."""
-        leadership = self._leadership
-        while self._pending and self._pending[0].end_offset <= self._high_watermark:
+        while self._has_something_to_publish:
             pending = self._pending.popleft()
-            change = pending.change
-            if change is None:
+            if pending.change is None:
                 self._tell(pending.on_done, pending.answer)
-                continue
-            assert leadership is not None, "only who leads has changes of its own"
-            self._applied = SnapshotId(pending.end_offset, leadership.epoch)
-            self._applied_ms = change.appended_ms
-            self._snapshots.applied(change.delta, change.size_bytes)
-            self._show(change.image, change.delta)
-            self._tell(partial(self._settled, pending.on_done), pending.answer)
-            self._perhaps_snapshot()
+            else:
+                yield from self._act_on(pending.change)
+                self._tell(partial(self._settled, pending.on_done), pending.answer)
 
     def _settled(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
         self._when_settled(partial(on_done, answer))
@@ -390,35 +448,9 @@ class QuorumController:
         """A task of its own: whoever cannot take an answer keeps nobody else from theirs."""
         self._host.perform(partial(on_done, answer))
 
-    # Sessions of brokers
-
-    def _watch_sessions(self) -> None:
-        deadline_ms = self._machine.heartbeats.next_deadline_ms
-        if deadline_ms is None or not self._is_active:
-            return
-        if self._session_timer is not None:
-            if self._session_timer_ms <= deadline_ms:
-                return
-            self._session_timer.cancel()
-        self._session_timer_ms = deadline_ms
-        self._session_timer = self._clock.call_at(deadline_ms, lambda: self._host.perform(self._end_sessions))
-
-    def _end_sessions(self) -> None:
-        self._session_timer = None
-        if not self._is_active:
-            return
-        if self._machine.heartbeats.silent(self._clock.monotonic_ms()):
-            self._submit(FenceSilentBroker(), _log_refusal)
-        self._watch_sessions()
-
-
-def _decoded(buffer: Buffer, position: int) -> Sequence[MetadataRecord]:
-    found = []
-    for record in read_records(buffer, position):
-        if record.value is None:
-            raise CorruptRecords(f"{METADATA_PARTITION}: the record at {record.offset} has no value")
-        found.append(decode_record(record.value))
-    return found
+    def broker_gone(self, broker_id: BrokerId) -> None:
+        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        self._host.perform(lambda: self._sessions.hurry(broker_id))
 
 
 def _log_refusal(answer: ControllerResponse | KafkaError) -> None:

@@ -71,6 +71,7 @@ class QuorumLog:
         self._store = store
         self._checkpoints = checkpoints
         self._is_installing = False
+        self._wall_ahead_ms = 0
         self._voters_in_log: list[VotersAt] = []
         self._snapshots: tuple[SnapshotFile, ...] = ()
         self._take_snapshots()
@@ -152,9 +153,14 @@ class QuorumLog:
     def snapshots(self) -> Sequence[SnapshotFile]:
         return self._snapshots
 
+    def tell_times_by(self, *, wall_ahead_ms: int) -> None:
+        """Have `snapshots` tell times of the machine's clock, which never jumps and is so far behind."""
+        self._wall_ahead_ms = wall_ahead_ms
+        self._take_snapshots()
+
     def _take_snapshots(self) -> None:
         self._snapshots = tuple(
-            SnapshotFile(SnapshotId(*one.id), one.size_bytes, one.header.last_contained_ms)
+            SnapshotFile(SnapshotId(*one.id), one.size_bytes, one.header.last_contained_ms - self._wall_ahead_ms)
             for one in self._store.snapshots
             if one.id.offset > 0  # Kafka's bootstrap snapshot stands for no record
         )
@@ -266,6 +272,22 @@ class QuorumLog:
         """The sets of voters that the newest snapshot and the log behind it stated when the log was opened."""
         return self._voters_in_log
 
+    @property
+    def founding_voters(self) -> VoterSet | None:
+        """Who founded the quorum, if this replica was among them: what the snapshot of nothing states (KIP-853)."""
+        first = next((one for one in self._store.snapshots if one.id.offset == 0), None)
+        return None if first is None else voters_of_snapshot(first.header.control)
+
+    def found(self, voters: VoterSet, *, now_ms: int) -> None:
+        """Note durably that these found the quorum, in Kafka's form: a snapshot of no record. Of a log that is empty,
+        or has never stated any voters. Raises StorageError."""
+        assert not self._voters_in_log, f"the log states its voters: {self._voters_in_log}"
+        writer = self.begin_snapshot(SnapshotId(0, 0), last_contained_ms=now_ms, voters=voters)
+        writer.seal()
+        publication = Publication(writer.part)
+        publication.carry_out()
+        self._store.finish(publication)
+
     def _check_log(self) -> list[VotersAt]:
         """Read the whole log once: recovery trusts segments far below the recovery point, a voter must not.
 
@@ -274,7 +296,7 @@ class QuorumLog:
         found: list[VotersAt] = []
         newest = self._store.newest
         covered = 0 if newest is None else newest.id.offset
-        if newest is not None and (voters := voters_of_snapshot(newest.header.control)) is not None:
+        if covered and newest is not None and (voters := voters_of_snapshot(newest.header.control)) is not None:
             found.append(VotersAt(covered - 1, voters))
         end_offset = -1
         for chunk in self._chunks(self.log_start_offset, self.end_offset):

@@ -25,9 +25,9 @@ def control_value(record: ControlRecord) -> ControlValue:
     """The message that says this."""
     match record:
         case LeaderChange(leader_id, voters, granting_voters):
-            knows_directories = any(any(key.directory_id) for key in (*voters, *granting_voters))
+            # Version 1 would tell directories, but Kafka 4.1 neither writes nor reads it, and falls over it.
             return LeaderChangeMessage(
-                version=1 if knows_directories else 0,
+                version=0,
                 leader_id=leader_id,
                 voters=_change_voters(voters),
                 granting_voters=_change_voters(granting_voters),

@@ -13,6 +13,7 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_measure import SnapshotMeasures
 from tailrace.server.ports import Clock
 from tailrace.storage.snapshot_writer import Publication, SnapshotWriter
 
@@ -35,9 +36,8 @@ class _Baseline:
     def changed_records(self) -> int:
         return len(self._changed)
 
-    def note(self, delta: ImageDelta, size_bytes: int) -> None:
-        """Records were applied. Those that the snapshot holds and that say something else now count, each once."""
-        self.log_bytes += size_bytes
+    def note(self, delta: ImageDelta) -> None:
+        """What has changed counts, each once, if the snapshot holds it and says something else."""
         image = self.image
         for topic in delta.deleted_topics:
             if topic.topic_id in image.topic_names:
@@ -60,10 +60,15 @@ class MetadataSnapshots:
         self._trigger = trigger
         self._baseline = _Baseline()
         self._writer: SnapshotWriter | None = None
+        self.measures = SnapshotMeasures()
 
-    def applied(self, delta: ImageDelta, size_bytes: int) -> None:
-        """These changes are committed and applied; their batches have so many bytes."""
-        self._baseline.note(delta, size_bytes)
+    def appended(self, size_bytes: int) -> None:
+        """Batches of so many bytes are committed and applied."""
+        self._baseline.log_bytes += size_bytes
+
+    def changed(self, delta: ImageDelta) -> None:
+        """These are the changes, or some of them."""
+        self._baseline.note(delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
         """The image comes from this snapshot."""
@@ -84,7 +89,7 @@ class MetadataSnapshots:
 
     def begin(self, image: ClusterImage, snapshot_id: SnapshotId, last_contained_ms: int) -> bool:
         """Write this image, which ends there. Whether it may be written. In a task of the host."""
-        if self._writer is not None or self._host.failure is not None:
+        if self._writer is not None or self._host.failure is not None or image.open_transaction is not None:
             return False
         if self._host.node.snapshot_fault(snapshot_id) is not None:
             return False
@@ -95,6 +100,7 @@ class MetadataSnapshots:
             self._host.fail(fault)
             return False
         self._writer = writer
+        begun_ms = self._clock.monotonic_ms()
         # What comes from now on counts for the next one; what it says of this one is known when it is written.
         self._baseline = _Baseline(image, records_count=self._baseline.records_count)
         values = snapshot_values(image)
@@ -114,12 +120,12 @@ class MetadataSnapshots:
                 self._host.fail(fault)
                 return
             publication = Publication(writer.part)
-            self._host.publish(publication, lambda: self._written(writer, publication))
+            self._host.publish(publication, lambda: self._written(writer, publication, begun_ms))
 
         write_slice()
         return True
 
-    def _written(self, writer: SnapshotWriter, publication: Publication) -> None:
+    def _written(self, writer: SnapshotWriter, publication: Publication, begun_ms: int) -> None:
         self._writer = None
         if self._host.failure is not None:
             return
@@ -130,6 +136,7 @@ class MetadataSnapshots:
             return
         self._baseline.records_count = writer.records_count
         self._baseline.size_bytes = writer.part.size_bytes
+        self.measures.generated.note(self._clock.monotonic_ms() - begun_ms)
         _logger.info(
             "event=snapshot-written id=%d-%d records=%d bytes=%d",
             written.snapshot_id.end_offset,

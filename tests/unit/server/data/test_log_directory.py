@@ -118,7 +118,9 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
     files.remove_tree("/logs/orders-0")
-    open_log(scanned(files), FIRST_ID)
+    directory = scanned(files)
+    assert directory.has_lost_logs, "what this broker had acknowledged may be gone"
+    open_log(directory, FIRST_ID)
     assert files.size_of("/logs/orders-0/00000000000000000000.log") == 0
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "event=partition-vanished partition=orders-0 flushed_up_to=7" in error.getMessage()

@@ -65,7 +65,7 @@ class TestFindCoordinator:
 
     @pytest.mark.parametrize(
         ("key_type", "code"),
-        [(1, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, E.INVALID_REQUEST), (9, E.INVALID_REQUEST)],
+        [(2, E.INVALID_REQUEST), (9, E.INVALID_REQUEST)],
     )
     def test_other_kinds_of_coordinators_are_refused_with_the_reason(
         self, node: GroupPath, key_type: int, code: ErrorCode

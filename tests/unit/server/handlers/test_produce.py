@@ -72,6 +72,17 @@ def test_a_produce_timeout_is_bounded(node: DataPath, disk: DeferredDisk) -> Non
     flush(node, disk)
 
 
+def test_acks_all_that_waits_below_min_insync_replicas_is_told_so_in_the_end(node: DataPath) -> None:
+    config = TopicConfig(min_insync_replicas=2)
+    node.create("copied", replicas=(1, 2), in_sync=(1, 2), config=config)
+    waiting = node.produce("copied", b"a", acks=-1, timeout_ms=1000)
+    node.create("copied", replicas=(1, 2), in_sync=(1,), config=config)
+    node.clock.advance(1000)
+    assert waiting.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    refused = node.produce("copied", b"b", acks=-1, timeout_ms=1000)
+    assert refused.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
 def test_acks_zero_gets_no_answer_and_an_error_closes_the_connection(node: DataPath) -> None:
     silent = node.produce("orders", b"a", acks=0)
     assert silent.is_answered

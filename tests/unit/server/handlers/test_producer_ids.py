@@ -4,14 +4,14 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.group_path import GroupPath
 from tailrace.testing.ports import DeferredDisk
 
 ASK = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
 
 
-def ask(node: AdminPath, request: InitProducerIdRequest = ASK, version: int = 5) -> InitProducerIdResponse:
+def ask(node: GroupPath, request: InitProducerIdRequest = ASK, version: int = 5) -> InitProducerIdResponse:
     response = node.send(request, version).response
     assert isinstance(response, InitProducerIdResponse)
     return response
@@ -19,7 +19,7 @@ def ask(node: AdminPath, request: InitProducerIdRequest = ASK, version: int = 5)
 
 @pytest.mark.parametrize("version", range(6))
 def test_a_producer_gets_a_fresh_id_and_epoch_0(version: int) -> None:
-    node = AdminPath("/data", files=SimulatedDisk())
+    node = GroupPath("/data", files=SimulatedDisk())
     first, second = ask(node, version=version), ask(node, version=version)
     assert (first.error_code, first.producer_id, first.producer_epoch) == (0, 0, 0)
     assert (second.producer_id, second.producer_epoch) == (1, 0)
@@ -27,10 +27,10 @@ def test_a_producer_gets_a_fresh_id_and_epoch_0(version: int) -> None:
 
 def test_no_id_is_given_twice_not_even_after_a_restart() -> None:
     files = SimulatedDisk()
-    node = AdminPath("/data", files=files)
+    node = GroupPath("/data", files=files)
     given = [ask(node).producer_id for _ in range(2500)]
     node.stop()
-    given += [ask(AdminPath("/data", files=files, start=2)).producer_id for _ in range(1)]
+    given += [ask(GroupPath("/data", files=files, start=2)).producer_id for _ in range(1)]
     assert len(set(given)) == len(given)
     assert given[:2500] == list(range(2500))
     assert given[2500] >= 2500
@@ -38,7 +38,7 @@ def test_no_id_is_given_twice_not_even_after_a_restart() -> None:
 
 def test_the_next_block_is_there_before_the_last_one_is_used_up() -> None:
     disk = DeferredDisk()
-    node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
+    node = GroupPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:
         disk.run()
     waiting = node.send(ASK, 5)
@@ -46,14 +46,14 @@ def test_the_next_block_is_there_before_the_last_one_is_used_up() -> None:
     disk.run()
     for expected in range(1, 901):
         assert ask(node).producer_id == expected
-    assert disk.waiting, "a tenth of the block is left"
+    assert disk.works, "a tenth of the block is left"
     disk.run()
     assert [ask(node).producer_id for _ in range(200)] == list(range(901, 1101))
 
 
 def test_producers_that_wait_for_a_block_are_served_in_order() -> None:
     disk = DeferredDisk()
-    node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
+    node = GroupPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:
         disk.run()
     waiting = [node.send(ASK, 5) for _ in range(3)]
@@ -63,16 +63,15 @@ def test_producers_that_wait_for_a_block_are_served_in_order() -> None:
 
 def test_a_block_that_cannot_be_had_is_a_reason_to_try_again() -> None:
     files = SimulatedDisk()
-    node = AdminPath("/data", files=files)
+    node = GroupPath("/data", files=files)
     files.fail_at(files.operations + 1)
     response = ask(node)
     assert ErrorCode(response.error_code).retriable
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
-    assert ask(node).error_code == 0
 
 
 def test_an_idempotent_producer_that_lost_its_place_gets_another_id() -> None:
-    node = AdminPath("/data", files=SimulatedDisk())
+    node = GroupPath("/data", files=SimulatedDisk())
     ask(node)
     again = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=0, producer_epoch=3)
     response = ask(node, again)
@@ -81,20 +80,20 @@ def test_an_idempotent_producer_that_lost_its_place_gets_another_id() -> None:
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(5, -1), (-1, 5)])
 def test_half_an_identity_is_refused(producer_id: int, epoch: int) -> None:
-    node = AdminPath("/data", files=SimulatedDisk())
+    node = GroupPath("/data", files=SimulatedDisk())
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=1, producer_id=producer_id, producer_epoch=epoch
     )
     assert ask(node, request).error_code == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
-    ("transactional_id", "code"),
-    [("", ErrorCode.INVALID_REQUEST), ("payments", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)],
-)
-def test_transactions_are_refused_for_good(transactional_id: str, code: ErrorCode) -> None:
-    node = AdminPath("/data", files=SimulatedDisk())
-    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60000)
-    response = ask(node, request)
-    assert (response.error_code, response.producer_id) == (code, -1)
-    assert not code.retriable
+def test_an_empty_transactional_id_is_refused() -> None:
+    node = GroupPath("/data", files=SimulatedDisk())
+    response = ask(node, InitProducerIdRequest(transactional_id="", transaction_timeout_ms=60000))
+    assert (response.error_code, response.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+def test_a_transactional_id_without_a_coordinator_here_is_sent_elsewhere() -> None:
+    node = GroupPath("/data", files=SimulatedDisk())
+    response = ask(node, InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=60000))
+    assert (response.error_code, response.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)

@@ -9,6 +9,7 @@ from tailrace.protocol.messages.producers import (
     PartitionProducers,
     ProducerState,
 )
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.data_path import batch_of
 from tailrace.testing.disk import SimulatedDisk
@@ -61,3 +62,23 @@ def test_a_topic_that_cannot_be_has_kafkas_code(node: AdminPath) -> None:
 def test_a_partition_that_is_asked_for_twice_is_told_once(node: AdminPath) -> None:
     """4 bytes of a request would be worth any number of producers otherwise."""
     assert [each.partition_index for each in describe(node, "orders", 1, 0, 1)] == [1, 0]
+
+
+def test_an_open_transaction_is_told_with_its_start_and_an_ended_one_with_its_coordinator(node: AdminPath) -> None:
+    partition = node.table.get("orders", 0)
+    node.produce("orders", b"before")
+    partition.append_records([(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2)
+    node.end_turn()
+    (told,) = describe(node, "orders", 0)[0].active_producers
+    assert (told.current_txn_start_offset, told.coordinator_epoch) == (1, -1)
+    partition.append_marker(
+        EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=4),
+        producer_id=7,
+        producer_epoch=3,
+        now_ms=6_000,
+        on_done=lambda _: None,
+    )
+    node.end_turn()
+    (told,) = describe(node, "orders", 0)[0].active_producers
+    assert (told.current_txn_start_offset, told.coordinator_epoch) == (-1, 4)
+    assert (told.producer_epoch, told.last_sequence, told.last_timestamp) == (3, -1, 6_000)

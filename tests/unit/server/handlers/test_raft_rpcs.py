@@ -16,8 +16,7 @@ from tailrace.raft.voters import Endpoint
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.handlers.fetch import FetchHandler
-from tailrace.server.handlers.quorum import WANTED
-from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
+from tailrace.server.handlers.quorum_description import WANTED, QuorumDescriptionHandler
 from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
 from tailrace.server.handlers.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
 from tailrace.testing.data_path import DataPath

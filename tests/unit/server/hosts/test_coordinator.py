@@ -1,7 +1,6 @@
 """The coordinators of a node on a real partition, a real metadata log and a simulated disk."""
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,41 +17,20 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tailrace.server.hosts.coordinator import GroupCoordinators, HostState
-from tailrace.storage import Log
+from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.hosts.led_coordinators import HostState
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import DeferredDisk, flush_now
+from tailrace.testing.ports import HoldingDisk
 
 E = ErrorCode
 
 
-class HoldingDisk(DeferredDisk):
-    """Flushes at once, until `holds`."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self.holds = False
-        self._clock = clock
-
-    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
-        if self.holds:
-            super().flush(log, on_done)
-        else:
-            self._clock.call_soon(lambda: (flush_now(log), on_done()))
-
-    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
-        if self.holds:
-            super().carry_out(work, on_done)
-        else:
-            self._clock.call_soon(lambda: (work(), on_done()))
-
-
 def _holding_node() -> tuple[GroupPath, HoldingDisk]:
     clock = ManualClock()
-    disk = HoldingDisk(clock)
+    disk = HoldingDisk(clock.call_soon)
     return _node(clock=clock, disk=disk), disk
 
 

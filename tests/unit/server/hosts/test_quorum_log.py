@@ -253,6 +253,15 @@ def test_the_log_starts_at_a_snapshot_and_still_does_after_a_restart(disk: Simul
     assert again.snapshots[0].last_contained_ms == NOW_MS
 
 
+def test_snapshots_tell_their_times_by_the_clock_of_the_machine(log: QuorumLog) -> None:
+    append(log, 5)
+    flush(log)
+    log.commit(5)
+    log.tell_times_by(wall_ahead_ms=NOW_MS - 70)
+    snapshot(log, 5, 1)
+    assert [one.last_contained_ms for one in log.snapshots] == [70]
+
+
 def test_an_empty_log_has_the_epoch_of_the_snapshot_it_starts_at(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 3)
     append(log, 3, epoch=4)

@@ -50,13 +50,13 @@ def test_a_snapshot_of_a_static_quorum_states_no_voters() -> None:
     assert voters_of_snapshot((KRaftVersionRecord(k_raft_version=1),)) is None
 
 
-@pytest.mark.parametrize(("directory", "version"), [(bytes(16), 0), (b"d" * 16, 1)])
-def test_a_change_of_leader_names_directories_where_they_are_known(directory: bytes, version: int) -> None:
+@pytest.mark.parametrize("directory", [bytes(16), b"d" * 16])
+def test_a_change_of_leader_has_the_only_version_that_kafka_reads(directory: bytes) -> None:
     key = ReplicaKey(2, directory)
     value = control_value(LeaderChange(2, (key,), (key,)))
     assert isinstance(value, LeaderChangeMessage)
-    assert (value.version, value.leader_id) == (version, 2)
-    assert [(voter.voter_id, voter.voter_directory_id) for voter in value.granting_voters] == [(2, directory)]
+    assert (value.version, value.leader_id) == (0, 2)
+    assert [voter.voter_id for voter in value.granting_voters] == [2]
 
 
 def test_a_voter_that_is_named_twice_is_damage() -> None:

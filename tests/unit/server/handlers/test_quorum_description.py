@@ -1,4 +1,4 @@
-"""DescribeQuorum (55) on a node that keeps the metadata log alone."""
+"""DescribeQuorum (55) on a node that keeps the metadata log alone: its voter is found where its broker is."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_the_only_voter_leads_and_has_all_of_the_log(node: AdminPath) -> None:
     response = node.send(DescribeQuorumRequest(topics=(METADATA,)), 2).response
     ((partition,),) = [topic.partitions for topic in response.topics]
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, BROKER, 1)
-    assert partition.high_watermark == node.log.log_end_offset > before.high_watermark
+    assert partition.high_watermark == node.log.end_offset > before.high_watermark
     (voter,) = partition.current_voters
     assert (voter.replica_id, voter.replica_directory_id) == (BROKER, DIRECTORY_ID)
     assert voter.log_end_offset == partition.high_watermark

@@ -1,4 +1,4 @@
-"""The controller's host: what is visible when, and what a restart finds."""
+"""A quorum of one voter and its controller: what is visible when, and what a restart finds."""
 
 from typing import Any
 
@@ -108,16 +108,19 @@ def test_the_answer_to_a_creation_waits_until_the_partitions_are_durable() -> No
     assert files.list_dir(f"{DATA}/orders-0") == ["00000000000000000000.log", "partition.metadata"]
 
 
-def test_a_failed_append_changes_nothing_and_the_next_one_goes_on() -> None:
+def test_a_failed_append_changes_nothing_and_nothing_is_decided_any_more() -> None:
     files = SimulatedDisk()
     node = AdminPath(DATA, files=files)
-    before = (node.controller.image, node.machine.image, node.log.log_end_offset)
+    before = (node.controller.image, node.machine.image, node.log.end_offset)
     files.fail_at(files.operations + 1, "No space left on device")
     (answer,) = node.create_topics("orders")
     assert isinstance(answer, KafkaError)
     assert answer.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert (node.controller.image, node.machine.image, node.log.log_end_offset) == before
-    assert isinstance(result_of(node.create_topics("orders")), TopicCreated)
+    assert (node.controller.image, node.machine.image, node.log.end_offset) == before
+    (refusal,) = node.create_topics("orders")
+    assert isinstance(refusal, KafkaError)
+    assert refusal.code is ErrorCode.NOT_CONTROLLER
+    assert node.quorum.host.failure is not None
 
 
 def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next_and_is_heard_of() -> None:
@@ -151,17 +154,19 @@ def test_a_restart_is_a_replay() -> None:
     assert again.table.get("returns", 2).leader_epoch == 2
 
 
-def test_each_start_is_a_new_leader_epoch_written_down_before_it_is_used() -> None:
+def test_each_start_is_a_new_leader_epoch_written_down_before_anything_of_it_counts() -> None:
     files = SimulatedDisk()
+    led: list[int] = []
     for start in (1, 2, 3):
         files.history.clear()
         node = AdminPath(DATA, files=files, start=start)
-        assert node.controller.leader_epoch == start
-        assert b'"leaderEpoch":%d,' % start in files.read_bytes(QUORUM_STATE)
-        first_write = next(line for line in files.history if "write" in line and line.endswith(LOG))
-        renamed = next(line for line in files.history if "rename" in line and "quorum-state" in line)
-        assert files.history.index(renamed) < files.history.index(first_write)
+        led.append(node.controller.leader_epoch)
+        assert b'"leaderEpoch":%d,' % led[-1] in files.read_bytes(QUORUM_STATE)
+        first_sync = next(line for line in files.history if "sync" in line and line.endswith(LOG))
+        renamed = [line for line in files.history if "rename" in line and "quorum-state" in line]
+        assert files.history.index(renamed[-1]) < files.history.index(first_sync)
         node.stop()
+    assert led == sorted(set(led))
     content = files.read_bytes(LOG)
     batches = list(iter_batches(content))
     changes = [
@@ -169,7 +174,7 @@ def test_each_start_is_a_new_leader_epoch_written_down_before_it_is_used() -> No
         for position, header in batches
         if header.is_control
     ]
-    assert [epoch for epoch, _ in changes] == [1, 2, 3]
+    assert [epoch for epoch, _ in changes] == led
     assert all(isinstance(change, LeaderChangeMessage) and change.leader_id == 1 for _, change in changes)
     epochs = [header.partition_leader_epoch for _, header in batches]
     assert epochs == sorted(epochs)
@@ -178,9 +183,10 @@ def test_each_start_is_a_new_leader_epoch_written_down_before_it_is_used() -> No
 def test_an_epoch_of_the_log_is_not_used_again_when_the_quorum_state_is_gone() -> None:
     files = SimulatedDisk()
     AdminPath(DATA, files=files).stop()
-    AdminPath(DATA, files=files, start=2).stop()
+    node = AdminPath(DATA, files=files, start=2)
+    node.stop()
     files.unlink(QUORUM_STATE)
-    assert AdminPath(DATA, files=files, start=3).controller.leader_epoch == 3
+    assert AdminPath(DATA, files=files, start=3).controller.leader_epoch > node.controller.leader_epoch
 
 
 def append_value(files: SimulatedDisk, value: bytes) -> None:
@@ -194,23 +200,26 @@ def append_value(files: SimulatedDisk, value: bytes) -> None:
     log.close()
 
 
+def assert_decides_nothing(node: AdminPath) -> None:
+    failure = node.quorum.host.failure
+    assert failure is not None
+    assert (failure.code, "newer release" in failure.detail) == (ErrorCode.UNSUPPORTED_VERSION, True)
+    assert not node.is_ready
+    assert not node.controller.is_active
+
+
 def test_a_node_that_meets_a_record_it_does_not_know_does_not_start() -> None:
     files = SimulatedDisk()
     AdminPath(DATA, files=files).stop()
     append_value(files, uvarint(1) + uvarint(99) + uvarint(0) + b"\0")
-    before = files.read_bytes(LOG), files.read_bytes(QUORUM_STATE)
-    with pytest.raises(KafkaError, match="newer release") as refusal:
-        AdminPath(DATA, files=files, start=2)
-    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
-    assert (files.read_bytes(LOG), files.read_bytes(QUORUM_STATE)) == before, "it leads no log that it cannot read"
+    assert_decides_nothing(AdminPath(DATA, files=files, start=2))
 
 
 def test_a_cluster_of_a_newer_metadata_version_is_not_served() -> None:
     files = SimulatedDisk()
     AdminPath(DATA, files=files).stop()
     append_value(files, encode_record(FeatureLevelRecord(name="metadata.version", feature_level=99)))
-    with pytest.raises(KafkaError, match="newer release"):
-        AdminPath(DATA, files=files, start=2)
+    assert_decides_nothing(AdminPath(DATA, files=files, start=2))
 
 
 def test_damage_in_flushed_metadata_refuses_the_start() -> None:

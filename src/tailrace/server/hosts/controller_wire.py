@@ -1,0 +1,165 @@
+"""What brokers and controllers say of themselves to the active controller, as Kafka's messages: to the wire and back.
+
+The way out is `ControllerChannel`'s, the way in the handlers'. A request is made in the fullest form; encoding leaves
+out what an older version does not have. Values from outside are checked here as far as their form goes; what they come
+to is for the controller to decide.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tailrace.metadata.broker_commands import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerStanding,
+    ProducerIdBlock,
+    RegisterBroker,
+    RegisterController,
+)
+from tailrace.metadata.image import Endpoint, SupportedFeature
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, ProducerId
+from tailrace.protocol.messages import producer_ids, registrations
+
+# Brokers and controllers
+
+
+def registration_request(command: RegisterBroker, cluster_id: str) -> registrations.BrokerRegistrationRequest:
+    return registrations.BrokerRegistrationRequest(
+        broker_id=command.broker_id,
+        cluster_id=cluster_id,
+        incarnation_id=command.incarnation_id,
+        listeners=_listeners(command.endpoints),
+        features=_features(command.features),
+        rack=command.rack,
+        log_dirs=command.log_directories,
+        previous_broker_epoch=command.previous_broker_epoch,
+    )
+
+
+def registration_command(request: registrations.BrokerRegistrationRequest) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=BrokerId(request.broker_id),
+        incarnation_id=request.incarnation_id,
+        endpoints=endpoints(request.listeners),
+        rack=request.rack,
+        log_directories=request.log_dirs,
+        features=supported_features(request.features),
+        previous_broker_epoch=request.previous_broker_epoch,
+    )
+
+
+def registered(response: registrations.BrokerRegistrationResponse) -> BrokerRegistered | KafkaError:
+    error = refusal(response.error_code, "the registration")
+    return error or BrokerRegistered(broker_epoch=response.broker_epoch)
+
+
+def heartbeat_request(command: BrokerHeartbeat) -> registrations.BrokerHeartbeatRequest:
+    return registrations.BrokerHeartbeatRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        current_metadata_offset=command.metadata_offset,
+        want_fence=command.wants_fence,
+        want_shut_down=command.wants_shutdown,
+    )
+
+
+def heartbeat_command(request: registrations.BrokerHeartbeatRequest) -> BrokerHeartbeat:
+    return BrokerHeartbeat(
+        broker_id=BrokerId(request.broker_id),
+        broker_epoch=request.broker_epoch,
+        metadata_offset=request.current_metadata_offset,
+        wants_fence=request.want_fence,
+        wants_shutdown=request.want_shut_down,
+    )
+
+
+def standing_response(standing: BrokerStanding) -> registrations.BrokerHeartbeatResponse:
+    return registrations.BrokerHeartbeatResponse(
+        is_caught_up=standing.is_caught_up,
+        is_fenced=standing.is_fenced,
+        should_shut_down=standing.should_shut_down,
+    )
+
+
+def standing(response: registrations.BrokerHeartbeatResponse) -> BrokerStanding | KafkaError:
+    return refusal(response.error_code, "the heartbeat") or BrokerStanding(
+        is_caught_up=response.is_caught_up,
+        is_fenced=response.is_fenced,
+        should_shut_down=response.should_shut_down,
+    )
+
+
+def controller_registration_request(command: RegisterController) -> registrations.ControllerRegistrationRequest:
+    return registrations.ControllerRegistrationRequest(
+        controller_id=command.controller_id,
+        incarnation_id=command.incarnation_id,
+        zk_migration_ready=False,
+        listeners=_listeners(command.endpoints),
+        features=_features(command.features),
+    )
+
+
+def controller_registration_command(request: registrations.ControllerRegistrationRequest) -> RegisterController:
+    return RegisterController(
+        controller_id=BrokerId(request.controller_id),
+        incarnation_id=request.incarnation_id,
+        endpoints=endpoints(request.listeners),
+        features=supported_features(request.features),
+    )
+
+
+def _listeners(found: Iterable[Endpoint]) -> tuple[registrations.RegisteredListener, ...]:
+    return tuple(
+        registrations.RegisteredListener(
+            name=one.listener_name, host=one.host, port=one.port, security_protocol=one.security_protocol
+        )
+        for one in found
+    )
+
+
+def endpoints(listeners: Sequence[registrations.RegisteredListener]) -> tuple[Endpoint, ...]:
+    """Raises KafkaError INVALID_REGISTRATION: nobody could be found by a name that stands for two places."""
+    names = [listener.name for listener in listeners]
+    if len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"two listeners have one name: {names}")
+    return tuple(
+        Endpoint(listener_name=one.name, host=one.host, port=one.port, security_protocol=one.security_protocol)
+        for one in listeners
+    )
+
+
+def _features(found: Iterable[SupportedFeature]) -> tuple[registrations.RegisteredFeature, ...]:
+    return tuple(
+        registrations.RegisteredFeature(name=name, min_supported_version=first, max_supported_version=last)
+        for name, first, last in found
+    )
+
+
+def supported_features(found: Iterable[registrations.RegisteredFeature]) -> tuple[SupportedFeature, ...]:
+    return tuple(SupportedFeature(one.name, one.min_supported_version, one.max_supported_version) for one in found)
+
+
+# Producer ids
+
+
+def producer_ids_request(command: AllocateProducerIds) -> producer_ids.AllocateProducerIdsRequest:
+    return producer_ids.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
+
+
+def producer_id_block(response: producer_ids.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:
+    error = refusal(response.error_code, "the producer ids")
+    if error is None and (response.producer_id_len <= 0 or response.producer_id_start < 0):
+        error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no block of producer ids: {response}")
+    return error or ProducerIdBlock(first=ProducerId(response.producer_id_start), size=response.producer_id_len)
+
+
+def refusal(code: int, what: str) -> KafkaError | None:
+    """The error of an answer. A code that nobody knows is a fault of the server."""
+    if code == ErrorCode.NONE:
+        return None
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller refuses {what} with error {code}")
+    return KafkaError(known, f"the controller refuses {what}")

@@ -1,0 +1,195 @@
+"""What has to be done by the active controller, wherever that is: brought there, and again if need be.
+
+1. An errand ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. What was sent by then may
+   still take effect; each kind of errand says what that means.
+2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while nobody knows a leader: after
+   20 ms, then twice as long each time, at most 250.
+3. What came back is delivered when this node has applied all that it is based on: whoever reads here next, sees it.
+   If that takes longer than the errand may, it is delivered then: it is true all the same.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.server.ports import Clock, Peer
+from tailrace.server.waiters import Deadlines
+
+FIRST_BACKOFF_MS: Final = 20
+LONGEST_BACKOFF_MS: Final = 250
+ATTEMPT_MS: Final = 2_000
+"""How long one attempt may be silent (Kafka's controller.quorum.request.timeout.ms)."""
+
+
+class Outcome(NamedTuple):
+    """What the active controller has made of an errand."""
+
+    end_offset: int
+    """All that it is based on lies below in the metadata log; 0 if this node need not have applied it."""
+    deliver: Callable[[], None]
+
+
+OnOutcome = Callable[[Outcome | None], None]
+"""Called at most once per attempt, with None if whoever was asked is not the active controller."""
+
+
+class Errand(Protocol):
+    """Something that the active controller shall do."""
+
+    oldest_version: int
+    """The request is not sent in a version below."""
+
+    def carry_out_here(self, on_outcome: OnOutcome) -> None:
+        """Do it: the active controller is on this node."""
+        ...
+
+    def request(self, leader_epoch: int) -> Any:
+        """The message that asks the leader of this epoch for it."""
+        ...
+
+    def outcome(self, answer: Any) -> Outcome | None:
+        """What the answer to that message means; None for NOT_CONTROLLER."""
+        ...
+
+    def fail(self, error: KafkaError) -> None:
+        """It will not be done, or nobody knows whether it was."""
+        ...
+
+
+class Quorum(Protocol):
+    """This node's replica of the metadata: a `QuorumController`."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def leader_id(self) -> BrokerId: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call this when everything below `end_offset` is in the image of this node and has been acted on."""
+        ...
+
+
+class _Run:
+    """An errand on its way."""
+
+    __slots__ = ("attempt", "backoff_ms", "deadline_ms", "errand", "errands", "is_over", "outcome", "timeout_ms")
+
+    def __init__(self, errands: "Errands", errand: Errand, *, deadline_ms: int, timeout_ms: int) -> None:
+        self.errands = errands
+        self.errand = errand
+        self.deadline_ms = deadline_ms
+        self.timeout_ms = timeout_ms
+        self.backoff_ms = FIRST_BACKOFF_MS
+        self.attempt = 0
+        self.is_over = False
+        self.outcome: Outcome | None = None
+
+    def expire(self) -> None:
+        self.errands.expired(self)
+
+
+class Errands:
+    """All errands of one node that are on their way."""
+
+    def __init__(self, *, quorum: Quorum, peer: Peer, node_id: int, clock: Clock) -> None:
+        """`peer` knows the controllers by their ids."""
+        self._quorum = quorum
+        self._peer = peer
+        self._node_id = node_id
+        self._clock = clock
+        self._deadlines = Deadlines(clock)
+        self._runs: dict[Errand, _Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def run(self, errand: Errand, timeout_ms: int) -> None:
+        """Have it done within this time. It may be over before this returns."""
+        run = _Run(self, errand, deadline_ms=self._clock.monotonic_ms() + timeout_ms, timeout_ms=timeout_ms)
+        self._runs[errand] = run
+        self._deadlines.add(run, timeout_ms)
+        self._try(run)
+
+    def forget(self, errand: Errand) -> None:
+        """Nobody wants to hear of it any more, if it is not over yet."""
+        run = self._runs.get(errand)
+        if run is not None:
+            self._end(run)
+
+    def close(self) -> None:
+        """This node stops: whoever waits is told that nobody knows."""
+        for run in list(self._runs.values()):
+            self._end(run)
+            run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node stops"))
+
+    def _try(self, run: _Run) -> None:
+        if run.is_over:
+            return
+        run.attempt += 1
+        attempt = run.attempt
+
+        def on_outcome(outcome: Outcome | None) -> None:
+            if not run.is_over and attempt == run.attempt:
+                self._take(run, outcome)
+
+        quorum = self._quorum
+        if quorum.is_active:
+            run.errand.carry_out_here(on_outcome)
+            return
+        leader_id = quorum.leader_id
+        if leader_id < 0 or leader_id == self._node_id:
+            self._try_later(run)
+            return
+        self._peer.send(
+            leader_id,
+            run.errand.request(quorum.leader_epoch),
+            lambda answer: on_outcome(None if answer is None else run.errand.outcome(answer)),
+            oldest_version=run.errand.oldest_version,
+            timeout_ms=max(1, min(ATTEMPT_MS, run.deadline_ms - self._clock.monotonic_ms())),
+        )
+
+    def _try_later(self, run: _Run) -> None:
+        due_ms = self._clock.monotonic_ms() + run.backoff_ms
+        run.backoff_ms = min(2 * run.backoff_ms, LONGEST_BACKOFF_MS)
+        if due_ms < run.deadline_ms:
+            self._clock.call_at(due_ms, lambda: self._try(run))
+
+    def _take(self, run: _Run, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._try_later(run)
+            return
+        if outcome.end_offset <= 0:
+            self._deliver(run, outcome)
+            return
+        run.outcome = outcome
+        self._quorum.when_applied(outcome.end_offset, lambda: self._deliver(run, outcome))
+
+    def _deliver(self, run: _Run, outcome: Outcome) -> None:
+        if not run.is_over:
+            self._end(run)
+            outcome.deliver()
+
+    def expired(self, run: _Run) -> None:
+        """The time of an errand is over."""
+        if run.is_over:
+            return
+        if run.outcome is not None:
+            self._deliver(run, run.outcome)
+            return
+        self._end(run)
+        run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._why(run)))
+
+    def _why(self, run: _Run) -> str:
+        leader_id = self._quorum.leader_id
+        asked = "no active controller is known" if leader_id < 0 else f"controller {leader_id} did not answer"
+        return f"{asked} within {run.timeout_ms} ms; it may have been done"
+
+    def _end(self, run: _Run) -> None:
+        run.is_over = True
+        del self._runs[run.errand]
+        self._deadlines.remove(run, run.timeout_ms)

@@ -1,0 +1,73 @@
+"""Looks after the sessions of brokers while this controller is the active one."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
+from tailrace.model.ids import BrokerId
+from tailrace.server.ports import Clock, Timer
+
+GONE_BROKER_MS: Final = 1_000
+"""What is left of a broker's session when the connection of its heartbeats is closed."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class SessionWatch:
+    """Says when a broker has been silent for too long."""
+
+    def __init__(self, heartbeats: Heartbeats, *, clock: Clock, later: Callable[[Callable[[], None]], None]) -> None:
+        """`later` has something done between two steps of the replica."""
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._later = later
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self.is_on = False
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called when somebody's session has ended."""
+
+    def start(self) -> None:
+        """This controller is the active one."""
+        self.is_on = True
+        self.look_again()
+
+    def stop(self) -> None:
+        """It is not any more."""
+        self.is_on = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look_again(self) -> None:
+        """Sessions may end at other times now."""
+        deadline_ms = self._heartbeats.next_deadline_ms
+        if deadline_ms is None or not self.is_on:
+            return
+        # Looked at between deadlines too: who has slept for long must not hold it against brokers.
+        deadline_ms = min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS)
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self._clock.call_at(deadline_ms, lambda: self._later(self._look))
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self.is_on:
+            return
+        now_ms = self._clock.monotonic_ms()
+        asleep_ms = self._heartbeats.awake(now_ms)
+        if asleep_ms:
+            _logger.warning("event=controller-slept milliseconds=%d", asleep_ms)
+        if self._heartbeats.silent(now_ms):
+            self.on_silence()
+        self.look_again()
+
+    def hurry(self, broker_id: BrokerId) -> None:
+        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        if self.is_on:
+            self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
+            self.look_again()

@@ -1,0 +1,100 @@
+"""Work that takes long, a step per turn of the event loop; what takes one step only is done at once.
+
+    work = StepwiseWork(next_work, later=...)
+    work.advance()        whenever there may be something to do
+
+One thing is done after the other, in the order in which `next_work` gives them.
+"""
+
+from collections.abc import Callable
+
+from tailrace.metadata.derive import Steps
+
+Task = Callable[[], None]
+OnLongWork = Callable[[bool], None]
+"""Told when work begins that takes several turns (True), and when that is over."""
+
+
+def nobody_cares(_: bool) -> None:
+    """For hosts whose long work is nobody's business."""
+
+
+class StepwiseWork:
+    """A queue of work, of which the first is under way."""
+
+    def __init__(
+        self,
+        next_work: Callable[[], Steps[None] | None],
+        *,
+        later: Callable[[Task], None],
+        on_idle: Task = lambda: None,
+        on_long_work: OnLongWork = nobody_cares,
+    ) -> None:
+        """`later` calls in a turn to come; `on_idle` is called when `next_work` has nothing more."""
+        self._next_work = next_work
+        self._later = later
+        self._on_idle = on_idle
+        self._on_long_work = on_long_work
+        self._steps: Steps[None] | None = None
+        self._is_long = False
+        self._is_postponed = False
+        self._is_stepping = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is left to be done in a later turn."""
+        return self._steps is not None
+
+    def advance(self) -> None:
+        """Do what there is to do, up to something that takes several turns. What a step raises comes out here."""
+        if self._is_postponed or self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            if not self._done_what_there_is():
+                self._is_postponed = True
+                self._later(self._go_on)
+                return
+        finally:
+            self._is_stepping = False
+        self._on_idle()
+
+    def drop(self) -> None:
+        """Leave what is under way as it is; nothing more is done of it."""
+        self._end()
+
+    def _go_on(self) -> None:
+        self._is_postponed = False
+        self.advance()
+
+    def _done_what_there_is(self) -> bool:
+        while True:
+            if self._steps is None:
+                self._steps = self._next_work()
+                if self._steps is None:
+                    return True
+            if not self._step(self._steps):
+                return False
+
+    def _step(self, steps: Steps[None]) -> bool:
+        """Whether that was the last one."""
+        try:
+            next(steps)
+        except StopIteration:
+            self._end()
+            return True
+        except BaseException:
+            self._end()
+            raise
+        if self._steps is not steps:
+            return True  # dropped by itself
+        if not self._is_long:
+            self._is_long = True
+            self._on_long_work(True)
+        return False
+
+    def _end(self) -> None:
+        self._steps = None
+        if self._is_long:
+            self._is_long = False
+            self._on_long_work(False)

@@ -1,0 +1,327 @@
+"""Runs the transaction coordinators of this node: one machine for each partition of `__transaction_state` it leads.
+
+1. A transaction whose end is committed as decided gets its markers, for as long as it takes: the coordinator that made
+   the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
+   transaction is complete.
+2. Nobody hears of a decision before it is committed.
+3. On loss of leadership whoever waits hears NOT_COORDINATOR (16); markers on their way are the next coordinator's too,
+   whose epoch makes ours void.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from tailrace.coordinators.transactions.commands import (
+    AbortTimedOut,
+    Command,
+    CompleteTransaction,
+    EndTransaction,
+    ForgetUnused,
+    InitializeProducer,
+    MarkersToWrite,
+    NeedsProducerId,
+    Response,
+)
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
+from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch, ProducerId
+from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
+from tailrace.protocol.records.record import Record
+from tailrace.replication.partition import Partition
+from tailrace.server.hosts.coordinator_log import CoordinatorLog
+from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
+from tailrace.server.hosts.sweep import Sweep
+from tailrace.server.ports import Clock, Timer
+from tailrace.server.waiters import Deadlines
+
+OnDone = Callable[[Response | KafkaError], None]
+OnProducerId = Callable[[ProducerId | KafkaError], None]
+TakeProducerId = Callable[[OnProducerId], None]
+"""Gives an id that nobody has had."""
+
+_WRITE_TIMEOUT_MS = 5_000
+"""How long an answer waits for its record to be committed."""
+_RETRY_MS = 500
+"""Until a completion that could not be written is tried again."""
+_LONGEST_ID = 8191
+"""Characters: at most 32,764 bytes, which an int16 can count."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class Cancellable(Protocol):
+    """Work under way."""
+
+    def cancel(self) -> None: ...
+
+
+class MarkerWriter(Protocol):
+    """Writes markers to the leaders of partitions."""
+
+    def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> Cancellable:
+        """Write one to each partition that still exists, as often as it takes, then call `on_done`, perhaps at once."""
+        ...
+
+
+class TransactionCoordinatorHost:
+    """The coordinator of one partition, from the moment this node leads it until it no longer does."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        config: TransactionConfig,
+        take_producer_id: TakeProducerId,
+        marker_writer: MarkerWriter,
+        clock: Clock,
+        deadlines: Deadlines,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch: LeaderEpoch = partition.leader_epoch
+        self.machine = TransactionCoordinator(config=config)
+        self.state = HostState.LOADING
+        self._config = config
+        self._take_producer_id = take_producer_id
+        self._marker_writer = marker_writer
+        self._clock = clock
+        self._log: CoordinatorLog[TransactionRecord] = CoordinatorLog(
+            partition,
+            encode=encode_record,
+            on_committed=self._committed,
+            on_discarded=self.machine.discard,
+            clock=clock,
+            deadlines=deadlines,
+            timeout_ms=_WRITE_TIMEOUT_MS,
+        )
+        self._writing: dict[str, Cancellable | None] = {}
+        """The transactional ids whose markers are being written, or their completion."""
+        self._retries: dict[str, Timer] = {}
+        """By transactional id."""
+        self._timers: list[Timer] = []
+
+    def start(self) -> None:
+        """Read the log, then serve, and go on with what was decided before."""
+        self._log.replay(self._load, self._loaded, self._load_failed)
+
+    def _load(self, record: Record, _: int) -> None:
+        decoded = decode_record(record.key, record.value)
+        if decoded is not None:
+            self.machine.apply(decoded)
+
+    def _loaded(self) -> None:
+        self.state = HostState.ACTIVE
+        known = self.machine.transactions
+        level = logging.INFO if known else logging.DEBUG  # a new cluster has 50 of them, and nothing in any
+        _logger.log(level, "event=coordinator-loaded partition=%s ids=%d", self.partition.topic_partition, len(known))
+        for transactional_id in [name for name, transaction in known.items() if transaction.state.is_prepared]:
+            self._write_markers(transactional_id)
+        config = self._config
+        self._repeat(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out)
+        self._repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
+
+    def _load_failed(self, fault: KafkaError) -> None:
+        self.state = HostState.FAILED
+        _logger.error("event=coordinator-failed partition=%s fault=%s", self.partition.topic_partition, fault)
+
+    def check_active(self) -> None:
+        """Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS (14), COORDINATOR_NOT_AVAILABLE (15), NOT_COORDINATOR (16)."""
+        self.state.check_active(self.partition.topic_partition)
+
+    def submit(self, command: Command, on_done: OnDone) -> None:
+        """Have a command decided and committed; `on_done` is called once, now or later.
+
+        The answer is never NeedsProducerId.
+        """
+        self.check_active()
+        try:
+            decision = self.machine.decide(command, self._clock.now_ms())
+            if decision.records:
+                self._append(decision.records, lambda failure: on_done(failure or decision.response))
+        except KafkaError as refusal:
+            on_done(refusal)
+            return
+        if isinstance(decision.response, NeedsProducerId):
+            self._take_producer_id(partial(self._submit_with, command, on_done))
+        elif not decision.records:
+            on_done(decision.response)
+
+    def _submit_with(self, command: Command, on_done: OnDone, fresh: ProducerId | KafkaError) -> None:
+        if isinstance(fresh, KafkaError):
+            on_done(fresh)
+            return
+        try:
+            self.submit(_with_producer_id(command, fresh), on_done)
+        except KafkaError as gone:
+            on_done(gone)
+
+    def _append(self, records: tuple[TransactionRecord, ...], outcome: Callable[[KafkaError | None], None]) -> None:
+        self._log.append(records, outcome)
+        self.machine.stage(records)
+
+    def _committed(self, records: Iterable[TransactionRecord]) -> None:
+        records = tuple(records)
+        self.machine.commit(records)
+        for record in records:
+            if record.transaction is not None and record.transaction.state.is_prepared:
+                # Not now: the writes of this turn are being told how they went, and a marker is another one.
+                self._clock.call_soon(partial(self._write_markers, record.transactional_id))
+
+    def _write_markers(self, transactional_id: str) -> None:
+        markers = self.machine.markers(transactional_id)
+        if self.state is not HostState.ACTIVE or markers is None or transactional_id in self._writing:
+            return
+        self._writing[transactional_id] = None
+        writing = self._marker_writer.write(markers, self.leader_epoch, partial(self._complete, transactional_id))
+        if transactional_id in self._writing:
+            self._writing[transactional_id] = writing
+
+    def _complete(self, transactional_id: str) -> None:
+        """All markers are written: so be it said."""
+
+        def outcome(answer: Response | KafkaError) -> None:
+            if isinstance(answer, KafkaError) and self.state is HostState.ACTIVE:
+                _logger.warning("event=completion-failed id=%r fault=%s", transactional_id, answer)
+                at_ms = self._clock.monotonic_ms() + _RETRY_MS
+                self._retries[transactional_id] = self._clock.call_at(at_ms, partial(self._complete, transactional_id))
+            else:
+                self._writing.pop(transactional_id, None)
+                self._retries.pop(transactional_id, None)
+
+        if self.state is HostState.ACTIVE:
+            self.submit(CompleteTransaction(transactional_id=transactional_id), outcome)
+
+    def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
+        place = len(self._timers)
+
+        def again() -> None:
+            work()
+            self._timers[place] = self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again)
+
+        self._timers.append(self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again))
+
+    def _abort_timed_out(self) -> None:
+        late = self.machine.timed_out(self._clock.now_ms())
+        for transactional_id in late:
+            _logger.warning("event=transaction-timed-out id=%r", transactional_id)
+        self._sweep(AbortTimedOut(transactional_id=name) for name in late)
+
+    def _forget_unused(self) -> None:
+        self._sweep(ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms()))
+
+    def _sweep(self, commands: Iterable[Command]) -> None:
+        name = str(self.partition.topic_partition)
+        Sweep(name, commands, decide=self._decide_sweep, clock=self._clock).go_on()
+
+    def _decide_sweep(self, command: Command, on_done: Callable[[int | KafkaError], None]) -> None:
+        if self.state is not HostState.ACTIVE:
+            return
+        records = self.machine.decide(command, self._clock.now_ms()).records
+        if records:
+            self._append(records, lambda failure: on_done(failure or len(records)))
+        else:
+            on_done(0)
+
+    def close(self) -> None:
+        """The leadership is gone: tell everybody who waits."""
+        if self.state is HostState.CLOSED:
+            return
+        self.state = HostState.CLOSED
+        for timer in (*self._timers, *self._retries.values()):
+            timer.cancel()
+        for writing in self._writing.values():
+            if writing is not None:
+                writing.cancel()
+        self._log.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+
+
+class TransactionCoordinators:
+    """All transaction coordinators of this node, by partition of `__transaction_state`.
+
+    Knows nothing and refuses everybody until the first `on_image`.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        find_partition: Callable[[str, int], Partition | None],
+        config: TransactionConfig,
+        take_producer_id: TakeProducerId,
+        marker_writer: MarkerWriter,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._take_producer_id = take_producer_id
+        self._marker_writer = marker_writer
+        self._clock = clock
+        self._deadlines = Deadlines(clock)
+        self._led = LedCoordinators(
+            TRANSACTION_STATE_TOPIC, broker_id=broker_id, find_partition=find_partition, take_over=self._take_over
+        )
+
+    @property
+    def config(self) -> TransactionConfig:
+        return self._config
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
+        self._led.on_image(image)
+
+    def _take_over(self, partition: Partition) -> TransactionCoordinatorHost:
+        host = TransactionCoordinatorHost(
+            partition,
+            config=self._config,
+            take_producer_id=self._take_producer_id,
+            marker_writer=self._marker_writer,
+            clock=self._clock,
+            deadlines=self._deadlines,
+        )
+        host.start()
+        return host
+
+    def host_of(self, transactional_id: str) -> TransactionCoordinatorHost:
+        """The coordinator of this transactional id, ready to serve.
+
+        Raises KafkaError INVALID_REQUEST (42), NOT_COORDINATOR (16), or what `check_active` raises.
+        """
+        if not transactional_id or len(transactional_id) > _LONGEST_ID:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a transactional id is not empty, and not longer than a record's key"
+            )
+        host = self._led.of_key(transactional_id)
+        if host is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate {transactional_id!r}")
+        host.check_active()
+        return host
+
+    def check_room_for(self, transactional_id: str) -> None:
+        """Raises KafkaError INVALID_REQUEST if the id would be new and this node has its fill of them."""
+        if transactional_id in self.host_of(transactional_id).machine.transactions:
+            return
+        known = sum(len(host.machine.transactions) for host in self._led.by_number.values())
+        if known >= self._config.transaction_max_ids:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"this broker has {self._config.transaction_max_ids} transactional ids, as many as it takes",
+            )
+
+    def active_hosts(self) -> list[TransactionCoordinatorHost]:
+        """All coordinators here. Raises what `check_active` raises if one is not ready."""
+        for host in self._led.by_number.values():
+            host.check_active()
+        return list(self._led.by_number.values())
+
+    def close(self) -> None:
+        """The node stops: whoever waits is sent elsewhere."""
+        self._led.close()
+
+
+def _with_producer_id(command: Command, fresh: ProducerId) -> Command:
+    assert isinstance(command, InitializeProducer | EndTransaction), f"{command} needs no producer id"
+    return replace(command, fresh_producer_id=fresh)

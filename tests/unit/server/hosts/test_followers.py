@@ -1,0 +1,322 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tailrace.protocol.records.batch import stamp
+from tailrace.replication.partition import Partition
+from tailrace.server.hosts.followers import FollowerHosts
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+
+TOPIC_ID = topic_id_of("orders")
+OnReply = Callable[[Any], None]
+
+
+class StubbornPeer:
+    """A `server.ports.Peer` that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, FetchRequest, OnReply]] = []
+        self.oldest_version = 0
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: OnReply,
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.oldest_version = oldest_version
+        self.waiting.append((node_id, request, on_reply))
+
+
+def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3)) -> PartitionState:
+    ids = tuple(map(BrokerId, replicas))
+    return PartitionState(
+        topic_id=TOPIC_ID,
+        replicas=ids,
+        in_sync_replicas=ids,
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=epoch,
+    )
+
+
+def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    made = bytearray(batch_of(*values))
+    stamp(made, 0, base_offset, epoch)
+    return bytes(made)
+
+
+class Bench:
+    """Broker 1, its partitions of one topic, and what it asks others."""
+
+    def __init__(self, *states: PartitionState) -> None:
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
+        self.peer = StubbornPeer()
+        self.hosts = FollowerHosts(broker_id=BROKER, partitions=self.node.table, peer=self.peer, clock=self.clock)
+        self.states = dict(enumerate(states))
+        for number, one in self.states.items():
+            self.node.table.create(TopicPartition("orders", number), state=one, config=TopicConfig())
+        self.disk.run()
+        self.hosts.load(self.image)
+        self.settle()
+
+    @property
+    def image(self) -> ClusterImage:
+        brokers = {
+            BrokerId(number): BrokerImage(
+                broker_id=BrokerId(number),
+                incarnation_id=b"i" * 16,
+                broker_epoch=10 + number,
+                endpoints=(),
+                fenced=False,
+            )
+            for number in (1, 2, 3)
+        }
+        topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(self.states))
+        return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"}, brokers=brokers)
+
+    def settle(self) -> None:
+        self.clock.advance(0)
+        self.disk.run()
+        self.clock.advance(0)
+
+    def take(self, number: int, changed: PartitionState) -> None:
+        """A change of the metadata, as a node acts on it: roles first."""
+        self.states[number] = changed
+        self.node.table.update(TopicPartition("orders", number), changed)
+        delta = ImageDelta(changed_partitions=((TopicPartition("orders", number), changed),))  # type: ignore[arg-type]
+        self.hosts.on_image(self.image, delta)
+        self.settle()
+
+    def partition(self, number: int = 0) -> Partition:
+        return self.node.table.get("orders", number)
+
+    @property
+    def asked(self) -> list[tuple[int, list[FetchPartition]]]:
+        """(leader, partitions) of the fetches that wait for an answer."""
+        return [
+            (node_id, [one for topic in request.topics for one in topic.partitions])
+            for node_id, request, _ in self.peer.waiting
+        ]
+
+    def answer(self, *data: PartitionData, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Answer the oldest fetch."""
+        _, _, on_reply = self.peer.waiting.pop(0)
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)
+        on_reply(FetchResponse(error_code=error, responses=(topic,)))
+        self.clock.advance(0)
+
+
+def data(number: int, records: bytes = b"", *, high_watermark: int = 0, **options: Any) -> PartitionData:
+    return PartitionData(
+        partition_index=number,
+        high_watermark=high_watermark,
+        log_start_offset=options.pop("log_start_offset", 0),
+        aborted_transactions=None,
+        records=records,
+        **options,
+    )
+
+
+def test_each_leader_is_asked_for_what_it_leads() -> None:
+    bench = Bench(state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3)))
+    asked = {leader: [one.partition for one in wanted] for leader, wanted in bench.asked}
+    assert asked == {2: [0, 2], 3: [1]}
+    assert bench.hosts.partitions == 3
+
+
+def test_a_fetch_says_who_asks_and_what_it_has() -> None:
+    bench = Bench(state(2, 7))
+    ((_, request, _),) = bench.peer.waiting
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
+    assert (request.session_id, request.session_epoch) == (0, -1)
+    bench.answer(data(0, batch(0, b"a", b"b", epoch=5) + batch(2, b"c", epoch=6), high_watermark=2))
+    assert bench.asked == [], "nothing is acknowledged before it is flushed"
+    bench.settle()
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.current_leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch) == (7, 3, 6)
+    assert (wanted.log_start_offset, wanted.high_watermark) == (0, 2)
+    assert bench.partition().high_watermark == 2
+    assert bench.peer.oldest_version == 15
+
+
+def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> None:
+    bench = Bench(state(2, 0))
+    bench.take(0, state(3, 1))
+    assert [leader for leader, _ in bench.asked] == [2, 3]
+    bench.answer(data(0, batch(0, b"of an old leader")))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 0
+    bench.answer(data(0, batch(0, b"of the new one", epoch=1)))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 1
+
+
+def test_who_becomes_leader_asks_no_more() -> None:
+    bench = Bench(state(2, 0))
+    bench.take(0, state(1, 1))
+    bench.answer(data(0, batch(0, b"late")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.partitions, bench.partition().log.log_end_offset) == ([], 0, 0)
+
+
+def test_who_led_asks_when_the_end_of_its_log_is_on_disk() -> None:
+    bench = Bench(state(1, 0))
+    bench.node.produce("orders", b"a", acks=1)
+    assert bench.partition().log.flushed_offset == 0
+    changed = state(2, 1)
+    bench.states[0] = changed
+    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.hosts.load(bench.image)
+    bench.clock.advance(0)
+    assert bench.asked == []
+    bench.settle()
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, 0)
+
+
+def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
+    bench.settle()
+    bench.node.table.write_recovery_points()
+    bench.disk.run()
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=2, end_offset=2)))
+    assert (bench.partition().log.log_end_offset, bench.asked) == (3, [])
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 2
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 2)
+
+
+def test_a_cut_that_comes_too_late_is_not_made() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2)))
+    bench.settle()
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.take(0, state(1, 4))
+    assert bench.partition().log.log_end_offset == 2
+    assert bench.partition().recovery_point == 2
+
+
+def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
+    bench = Bench(state(2, 3))
+    out_of_range = data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50)
+    bench.answer(out_of_range)
+    bench.settle()
+    log = bench.partition().log
+    assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+    ((_, (wanted,)),) = bench.asked
+    assert wanted.fetch_offset == 40
+    bench.answer(data(0, batch(40, b"a", epoch=3), high_watermark=41, log_start_offset=40))
+    bench.settle()
+    assert bench.partition().high_watermark == 41
+
+
+def test_records_that_do_not_fit_pause_their_partition() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
+    bench.settle()
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+    assert bench.partition(0).log.log_end_offset == 0
+    bench.answer()
+    bench.clock.advance(50)
+    bench.answer()
+    ((_, wanted),) = bench.asked
+    assert {one.partition for one in wanted} == {0, 1}
+
+
+def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> None:
+    bench = Bench(state(2, 0))
+    bench.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert bench.asked == []
+    bench.clock.advance(50)
+    (_, _, on_reply) = bench.peer.waiting.pop()
+    on_reply(None)
+    bench.clock.advance(99)
+    assert bench.asked == []
+    bench.clock.advance(1)
+    assert len(bench.asked) == 1
+    assert bench.hosts.failed_fetches == 2
+
+
+def test_a_log_that_fails_follows_nobody_until_there_is_another_leader() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert bench.hosts.failed_partitions == 1
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+
+
+def test_a_disk_that_was_full_is_tried_again() -> None:
+    bench = Bench(state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    files.fail_at(files.operations + 1)
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.failed_partitions) == ([], 0)
+    bench.clock.advance(50)
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 1
+
+
+def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
+    bench = Bench(state(2, 0))
+    bench.states[1] = state(2, 0)
+    bench.hosts.load(bench.image)
+    bench.settle()
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0]]
+    bench.node.table.create(TopicPartition("orders", 1), state=bench.states[1], config=TopicConfig())
+    bench.clock.advance(200)
+    bench.settle()
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+
+
+def test_a_deleted_topic_is_followed_no_more() -> None:
+    bench = Bench(state(2, 0))
+    topic = bench.image.topics["orders"]
+    bench.node.table.delete("orders", 0)
+    bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(topic,)))
+    bench.answer(data(0, batch(0, b"late")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.partitions) == ([], 0)
+
+
+def test_after_the_close_nothing_is_asked_or_heard() -> None:
+    bench = Bench(state(2, 0))
+    bench.hosts.close()
+    bench.answer(data(0, batch(0, b"late")))
+    bench.take(0, state(3, 1))
+    bench.clock.advance(10_000)
+    assert bench.asked == []
+    assert bench.partition().log.log_end_offset == 0

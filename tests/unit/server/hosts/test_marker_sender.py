@@ -1,0 +1,202 @@
+"""Markers to the leaders of partitions, here and elsewhere, with a network that the test plays."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailrace.coordinators.transactions.commands import MarkersToWrite
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tailrace.server.data.transaction_markers import OnWritten, TransactionMarker
+from tailrace.server.hosts.marker_sender import MarkerSender
+from tailrace.testing.clock import ManualClock
+
+E = ErrorCode
+HERE, THERE, ELSEWHERE, NOBODY = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(-1)
+TOPIC_ID = TopicId(b"i" * 16)
+
+
+def image(*leaders: BrokerId) -> ClusterImage:
+    """One topic, `orders`, whose partitions are led by these."""
+    partitions = {
+        number: PartitionState(
+            topic_id=TOPIC_ID,
+            replicas=(HERE, THERE),
+            in_sync_replicas=(HERE, THERE),
+            leader=leader,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+        )
+        for number, leader in enumerate(leaders)
+    }
+    topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+    return ClusterImage(topics={"orders": topic})
+
+
+class World:
+    """A sender, and whom it asks."""
+
+    def __init__(self, *leaders: BrokerId) -> None:
+        self.clock = ManualClock()
+        self.image = image(*leaders)
+        self.here: list[tuple[TransactionMarker, OnWritten]] = []
+        self.sent: list[tuple[int, WriteTxnMarkersRequest, Callable[[Any], None]]] = []
+        self.done = 0
+        self.sender = MarkerSender(
+            broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock
+        )
+
+    def write(self, *partitions: int) -> Any:
+        markers = MarkersToWrite(
+            transactional_id="pay",
+            producer_id=7,
+            producer_epoch=3,
+            is_commit=True,
+            partitions=frozenset(TopicPartition("orders", number) for number in partitions),
+        )
+        return self.sender.write(markers, 5, self._done)
+
+    def _done(self) -> None:
+        self.done += 1
+
+    def _write_here(self, markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
+        (marker,) = markers
+        self.here.append((marker, on_done))
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.sent.append((node_id, request, on_reply))
+
+    def answer_here(self, code: ErrorCode = E.NONE) -> None:
+        marker, on_done = self.here.pop(0)
+        on_done([dict.fromkeys(marker.partitions, code)])
+
+    def answer_there(self, code: ErrorCode = E.NONE) -> None:
+        _, request, on_reply = self.sent.pop(0)
+        (marker,) = request.markers
+        topics = tuple(
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in marker.topics
+        )
+        on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
+    world = World(HERE, THERE, THERE, HERE)
+    world.write(0, 1, 2, 3)
+    ((marker, _),) = world.here
+    assert marker.partitions == (TopicPartition("orders", 0), TopicPartition("orders", 3))
+    assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.is_commit) == (7, 3, 5, True)
+    ((node_id, request, _),) = world.sent
+    assert node_id == THERE
+    assert request.markers[0].topics[0].partition_indexes == (1, 2)
+    world.answer_here()
+    assert not world.done
+    world.answer_there()
+    assert world.done == 1
+    world.clock.advance(100_000)
+    assert not world.here
+    assert not world.sent
+
+
+def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
+    world = World(THERE)
+    world.write(0)
+    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    world.image = image(ELSEWHERE)
+    world.clock.advance(1_000)
+    assert world.sent[0][0] == ELSEWHERE
+    world.answer_there()
+    assert world.done == 1
+
+
+def test_silence_is_no_answer() -> None:
+    world = World(THERE)
+    world.write(0)
+    world.sent.pop(0)[2](None)
+    world.clock.advance(1_000)
+    world.sent.clear()  # and this one is never answered
+    world.clock.advance(30_000)
+    world.answer_there()
+    assert world.done == 1
+
+
+def test_an_answer_that_comes_late_counts() -> None:
+    world = World(THERE, HERE)
+    world.write(0, 1)
+    late = world.sent[:]
+    world.clock.advance(30_000)
+    world.sent = late
+    world.answer_there()
+    world.here.pop(0)
+    world.answer_here(E.NOT_ENOUGH_REPLICAS)
+    assert not world.done
+    world.clock.advance(60_000)
+    assert not world.sent, "that partition has its marker"
+    while world.here:
+        world.answer_here()
+    assert world.done == 1
+
+
+def test_nobody_is_asked_while_nobody_leads() -> None:
+    world = World(NOBODY)
+    world.write(0)
+    assert not world.sent
+    world.image = image(HERE)
+    world.clock.advance(1_000)
+    world.answer_here()
+    assert world.done == 1
+
+
+def test_what_no_longer_exists_needs_no_marker() -> None:
+    world = World(THERE)
+    world.write(0, 9)
+    world.answer_there(E.UNKNOWN_TOPIC_OR_PARTITION)
+    world.image = ClusterImage()
+    world.clock.advance(1_000)
+    assert world.done == 1
+
+
+def test_somebody_elses_word_is_final() -> None:
+    world = World(THERE, HERE)
+    world.write(0, 1)
+    world.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
+    world.answer_here(E.INVALID_PRODUCER_EPOCH)
+    assert world.done == 1
+
+
+def test_who_is_not_the_coordinator_any_more_asks_nobody() -> None:
+    world = World(THERE)
+    sending = world.write(0)
+    sending.cancel()
+    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    world.clock.advance(100_000)
+    assert not world.sent
+    assert not world.done
+
+
+def test_a_transaction_that_wrote_nothing_is_done_at_once() -> None:
+    world = World(HERE)
+    world.write()
+    assert world.done == 1

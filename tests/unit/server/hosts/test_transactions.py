@@ -1,0 +1,365 @@
+"""The transaction coordinators of a node: real partitions, a real metadata log, and a simulated disk."""
+
+import pytest
+
+from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.metadata.commands import DeleteTopics, TopicReference
+from tailrace.model.errors import ErrorCode, StorageError
+from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
+from tailrace.protocol.messages.metadata import MetadataRequest
+from tailrace.protocol.messages.transactions import ListTransactionsRequest
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import HoldingDisk
+from tailrace.testing.transaction_path import TransactionalClient, TransactionPath
+
+E = ErrorCode
+
+
+def _node(files: SimulatedDisk | None = None, *, start: int = 1, **options: object) -> TransactionPath:
+    node = TransactionPath("/data", files=files or SimulatedDisk(seed=1), start=start, **options)  # type: ignore[arg-type]
+    if start == 1:
+        node.create_topics("orders", "bills")
+        assert node.find_coordinator("g") is E.NONE
+    return node
+
+
+def _client(node: TransactionPath, name: str = "pay", *, version: int = 0) -> TransactionalClient:
+    client = TransactionalClient(node, name, version=version)
+    assert client.initialize() is E.NONE
+    return client
+
+
+def _known(node: TransactionPath, name: str = "pay") -> Transaction:
+    return node.transactions.coordinators.host_of(name).machine.transactions[name]
+
+
+versions = pytest.mark.parametrize("version", [0, 2])
+
+
+def _send(client: TransactionalClient, topic: str, *values: bytes) -> ErrorCode:
+    if client.version < 2:
+        assert client.add(topic) is E.NONE
+    return client.send(topic, *values)
+
+
+def test_the_topic_of_transactions_is_kafkas() -> None:
+    node = _node()
+    node.find_transaction_coordinator("pay")
+    image = node.controller.image
+    assert len(image.topics[TRANSACTION_STATE_TOPIC].partitions) == 4
+    assert image.topic_overrides(TRANSACTION_STATE_TOPIC) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    (topic,) = [
+        topic for topic in node.send(MetadataRequest(topics=None), 12).response.topics if topic.name.startswith("__t")
+    ]
+    assert topic.is_internal
+
+
+@versions
+def test_a_transaction_is_seen_whole_or_not_at_all(version: int) -> None:
+    node = _node()
+    client = _client(node, version=version)
+    for number, is_commit in enumerate((True, False, True, False, False, True)):
+        for topic in ("orders", "bills"):
+            assert _send(client, topic, f"{number}".encode()) is E.NONE
+        before = node.committed_values("orders")
+        assert client.end(is_commit=is_commit) is E.NONE
+        expected = [f"{number}".encode()] if is_commit else []
+        for topic in ("orders", "bills"):
+            assert node.committed_values(topic) == before + expected
+        assert client.initialize() is E.NONE
+    assert node.committed_values("orders") == [b"0", b"2", b"5"]
+
+
+@versions
+def test_a_second_instance_fences_the_first_and_aborts_what_it_left(version: int) -> None:
+    node = _node()
+    first = _client(node, version=version)
+    assert _send(first, "orders", b"lost") is E.NONE
+    asked = TransactionalClient(node, "pay").ask_for_identity()
+    assert asked.response.error_code == E.CONCURRENT_TRANSACTIONS
+    second = _client(node, version=version)
+    assert second.producer_id == first.producer_id
+    assert second.producer_epoch > first.producer_epoch
+    assert first.add("orders") is E.PRODUCER_FENCED
+    assert first.add("orders", version=1) is E.INVALID_PRODUCER_EPOCH
+    assert first.send("orders", b"late") is E.INVALID_PRODUCER_EPOCH
+    assert first.end(is_commit=True) is E.PRODUCER_FENCED
+    assert node.committed_values("orders") == []
+    assert _send(second, "orders", b"kept") is E.NONE
+    assert second.end(is_commit=True) is E.NONE
+    assert node.committed_values("orders") == [b"kept"]
+
+
+def test_nobody_hears_of_a_decision_before_it_is_on_disk() -> None:
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    node = _node(clock=clock, disk=disk)
+    client = _client(node)
+    assert _send(client, "orders", b"one") is E.NONE
+    disk.holds = True
+    ending = client.ask_for_end(is_commit=True)
+    assert not ending.is_answered
+    assert node.committed_values("orders") == []
+    assert client.ask_for_end(is_commit=True).response.error_code == E.CONCURRENT_TRANSACTIONS
+    disk.run()
+    assert ending.response.error_code == E.NONE
+    node.end_turn()
+    assert node.committed_values("orders") == [], "the marker is not on disk"
+    disk.run()
+    assert node.committed_values("orders") == [b"one"]
+
+
+@versions
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_power_cut_between_decision_and_completion_changes_nothing(version: int, is_commit: bool) -> None:
+    """Whoever coordinates next finds the decision, and carries it out."""
+    files, clock = SimulatedDisk(seed=5), ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    node = _node(files, clock=clock, disk=disk)
+    client = _client(node, version=version)
+    for topic in ("orders", "bills"):
+        assert _send(client, topic, b"one") is E.NONE
+    disk.holds = True
+    ending = client.ask_for_end(is_commit=is_commit)
+    disk.run()
+    assert ending.response.error_code == E.NONE
+    assert _known(node).state.is_prepared, "the markers are on their way, and not on disk"
+    files.power_cut()
+    files.reboot()
+    again = _node(files, start=2)
+    assert not _known(again).state.is_prepared
+    for topic in ("orders", "bills"):
+        assert again.committed_values(topic) == ([b"one"] if is_commit else [])
+    successor = _client(again, version=version)
+    assert _send(successor, "orders", b"two") is E.NONE
+    assert successor.end(is_commit=True) is E.NONE
+    assert again.committed_values("orders")[-1:] == [b"two"]
+
+
+def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
+    files = SimulatedDisk(seed=6)
+    node = _node(files)
+    client = _client(node)
+    assert _send(client, "orders", b"one") is E.NONE
+    files.power_cut()
+    files.reboot()
+    again = _node(files, start=2, clock=node.clock)
+    assert again.describe_transaction("pay").transaction_state == "Ongoing"
+    assert again.produce("orders", b"plain").produced.error_code == E.NONE
+    assert again.committed_values("orders") == [], "nothing beyond an open transaction"
+    again.clock.advance(75_000)
+    assert again.describe_transaction("pay").transaction_state == "CompleteAbort"
+    assert again.committed_values("orders") == [b"plain"]
+    client.node = again
+    assert client.send("orders", b"late") is E.INVALID_PRODUCER_EPOCH
+    assert client.end(is_commit=True) is E.PRODUCER_FENCED
+
+
+def test_unused_ids_are_forgotten_and_the_log_says_so() -> None:
+    files = SimulatedDisk(seed=7)
+    node = _node(files)
+    client = _client(node)
+    node.clock.advance(604_800_000 + 3_600_000)
+    assert node.describe_transaction("pay").error_code == E.TRANSACTIONAL_ID_NOT_FOUND
+    assert client.add("orders") is E.INVALID_PRODUCER_ID_MAPPING
+    node.stop()
+    again = _node(files, start=2)
+    assert again.describe_transaction("pay").error_code == E.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_a_partition_that_is_gone_needs_no_marker() -> None:
+    node = _node()
+    client = _client(node)
+    assert _send(client, "orders", b"one") is E.NONE
+    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.end_turn()
+    assert client.end(is_commit=True) is E.NONE
+    assert node.describe_transaction("pay").transaction_state == "CompleteCommit"
+
+
+def test_a_late_batch_cannot_open_a_transaction_that_nobody_ends() -> None:
+    """KIP-890."""
+    node = _node()
+    client = _client(node)
+    assert client.send("orders", b"never added") is E.TRANSACTION_ABORTABLE
+    assert _send(client, "orders", b"one") is E.NONE
+    assert client.end(is_commit=True) is E.NONE
+    assert client.send("orders", b"late") is E.TRANSACTION_ABORTABLE
+    assert node.committed_values("orders") == [b"one"]
+
+
+def test_an_unknown_partition_keeps_all_from_being_added() -> None:
+    client = _client(_node())
+    assert client.add("nothing") is E.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.add("__consumer_offsets") is E.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_list_shows_who_is_in_a_transaction() -> None:
+    node = _node()
+    client, _ = _client(node, "a"), _client(node, "b")
+    assert _send(client, "orders", b"one") is E.NONE
+
+    def listed(*states: str, **filters: object) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
+        answer = node.send(ListTransactionsRequest(state_filters=states, **filters), 2).response  # type: ignore[arg-type]
+        assert answer.error_code == E.NONE
+        found = {(each.transactional_id, each.transaction_state) for each in answer.transaction_states}
+        return found, answer.unknown_state_filters
+
+    assert listed() == ({("a", "Ongoing"), ("b", "Empty")}, ())
+    assert listed("Ongoing", "Sleeping") == ({("a", "Ongoing")}, ("Sleeping",))
+    assert listed("Sleeping") == (set(), ("Sleeping",))
+    assert listed(producer_id_filters=(client.producer_id,)) == ({("a", "Ongoing")}, ())
+    refused = node.send(ListTransactionsRequest(transactional_id_pattern="a.*"), 2).response
+    assert refused.error_code == E.INVALID_REGULAR_EXPRESSION
+    described = node.describe_transaction("a")
+    assert [(topic.topic, topic.partitions) for topic in described.topics] == [("orders", (0,))]
+    assert (described.producer_id, described.transaction_timeout_ms) == (client.producer_id, 60_000)
+
+
+def test_a_node_takes_only_so_many_ids() -> None:
+    node = _node(settings={"transaction.max.ids": "2"})
+    assert _client(node, "a").initialize() is E.NONE
+    assert _client(node, "b").initialize() is E.NONE
+    assert TransactionalClient(node, "c").initialize() is E.INVALID_REQUEST
+    assert TransactionalClient(node, "a").initialize() is E.NONE
+
+
+def _commit_offset(client: TransactionalClient, offset: int, **member: object) -> ErrorCode:
+    if client.version < 2:
+        assert client.add_offsets("g") is E.NONE
+    return client.commit_offset("g", "orders", offset, **member)  # type: ignore[arg-type]
+
+
+@versions
+def test_offsets_count_when_their_transaction_commits(version: int) -> None:
+    node = _node()
+    client = _client(node, version=version)
+    node.commit("g", "orders", 3)
+    for offset, is_commit in ((5, False), (6, True)):
+        assert _commit_offset(client, offset) is E.NONE
+        assert node.committed("g", "orders") == 3, "who does not mind sees the last one"
+        assert node.stable_offset("g", "orders") is E.UNSTABLE_OFFSET_COMMIT
+        assert node.stable_offset("g", "bills") == -1
+        assert client.end(is_commit=is_commit) is E.NONE
+        assert node.stable_offset("g", "orders") == (6 if is_commit else 3)
+
+
+@versions
+def test_pending_offsets_outlive_a_power_cut(version: int) -> None:
+    files = SimulatedDisk(seed=8)
+    node = _node(files)
+    client = _client(node, version=version)
+    assert _commit_offset(client, 5) is E.NONE
+    files.power_cut()
+    files.reboot()
+    client.node = node = _node(files, start=2)
+    assert node.stable_offset("g", "orders") is E.UNSTABLE_OFFSET_COMMIT
+    assert client.end(is_commit=True) is E.NONE
+    assert node.stable_offset("g", "orders") == 5
+    files.power_cut()
+    files.reboot()
+    assert _node(files, start=3).stable_offset("g", "orders") == 5
+
+
+def test_a_plain_commit_in_the_middle_of_a_transaction_stays() -> None:
+    node = _node()
+    client = _client(node)
+    assert _commit_offset(client, 5) is E.NONE
+    node.commit("g", "orders", 7)
+    assert client.end(is_commit=True) is E.NONE
+    assert node.stable_offset("g", "orders") == 7
+
+
+def test_offsets_of_who_is_no_member_or_no_longer_the_producer_are_refused() -> None:
+    node = _node()
+    client = _client(node)
+    member_id, generation_id = node.form_group("g")
+    assert _commit_offset(client, 5, member_id=member_id, generation_id=generation_id) is E.NONE
+    assert _commit_offset(client, 6, member_id=member_id, generation_id=generation_id + 1) is E.ILLEGAL_GENERATION
+    assert _commit_offset(client, 6, member_id="nobody", generation_id=generation_id) is E.UNKNOWN_MEMBER_ID
+    assert _client(node).end(is_commit=True) is E.INVALID_TXN_STATE
+    assert client.commit_offset("g", "orders", 6) is E.INVALID_PRODUCER_EPOCH
+    assert client.commit_offset("g", "nothing", 6) is E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_of_a_transaction_that_is_over_open_no_other() -> None:
+    """KIP-890."""
+    node = _node()
+    client = _client(node)
+    assert client.commit_offset("g", "orders", 5) is E.TRANSACTION_ABORTABLE
+    assert _commit_offset(client, 5) is E.NONE
+    assert client.end(is_commit=False) is E.NONE
+    assert client.commit_offset("g", "orders", 6) is E.TRANSACTION_ABORTABLE
+    assert node.stable_offset("g", "orders") == -1
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    """KIP-890: its producer does not."""
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    node = _node(clock=clock, disk=disk)
+    client = _client(node, version=2)
+    assert _send(client, "orders", b"one") is E.NONE
+    assert _commit_offset(client, 1) is E.NONE
+    disk.holds = True
+    ending = client.ask_for_end(is_commit=True)
+    disk.run()
+    node.end_turn()
+    client.take(ending.response.producer_id, ending.response.producer_epoch)
+    produced, committed = client.ask_to_write("orders", b"two"), client.ask_for_offset("g", "orders", 2)
+    assert not produced.is_answered
+    assert not committed.is_answered
+    for _ in range(12):
+        disk.run()
+        node.end_turn()
+        clock.advance(20)
+    assert produced.produced.error_code == E.NONE
+    assert committed.response.topics[0].partitions[0].error_code == E.NONE
+    assert node.committed_values("orders") == [b"one"]
+    disk.holds = False
+    assert client.end(is_commit=True) is E.NONE
+    assert node.committed_values("orders") == [b"one", b"two"]
+    assert node.stable_offset("g", "orders") == 2
+
+
+@versions
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_wherever_a_write_fails_a_transaction_ends_as_it_was_decided(version: int, is_commit: bool) -> None:
+    """One write or sync after EndTxn fails: of the decision, a marker or the completion. A sync ends the process."""
+    answers: set[ErrorCode | None] = set()
+    for number in range(1, 9):
+        files = SimulatedDisk(seed=number)
+        node = _node(files)
+        client = _client(node, version=version)
+        for topic in ("orders", "bills"):
+            assert _send(client, topic, b"one") is E.NONE
+        assert _commit_offset(client, 5) is E.NONE
+        files.fail_at(files.operations + number)
+        code: ErrorCode | None = None
+        try:
+            code = client.end(is_commit=is_commit)
+            node.clock.advance(5_000)
+            assert code is not E.NONE or not _known(node).state.is_prepared, "what failed was tried again"
+        except StorageError:
+            pass
+        answers.add(code)
+        files.power_cut()
+        files.reboot()
+        again = _node(files, start=2)
+        again.clock.advance(5_000)
+        if code is not E.NONE:
+            client.node = again
+            code = client.end(is_commit=is_commit)
+            assert code is E.NONE
+        assert not _known(again).state.is_prepared
+        expected = [b"one"] if is_commit else []
+        assert [again.committed_values(topic) for topic in ("orders", "bills")] == [expected, expected]
+        assert again.stable_offset("g", "orders") == (5 if is_commit else -1)
+    assert {E.NONE, None, E.NOT_COORDINATOR} == answers
