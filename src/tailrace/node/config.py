@@ -8,7 +8,7 @@ import difflib
 import ipaddress
 import logging
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,9 @@ from pathlib import Path
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name, find
 from tailrace.model.topic_config import TopicConfig
+from tailrace.net.connection import Address
 from tailrace.net.limits import ListenerLimits
+from tailrace.node.quorum_config import read_quorum_config
 from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS, FLUSHED, TOPIC_SETTING_OF
 from tailrace.server.config_entries import ConfigSource
 
@@ -93,6 +95,7 @@ class NodeConfig:
         self.metrics_listener = parse_endpoint(metrics, setting="metrics.listener") if metrics else None
         self.topic_defaults = _topic_defaults(self._values)
         _check(self)
+        self.quorum = read_quorum_config(self, self.listeners, _parse_address)
 
     def integer(self, name: str) -> int:
         """The value of a numeric setting that always has one."""
@@ -124,6 +127,22 @@ class NodeConfig:
     @property
     def node_id(self) -> int:
         return self.integer("node.id")
+
+    @property
+    def client_listeners(self) -> tuple[Endpoint, ...]:
+        """Those that are for clients and other brokers."""
+        return tuple(each for each in self.listeners if each.name not in self.quorum.listener_names)
+
+    @property
+    def controller_listeners(self) -> tuple[Endpoint, ...]:
+        """Those that are for other controllers and for brokers that ask the active one."""
+        return tuple(each for each in self.listeners if each.name in self.quorum.listener_names)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener under which other brokers find this one."""
+        name = self.text("inter.broker.listener.name")
+        return self.client_listeners[0].name if name is None else name.upper()
 
     @property
     def rack(self) -> str | None:
@@ -208,12 +227,19 @@ def load_config(
         given.update(_checked(read_file(file), str(file)))
     given.update(_checked(read_environment(environment or {}), "environment"))
     given.update(flags or {})
+    given.update(read_overrides(overrides))
+    return NodeConfig(given)
+
+
+def read_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """The settings in words of the form `name=value`. Raises KafkaError(INVALID_CONFIG) for another form."""
+    given: dict[str, str] = {}
     for override in overrides:
         name, separator, text = override.partition("=")
         if not separator:
             raise _refusal(f"--set {override}: say name=value")
         given[name.strip()] = text.strip()
-    return NodeConfig(given)
+    return given
 
 
 def _checked(texts: dict[str, str], source: str) -> dict[str, str]:
@@ -289,6 +315,15 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what `read_environment` takes from it."""
+    return {
+        variable: text
+        for variable, text in environment.items()
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS
+    }
+
+
 def parse_endpoint(text: str, *, setting: str = "listeners") -> Endpoint:
     """`PLAINTEXT://127.0.0.1:9092`, or `127.0.0.1:9092` for short; IPv6 hosts in brackets."""
     name, separator, address = text.rpartition("://")
@@ -300,6 +335,13 @@ def parse_endpoint(text: str, *, setting: str = "listeners") -> Endpoint:
     elif ":" in host:
         raise _refusal(f"{setting}={text!r}: an IPv6 address stands in brackets, as in [::1]:9092")
     return Endpoint(name=(name or "PLAINTEXT").upper(), host=host, port=int(port))
+
+
+def _parse_address(text: str, setting: str) -> Address:
+    endpoint = parse_endpoint(text, setting=setting)
+    if not endpoint.host or not endpoint.port or "://" in text:
+        raise _refusal(f"{setting}={text!r}: say HOST:PORT")
+    return Address(endpoint.host, endpoint.port)
 
 
 def is_loopback_host(host: str) -> bool:
@@ -353,8 +395,6 @@ def _check(config: NodeConfig) -> None:
     _check_metrics_listener(config)
     if "," in str(config.data_directory):
         raise _refusal("log.dirs: a node keeps its data in one directory; start one node per disk")
-    if set(config.words("process.roles")) != {"broker", "controller"}:
-        raise _refusal("process.roles: every node is broker and controller in this version")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
         raise _refusal("group.min.session.timeout.ms is above group.max.session.timeout.ms")
 

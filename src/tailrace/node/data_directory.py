@@ -5,6 +5,7 @@ told to be another one refuses to start.
 """
 
 import fcntl
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -22,6 +23,8 @@ from tailrace.storage.checkpoints import (
 from tailrace.storage.files import FileSystem, OsFiles, join
 
 _LOCK = ".lock"
+
+_logger = logging.getLogger("tailrace.node")
 
 
 class DirectoryLock:
@@ -75,7 +78,11 @@ def _make_durably(directory: Path) -> None:
 
 
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
-    """Whose directory this is; a new one is given an identity. Raises KafkaError if it is another node's."""
+    """Whose directory this is; a new one is given an id, and belongs to no cluster yet.
+
+    One of a cluster whose metadata log is gone is given another id: it has lost its promises, as a new disk would have
+    (decision 0018). Raises KafkaError if it is another node's.
+    """
     known = read_meta_properties(files, directory)
     if known is None and files.exists(join(directory, str(METADATA_PARTITION))):
         raise KafkaError(
@@ -89,15 +96,29 @@ def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaPr
             f"{directory} belongs to node {known.node_id}, not to node {node_id}:"
             f" set node.id={known.node_id} or choose another --data-dir",
         )
-    if known is not None and known.directory_id is not None:
+    has_lost_its_log = known is not None and known.cluster_id is not None and not _has_metadata(files, directory)
+    if known is not None and known.directory_id is not None and not has_lost_its_log:
         return known
+    if has_lost_its_log:
+        _logger.warning("event=metadata-log-gone node=%d directory=%s action=new-directory-id", node_id, directory)
     identity = MetaProperties(
-        cluster_id=known.cluster_id if known is not None else format_topic_id(_random_id()),
+        cluster_id=known.cluster_id if known is not None else None,
         node_id=node_id,
         directory_id=_random_id(),
     )
     write_meta_properties(files, directory, identity)
     return identity
+
+
+def _has_metadata(files: FileSystem, directory: str) -> bool:
+    """Whether there is a log, empty or not, or a snapshot to begin with."""
+    path = join(directory, str(METADATA_PARTITION))
+    return files.exists(path) and any(name.endswith((".log", ".checkpoint")) for name in files.list_dir(path))
+
+
+def new_cluster_id() -> str:
+    """The id of a cluster that is being founded."""
+    return format_topic_id(_random_id())
 
 
 def _random_id() -> TopicId:

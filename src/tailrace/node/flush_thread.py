@@ -8,12 +8,14 @@ A flush that fails is never tried again: after a failed fsync the kernel may hav
 and a second fsync would succeed without them. The node stops instead.
 """
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.storage import FlushTicket, Log
 
 OnDone = Callable[[], None]
@@ -38,6 +40,7 @@ class FlushThread:
     def __init__(
         self, *, directory: str, call_soon: Post, post: Post, on_failure: Callable[[BaseException], None]
     ) -> None:
+        self._directory = directory
         self._call_soon = call_soon
         self._post = post
         self._on_failure = on_failure
@@ -73,6 +76,18 @@ class FlushThread:
             self._on_idle = callback
         else:
             callback()
+
+    async def idle(self, timeout_seconds: float) -> None:
+        """Return when nothing waits for a flush. Raises KAFKA_STORAGE_ERROR if that takes too long."""
+        idle = asyncio.get_running_loop().create_future()
+        self.when_idle(lambda: idle.set_result(None))
+        try:
+            await asyncio.wait_for(idle, timeout_seconds)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self._directory} could not be flushed within {timeout_seconds:.0f} s; stopped without it",
+            ) from None
 
     @property
     def round_seconds(self) -> float:

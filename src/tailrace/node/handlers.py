@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.model.ids import BrokerId
 from tailrace.node.config import NodeConfig
+from tailrace.node.transactions import Transactions
 from tailrace.protocol.messages import (
     configs,
     consumer_groups,
     coordinators,
     delete_records,
-    features,
     fetch,
     groups,
     leader_epochs,
@@ -21,27 +21,20 @@ from tailrace.protocol.messages import (
     metadata,
     offsets,
     produce,
-    producer_ids,
     producers,
-    quorum,
-    registrations,
-    replicas,
     sasl,
-    topics,
+    transaction_markers,
 )
 from tailrace.protocol.registry import api_of
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Handler
 from tailrace.server.handlers.api_versions import FinalizedFeatures
-from tailrace.server.handlers.brokers import UnregisterBrokerHandler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
-from tailrace.server.handlers.config_changes import AlterConfigsHandler
 from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
 from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.handlers.coordinators import FindCoordinatorHandler
 from tailrace.server.handlers.delete_records import DeleteRecordsHandler
-from tailrace.server.handlers.features import UpdateFeaturesHandler
 from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
@@ -53,18 +46,13 @@ from tailrace.server.handlers.metadata import MetadataHandler
 from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
 from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
 from tailrace.server.handlers.producers import DescribeProducersHandler
-from tailrace.server.handlers.quorum import DescribeQuorumHandler, MetadataLog
-from tailrace.server.handlers.replicas import (
-    AlterPartitionReassignmentsHandler,
-    ElectLeadersHandler,
-    ListPartitionReassignmentsHandler,
-)
+from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.handlers.sasl import NoSaslHandler
 from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
-from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
 from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.hosts.quorum_controller import QuorumController
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.waiters import Deadlines, LongPolls
@@ -78,11 +66,15 @@ class Services:
     cluster_id: str
     clock: Clock
     controller: Controller
-    metadata_log: MetadataLog
-    directory_id: bytes
+    """For what this broker itself wants of the active one, wherever that is."""
+    metadata: QuorumController
+    admin: Mapping[int, Handler]
+    """What only the active controller can carry out, with a way there."""
+    replicas: ReplicaFetches
     partitions: PartitionTable
     coordinators: GroupCoordinators
     groups: GroupConfig
+    transactions: Transactions
 
 
 class Waiting:
@@ -104,12 +96,14 @@ class Waiting:
 def build_handlers(services: Services, waiting: Waiting | None = None) -> Mapping[int, Handler]:
     """The handler of every API this node serves, by key; ApiVersions is the dispatcher's own."""
     of_records = _of_records(services, waiting if waiting is not None else Waiting(services.clock))
-    return of_records | _of_metadata(services) | _of_groups(services)
+    return (
+        of_records | _of_metadata(services) | _of_groups(services) | _of_transactions(services) | dict(services.admin)
+    )
 
 
 def finalized_features(services: Services) -> FinalizedFeatures:
     """What the cluster has agreed on, as of the last record that this node shows the effects of."""
-    return FinalizedFeatures(services.controller.image.features, services.metadata_log.high_watermark - 1)
+    return FinalizedFeatures(services.controller.image.features, services.metadata.applied_end_offset - 1)
 
 
 def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
@@ -117,16 +111,26 @@ def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
     deadlines = waiting.deadlines
     path = str(services.config.data_directory.absolute())
     return {
-        _key(produce.ProduceRequest): ProduceHandler(partitions=partitions, deadlines=deadlines, clock=clock),
+        _key(produce.ProduceRequest): ProduceHandler(
+            partitions=partitions,
+            deadlines=deadlines,
+            clock=clock,
+            verifier=services.transactions.verifier,
+            is_verified=services.transactions.is_verified,
+        ),
         _key(fetch.FetchRequest): FetchHandler(
             partitions=partitions,
             polls=waiting.polls,
             fetch_max_bytes=services.config.integer("fetch.max.bytes"),
+            replicas=services.replicas,
         ),
         _key(list_offsets.ListOffsetsRequest): ListOffsetsHandler(partitions=partitions),
         _key(leader_epochs.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
         _key(delete_records.DeleteRecordsRequest): DeleteRecordsHandler(partitions=partitions, clock=clock),
         _key(producers.DescribeProducersRequest): DescribeProducersHandler(partitions=partitions),
+        _key(transaction_markers.WriteTxnMarkersRequest): WriteTxnMarkersHandler(
+            partitions=partitions, clock=clock, deadlines=deadlines, pending_offsets=services.coordinators
+        ),
         _key(log_dirs.DescribeLogDirsRequest): DescribeLogDirsHandler(partitions=partitions, path=path),
         _key(log_dirs.AlterReplicaLogDirsRequest): AlterReplicaLogDirsHandler(partitions=partitions, path=path),
     }
@@ -135,43 +139,23 @@ def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
 def _of_metadata(services: Services) -> dict[int, Handler]:
     config, controller, cluster_id = services.config, services.controller, services.cluster_id
     settings = LiveSettings(config)
-    altering = AlterConfigsHandler(controller=controller, node_id=config.node_id)
     no_sasl = NoSaslHandler()
-    pool = ProducerIdPool(controller=controller, broker_id=BrokerId(config.node_id))
     return {
         _key(metadata.MetadataRequest): MetadataHandler(
             controller=controller,
+            broker_id=BrokerId(config.node_id),
             cluster_id=cluster_id,
             auto_create=config.flag("auto.create.topics.enable"),
             offline_replica=services.partitions.offline_replica,
         ),
         _key(metadata.DescribeClusterRequest): DescribeClusterHandler(controller=controller, cluster_id=cluster_id),
-        _key(topics.CreateTopicsRequest): CreateTopicsHandler(controller=controller, settings=settings),
-        _key(topics.DeleteTopicsRequest): DeleteTopicsHandler(
-            controller=controller, deletion_enabled=config.flag("delete.topic.enable")
-        ),
-        _key(topics.CreatePartitionsRequest): CreatePartitionsHandler(controller=controller),
         _key(metadata.DescribeTopicPartitionsRequest): DescribeTopicPartitionsHandler(
             controller=controller, offline_replica=services.partitions.offline_replica
         ),
         _key(configs.DescribeConfigsRequest): DescribeConfigsHandler(controller=controller, settings=settings),
-        _key(configs.AlterConfigsRequest): altering,
-        _key(configs.IncrementalAlterConfigsRequest): altering,
         _key(configs.ListConfigResourcesRequest): ListConfigResourcesHandler(controller=controller),
-        _key(quorum.DescribeQuorumRequest): DescribeQuorumHandler(
-            log=services.metadata_log,
-            controller=controller,
-            clock=services.clock,
-            directory_id=services.directory_id,
-        ),
-        _key(replicas.ElectLeadersRequest): ElectLeadersHandler(controller=controller),
-        _key(replicas.AlterPartitionReassignmentsRequest): AlterPartitionReassignmentsHandler(controller=controller),
-        _key(replicas.ListPartitionReassignmentsRequest): ListPartitionReassignmentsHandler(controller=controller),
-        _key(features.UpdateFeaturesRequest): UpdateFeaturesHandler(controller=controller),
-        _key(registrations.UnregisterBrokerRequest): UnregisterBrokerHandler(controller=controller),
         _key(sasl.SaslHandshakeRequest): no_sasl,
         _key(sasl.SaslAuthenticateRequest): no_sasl,
-        _key(producer_ids.InitProducerIdRequest): InitProducerIdHandler(producer_ids=pool),
     }
 
 
@@ -179,7 +163,7 @@ def _of_groups(services: Services) -> dict[int, Handler]:
     controller, hosts = services.controller, services.coordinators
     return {
         _key(coordinators.FindCoordinatorRequest): FindCoordinatorHandler(
-            controller=controller, config=services.groups
+            controller=controller, config=services.groups, transactions=services.transactions.config
         ),
         _key(membership.JoinGroupRequest): JoinGroupHandler(coordinators=hosts),
         _key(membership.SyncGroupRequest): SyncGroupHandler(coordinators=hosts),
@@ -196,6 +180,10 @@ def _of_groups(services: Services) -> dict[int, Handler]:
             coordinators=hosts, controller=controller
         ),
     }
+
+
+def _of_transactions(services: Services) -> dict[int, Handler]:
+    return dict(services.transactions.handlers(services.groups))
 
 
 def _key(request: type[object]) -> int:

@@ -5,6 +5,7 @@ them; the numbers are therefore not all of one instant.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ from tailrace.server.data.dormant import Dormant
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.ports import Controller
+from tailrace.server.hosts.followers import FollowerHosts
+from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.hosts.quorum_measure import QuorumMeasure
 from tailrace.storage import OsFiles
 
 _SLICE = 500
@@ -41,6 +45,8 @@ class PartitionMeasure(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     segments: int
+    last_stable_offset_lag: int = 0
+    """How much of what is safe open transactions hold back from readers of committed data."""
 
 
 class RequestMeasure(NamedTuple):
@@ -68,6 +74,10 @@ class ReplicaCounts:
     under_replicated: int = 0
     under_min_in_sync: int = 0
     offline: int = 0
+    producer_ids: int = 0
+    """Producers that partitions remember, each time they do."""
+    late_transactions: int = 0
+    """Partitions whose oldest open transaction should have been ended by its coordinator."""
 
 
 @dataclass(slots=True)
@@ -101,6 +111,18 @@ class StallMeasure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationMeasure:
+    """Copies: those here of what others lead, and those elsewhere of what is led here."""
+
+    following: int
+    max_lag: int
+    failed_fetches: int
+    failed_partitions: int
+    shrinks: int
+    expansions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
     """Everything, once."""
 
@@ -115,7 +137,9 @@ class Measurements:
     partitions: tuple[PartitionMeasure, ...]
     """At most as many as the setting allows; the other numbers are of all."""
     replicas: ReplicaCounts
+    replication: ReplicationMeasure
     cluster: ClusterCounts
+    quorum: QuorumMeasure
     groups_by_state: Mapping[str, int] | None
     """None while a coordinator is loading: nobody knows."""
     waiting_fetches: int
@@ -135,17 +159,23 @@ class NodeParts:
     listeners: tuple[Listener, ...]
     receive_buffers: BufferPool
     partitions: PartitionTable
-    controller: Controller
+    followers: FollowerHosts
+    keeper: InSyncKeeper
+    controller: QuorumController
     coordinators: GroupCoordinators
     waiting: Waiting
     flush_thread: FlushThread
+    """Of the topics' logs."""
+    metadata_flush_thread: FlushThread
     stalls: StallWatch
     files: OsFiles
+    late_transaction_ms: int
+    """After this silence of its producer a transaction should have been ended: transaction.max.timeout.ms and more."""
 
 
 async def measure(parts: NodeParts, *, max_partitions: int) -> Measurements:
     """Look at everything. Takes turns with the requests."""
-    logs = await _measure_partitions(parts.partitions, max_partitions, parts.broker_id)
+    logs = await _measure_partitions(parts, max_partitions)
     cluster = await _measure_cluster(parts)
     groups_by_state = await _count_groups(parts.coordinators)
     flush_thread, stalls, dispatcher = parts.flush_thread, parts.stalls, parts.dispatcher
@@ -163,7 +193,9 @@ async def measure(parts: NodeParts, *, max_partitions: int) -> Measurements:
         traffic_by_topic=logs.traffic_by_topic,
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
+        replication=_measure_replication(parts),
         cluster=cluster,
+        quorum=parts.controller.measure(),
         groups_by_state=groups_by_state,
         waiting_fetches=parts.waiting.fetches,
         waiting_produces=parts.waiting.produces,
@@ -176,11 +208,25 @@ async def measure(parts: NodeParts, *, max_partitions: int) -> Measurements:
     )
 
 
+def _measure_replication(parts: NodeParts) -> ReplicationMeasure:
+    followers, keeper = parts.followers, parts.keeper
+    return ReplicationMeasure(
+        following=followers.partitions,
+        max_lag=followers.max_lag,
+        failed_fetches=followers.failed_fetches,
+        failed_partitions=followers.failed_partitions,
+        shrinks=keeper.shrinks,
+        expansions=keeper.expansions,
+    )
+
+
 class _Logs:
     """What has been seen of the partitions so far."""
 
-    def __init__(self, departed: Traffic, most: int) -> None:
+    def __init__(self, departed: Traffic, most: int, *, now_ms: int, late_ms: int) -> None:
         self._most = most
+        self._now_ms = now_ms
+        self._late_ms = late_ms
         self.traffic = departed
         self.traffic_by_topic: dict[str, Traffic] = {}
         self.partitions: list[PartitionMeasure] = []
@@ -216,16 +262,26 @@ class _Logs:
         if topic in by_topic or len(by_topic) < self._most:
             by_topic[topic] = by_topic.get(topic, Traffic()).plus(traffic)
         self._count(partition.state, partition.config, is_leader=partition.is_leader)
+        self.replicas.producer_ids += len(log.producers)
+        self.replicas.late_transactions += log.producers.has_late_transaction(self._now_ms, late_ms=self._late_ms)
         if len(self.partitions) < self._most:
             self.partitions.append(
                 PartitionMeasure(
-                    topic, number, log.size_bytes, log.log_start_offset, log.log_end_offset, log.segment_count
+                    topic,
+                    number,
+                    log.size_bytes,
+                    log.log_start_offset,
+                    log.log_end_offset,
+                    log.segment_count,
+                    partition.high_watermark - partition.last_stable_offset,
                 )
             )
 
 
-async def _measure_partitions(table: PartitionTable, max_partitions: int, broker_id: BrokerId) -> _Logs:
-    logs = _Logs(table.departed_traffic, max_partitions)
+async def _measure_partitions(parts: NodeParts, max_partitions: int) -> _Logs:
+    table, broker_id = parts.partitions, parts.broker_id
+    now_ms = time.time_ns() // 1_000_000
+    logs = _Logs(table.departed_traffic, max_partitions, now_ms=now_ms, late_ms=parts.late_transaction_ms)
     logs.replicas.offline = table.offline_count
     for index, partition in enumerate(table):
         if index % _SLICE == _SLICE - 1:

@@ -6,9 +6,16 @@ A metric that Kafka has keeps its name, even if that does not say its unit: dash
 
 import platform
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -16,9 +23,12 @@ from prometheus_client.registry import Collector
 from tailrace import __version__
 from tailrace.node.measurements import Measurements
 from tailrace.protocol.records.kernels import KERNEL
+from tailrace.server.hosts.quorum_measure import Latencies
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
+_RAFT_STATES = ("unattached", "prospective", "candidate", "follower", "observer", "leader", "resigned")
+"""Kafka's words for the roles of a replica of the metadata log."""
 _GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 Labelled = Iterable[tuple[tuple[str, ...], float]]
@@ -42,6 +52,8 @@ class _Page(Collector):
         yield from _logs(measured)
         yield from _replicas(measured)
         yield from _controller(measured)
+        yield from _quorum(measured)
+        yield from _snapshots(measured)
         yield from _connections(measured)
         yield from _groups(measured)
         yield from _work(measured)
@@ -109,6 +121,12 @@ def _logs(measured: Measurements) -> Iterator[Metric]:
     )
     yield _gauge(f"{name}_numlogsegments", "Segments.", labels, ((key, log.segments) for key, log in logs))
     yield _gauge(
+        "kafka_cluster_partition_laststableoffsetlag",
+        "How far open transactions hold back readers of committed data.",
+        labels,
+        ((key, log.last_stable_offset_lag) for key, log in logs),
+    )
+    yield _gauge(
         "tailrace_partitions_left_out_of_metrics",
         "Partitions without numbers of their own here (metrics.max.partitions).",
         (),
@@ -128,7 +146,26 @@ def _replicas(measured: Measurements) -> Iterator[Metric]:
         "Led here, and fewer in sync than min.insync.replicas.",
         replicas.under_min_in_sync,
     )
+    yield _single(f"{name}_produceridcount", "Producers with an id that partitions remember.", replicas.producer_ids)
+    yield _single(
+        f"{name}_partitionswithlatetransactionscount",
+        "Partitions with a transaction that should have been ended.",
+        replicas.late_transactions,
+    )
     yield _single(f"{name}_offlinereplicacount", "Partitions whose log cannot be used.", replicas.offline)
+    copies = measured.replication
+    yield _counter(f"{name}_isrshrinks", "Replicas taken out of sync.", (), [((), copies.shrinks)])
+    yield _counter(f"{name}_isrexpands", "Replicas put in sync.", (), [((), copies.expansions)])
+    name = "kafka_server_replicafetchermanager"
+    yield _single(f"{name}_maxlag", "Records that a replica here is behind its leader, at most.", copies.max_lag)
+    yield _single(f"{name}_failedpartitionscount", "Replicas that cannot be stored.", copies.failed_partitions)
+    yield _single("tailrace_followed_partitions", "Replicas here that follow a leader.", copies.following)
+    yield _counter(
+        "tailrace_replica_fetches_failed",
+        "Fetches from leaders without an answer, and answers for a partition that were errors.",
+        (),
+        [((), copies.failed_fetches)],
+    )
     yield _gauge(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         "Requests that wait: fetches for records, produces for disks and replicas.",
@@ -145,6 +182,45 @@ def _controller(measured: Measurements) -> Iterator[Metric]:
     yield _single(f"{name}_offlinepartitionscount", "Partitions without a leader.", cluster.offline_partitions)
     yield _single(f"{name}_activebrokercount", "Brokers that may lead.", cluster.active_brokers)
     yield _single(f"{name}_fencedbrokercount", "Brokers that are fenced.", cluster.fenced_brokers)
+
+
+def _quorum(measured: Measurements) -> Iterator[Metric]:
+    name, quorum = "kafka_server_raft_metrics", measured.quorum
+    yield _gauge(
+        f"{name}_current_state",
+        "1 for the role of this replica of the metadata log.",
+        ("state",),
+        [((state,), state == quorum.state) for state in _RAFT_STATES],
+    )
+    yield _single(f"{name}_current_leader", "The leader of the metadata log, or -1.", quorum.leader_id)
+    yield _single(f"{name}_current_epoch", "The newest epoch known here.", quorum.epoch)
+    yield _single(f"{name}_current_vote", "Whom this replica has voted for in it, or -1.", quorum.voted_id)
+    yield _single(f"{name}_high_watermark", "Everything below is committed; -1: not known.", quorum.high_watermark)
+    yield _single(f"{name}_log_end_offset", "Where the metadata log ends here.", quorum.log_end_offset)
+    yield _single(f"{name}_log_end_epoch", "The epoch of its last batch.", quorum.log_end_epoch)
+    yield _single(f"{name}_number_of_voters", "Voters of the metadata quorum.", quorum.voters)
+    yield _single("tailrace_metadata_log_start_offset", "Where the metadata log begins here.", quorum.log_start_offset)
+    yield _single("tailrace_metadata_log_failed", "1: the log is of no use any more.", quorum.has_failed)
+    loader = "kafka_server_metadataloader"
+    yield _single(f"{loader}_currentmetadataversion", "The finalized metadata.version.", quorum.metadata_version)
+    yield _single(f"{loader}_currentcontrollerid", "The active controller, or -1.", quorum.leader_id)
+    yield _single(f"{loader}_handleloadsnapshotcount", "Snapshots loaded since the start.", quorum.loaded.count)
+
+
+def _snapshots(measured: Measurements) -> Iterator[Metric]:
+    name, quorum = "kafka_controller_kafkacontroller", measured.quorum
+    yield _histogram(
+        f"{name}_gensnapshotlatencyms", "Milliseconds that it took to generate a snapshot.", quorum.generated
+    )
+    yield _histogram(f"{name}_loadsnapshotlatencyms", "Milliseconds that it took to load a snapshot.", quorum.loaded)
+    yield _single(f"{name}_snapshotsizebytes", "Bytes of the newest snapshot.", quorum.snapshot_size_bytes)
+    yield _single(
+        f"{name}_snapshotlag", "Offsets between the newest snapshot and the high watermark.", quorum.snapshot_lag
+    )
+    yield _single(
+        f"{name}_lastappliedrecordoffset", "The last record that is in the image.", quorum.applied_end_offset - 1
+    )
+    yield _single(f"{name}_lastcommittedrecordoffset", "The last committed record.", quorum.high_watermark - 1)
 
 
 def _connections(measured: Measurements) -> Iterator[Metric]:
@@ -220,6 +296,12 @@ def _gauge(name: str, documentation: str, labels: tuple[str, ...], values: Label
     for key, value in values:
         family.add_metric(key, value)
     return family
+
+
+def _histogram(name: str, documentation: str, latencies: Latencies) -> Metric:
+    bounds = [*map(str, latencies.bounds_ms), "+Inf"]
+    buckets = list(zip(bounds, accumulate(latencies.counts), strict=True))
+    return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=latencies.sum_ms)
 
 
 def _counter(name: str, documentation: str, labels: tuple[str, ...], values: Labelled) -> Metric:

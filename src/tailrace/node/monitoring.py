@@ -53,7 +53,8 @@ class Monitoring:
 
     async def health(self) -> Page:
         """Whether the node can do its work."""
-        seconds = self._parts.flush_thread.round_seconds
+        parts = self._parts
+        seconds = max(parts.flush_thread.round_seconds, parts.metadata_flush_thread.round_seconds)
         if seconds > _STUCK_FLUSH_SECONDS:
             return Page(
                 body=f"the disk has been flushing for {seconds:.0f} s\n".encode("ascii"),

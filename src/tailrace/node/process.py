@@ -50,7 +50,8 @@ async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_cl
     if until_stdin_closes:
         loop.add_reader(_STDIN, _read_stdin, loop, stopped)
     node = Node(config, on_fatal=stop_at_once, descriptors=descriptors)
-    await node.start()
+    if not await _started(node, stopped):
+        return 0
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -64,6 +65,20 @@ async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_cl
     await stopped.wait()
     await node.stop()
     return 0
+
+
+async def _started(node: Node, stopped: asyncio.Event) -> bool:
+    """Start the node; whether it has started. It may wait for others for long, and is told to stop meanwhile."""
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.wait([starting])
+    return False
 
 
 def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:

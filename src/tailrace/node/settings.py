@@ -85,7 +85,12 @@ _NETWORK = (
         "The security protocol of each listener name.",
     ),
     _setting("inter.broker.listener.name", _STRING, None, "The listener that other nodes use; the first by default."),
-    _setting("controller.listener.names", _LIST, None, "Listeners for controllers; here they share the brokers'."),
+    _setting(
+        "controller.listener.names",
+        _LIST,
+        (),
+        "Which listeners are for controllers and brokers only; a node that keeps the metadata alone needs none.",
+    ),
     _setting(
         "socket.request.max.bytes",
         _INT,
@@ -302,8 +307,19 @@ _REPLICATION = (
 )
 
 _QUORUM = (
-    _setting("controller.quorum.voters", _LIST, (), "The controllers: ID@HOST:PORT."),
-    _setting("controller.quorum.bootstrap.servers", _LIST, (), "Controllers to ask first: HOST:PORT."),
+    _setting(
+        "controller.quorum.voters",
+        _LIST,
+        (),
+        "The controllers that found the quorum, ID@HOST:PORT, the same on every node. Once it is founded its log says"
+        " who votes, and this is where they are asked first. For Kafka they are who votes, for ever.",
+    ),
+    _setting(
+        "controller.quorum.bootstrap.servers",
+        _LIST,
+        (),
+        "Controllers to ask who leads, HOST:PORT: for nodes that come to a quorum that is there.",
+    ),
     _setting(
         "controller.quorum.fetch.timeout.ms",
         _INT,
@@ -321,16 +337,49 @@ _QUORUM = (
         "controller.quorum.request.timeout.ms", _INT, 2_000, "How long a controller waits for another.", at_least=1
     ),
     _setting(
-        "metadata.log.max.record.bytes.between.snapshots", _LONG, 20_971_520, "Bytes between snapshots.", at_least=1
+        "controller.quorum.retry.backoff.ms", _INT, 20, "The rest before a controller is asked again.", at_least=0
     ),
     _setting(
-        "metadata.log.max.snapshot.interval.ms", _LONG, 3_600_000, "The longest time between snapshots.", at_least=0
+        "metadata.log.max.record.bytes.between.snapshots",
+        _LONG,
+        20_971_520,
+        "Bytes of metadata between two snapshots, at least.",
+        at_least=1,
+    ),
+    _setting(
+        "metadata.snapshot.min.changed_records.ratio",
+        SettingType.DOUBLE,
+        0.5,
+        "How much of a snapshot must have changed before the next is written (KIP-630; Kafka has none of this).",
+        at_least=0,
+        at_most=1,
+    ),
+    _setting(
+        "metadata.start.offset.lag.time.max.ms",
+        _LONG,
+        604_800_000,
+        "How long metadata that a snapshot stands for is kept for a replica that lags (KIP-630; not in Kafka).",
+        at_least=0,
+    ),
+    _setting(
+        "metadata.log.max.snapshot.interval.ms",
+        _LONG,
+        3_600_000,
+        "Accepted for Kafka's files; snapshots go by what has changed.",
+        at_least=0,
     ),
     _setting(
         "metadata.log.segment.bytes", _INT, 1_073_741_824, "The size of a segment of the metadata log.", at_least=14
     ),
-    _setting("metadata.max.retention.bytes", _LONG, 104_857_600, "The size above which old metadata goes."),
-    _setting("metadata.max.retention.ms", _LONG, 604_800_000, "The age above which old metadata goes."),
+    _setting(
+        "metadata.max.retention.bytes",
+        _LONG,
+        104_857_600,
+        "Accepted for Kafka's files; old metadata goes when a snapshot stands for it.",
+    ),
+    _setting(
+        "metadata.max.retention.ms", _LONG, 604_800_000, "Accepted for Kafka's files, as metadata.max.retention.bytes."
+    ),
 )
 
 _GROUPS = (
@@ -403,6 +452,27 @@ _TRANSACTIONS = (
     _setting(
         "transactional.id.expiration.ms", _INT, 604_800_000, "How long an unused transactional id is kept.", at_least=1
     ),
+    _setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _INT,
+        10_000,
+        "How often transactions are looked for that are open for too long.",
+        at_least=1,
+    ),
+    _setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _INT,
+        3_600_000,
+        "How often unused transactional ids are looked for.",
+        at_least=1,
+    ),
+    _setting(
+        "transaction.partition.verification.enable",
+        _BOOLEAN,
+        True,
+        "Whether the coordinator is asked before a transaction's first batch is written to a partition.",
+    ),
+    _setting("transaction.max.ids", _INT, 100_000, "Transactional ids of a node (Kafka: no limit).", at_least=1),
     _setting("producer.id.expiration.ms", _INT, 86_400_000, "How long an idle producer is remembered.", at_least=1),
     _setting(
         "producer.id.expiration.check.interval.ms", _INT, 600_000, "How often idle ones are looked for.", at_least=1
@@ -437,9 +507,6 @@ DEV_DEFAULTS: Mapping[str, Value] = {
     "auto.create.topics.enable": True,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
-    "offsets.topic.replication.factor": 1,
     "transaction.state.log.num.partitions": 4,
-    "transaction.state.log.replication.factor": 1,
-    "transaction.state.log.min.isr": 1,
 }
 """What `dev.mode` changes where nothing else is said."""

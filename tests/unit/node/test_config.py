@@ -84,7 +84,7 @@ def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(n
         ("num.partitions=many", "num.partitions='many': must be a whole number"),
         ("log.durability=maybe", "must be one of flushed, page-cache"),
         ("auto.create.topics.enable=1", "say true or false"),
-        ("process.roles=broker", "every node is broker and controller in this version"),
+        ("process.roles=broker", "a broker has to know its controllers"),
         ("process.roles=king", "must be one of broker, controller"),
         ("log.dirs=/a,/b", "one node per disk"),
         ("listeners=127.0.0.1", "say NAME://HOST:PORT or HOST:PORT"),

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.model.errors import KafkaError
-from tailrace.model.ids import parse_topic_id
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.storage import OsFiles
 
@@ -31,18 +30,39 @@ def test_directories_above_are_made_too(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "two" / "data").is_dir()
 
 
-def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
+def test_a_new_directory_gets_an_id_and_keeps_it_and_belongs_to_no_cluster_yet(tmp_path: Path) -> None:
     first = claim_identity(OsFiles(), str(tmp_path), node_id=4)
-    assert len(parse_topic_id(first.cluster_id)) == 16
+    assert first.cluster_id is None
     assert first.directory_id is not None
     assert claim_identity(OsFiles(), str(tmp_path), node_id=4) == first
     assert "version=1" in (tmp_path / "meta.properties").read_text().splitlines()
 
 
+@pytest.mark.parametrize("leftover", [None, "quorum-state"])
+def test_a_directory_of_a_cluster_whose_metadata_log_is_gone_is_another_directory(
+    tmp_path: Path, leftover: str | None
+) -> None:
+    identity = f"cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=4\ndirectory.id={'B' * 21}A\nversion=1\n"
+    (tmp_path / "meta.properties").write_text(identity)
+    log = tmp_path / "__cluster_metadata-0"
+    log.mkdir()
+    (log / f"{0:020}.log").touch()
+    before = claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    assert (tmp_path / "meta.properties").read_text() == identity
+    (log / f"{0:020}.log").unlink()
+    if leftover is None:
+        log.rmdir()
+    else:
+        (log / leftover).touch()
+    after = claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    assert after.cluster_id == before.cluster_id
+    assert after.directory_id not in (None, before.directory_id)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "it has no cluster.id; restore it from a copy"),
+        ("", "it has no node.id; restore it from a copy"),
         ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "it has no node.id; restore it from a copy"),
         ("version=2\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=4\n", "version 2 is not known here"),
         ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=x\n", "cannot be used"),

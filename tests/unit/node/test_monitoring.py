@@ -35,9 +35,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def address_of_metrics(cluster: Cluster) -> str:
-    found = re.search(r"event=metrics-served address=(\S+)", cluster.log_text())
-    assert found is not None
-    return found[1]
+    found = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text())
+    return str(found[-1])
 
 
 def page(cluster: Cluster, path: str) -> str:
@@ -88,6 +87,9 @@ def test_what_goes_in_and_out_is_counted(cluster: Cluster) -> None:
     assert value(after, "kafka_log_log_logendoffset", **partition) == 100
     assert value(after, "kafka_log_log_logstartoffset", **partition) == 0
     assert value(after, "kafka_log_log_size", **partition) == size
+    assert value(after, "kafka_cluster_partition_laststableoffsetlag", **partition) == 0
+    assert value(after, "kafka_server_replicamanager_produceridcount") >= 1, "our producer is idempotent"
+    assert value(after, "kafka_server_replicamanager_partitionswithlatetransactionscount") == 0
     errors = "kafka_network_requestmetrics_errors_total"
     assert value(after, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") == 1
     requests = [
@@ -155,3 +157,52 @@ def resident_bytes(process_id: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Snapshots of its metadata as often as that."""
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "metadata.snapshot.min.changed_records.ratio": "0",
+    }
+    with Cluster(config=settings, directory=tmp_path_factory.mktemp("often")) as running:
+        yield running
+
+
+def test_the_quorum_is_told_in_kafkas_words(cluster: Cluster) -> None:
+    found = scrape(cluster)
+    raft = "kafka_server_raft_metrics"
+    assert value(found, f"{raft}_current_state", state="leader") == 1
+    assert value(found, f"{raft}_current_state", state="follower") == 0
+    assert value(found, f"{raft}_current_leader") == value(found, f"{raft}_current_vote") >= 0
+    assert value(found, f"{raft}_current_epoch") == value(found, f"{raft}_log_end_epoch") >= 1
+    assert value(found, f"{raft}_number_of_voters") == 1
+    assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
+    assert value(found, "kafka_server_metadataloader_currentmetadataversion") == 26
+    assert value(found, "tailrace_metadata_log_failed") == 0
+
+
+def test_snapshots_are_told_in_the_words_of_kip_630(often: Cluster) -> None:
+    name = "kafka_controller_kafkacontroller"
+    deadline = time.monotonic() + 30
+    with Admin(often.bootstrap_servers) as admin:
+        found = scrape(often)
+        number = 0
+        while value(found, f"{name}_gensnapshotlatencyms_count") == 0:
+            assert time.monotonic() < deadline, often.log_text()
+            admin.create_topics({f"topic-{number}": 3})
+            number += 1
+            found = scrape(often)
+    assert value(found, f"{name}_gensnapshotlatencyms_bucket", le="+Inf") >= 1
+    assert value(found, f"{name}_gensnapshotlatencyms_sum") >= 0
+    assert value(found, f"{name}_snapshotsizebytes") > 500
+    high_watermark = value(found, "kafka_server_raft_metrics_high_watermark")
+    assert 0 <= value(found, f"{name}_snapshotlag") < high_watermark
+    assert value(found, f"{name}_lastcommittedrecordoffset") == high_watermark - 1
+    assert value(found, f"{name}_loadsnapshotlatencyms_count") == 0
+    often.restart()
+    again = scrape(often)
+    assert value(again, f"{name}_loadsnapshotlatencyms_count") == 1
+    assert value(again, "kafka_server_metadataloader_handleloadsnapshotcount") == 1

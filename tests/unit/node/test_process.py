@@ -116,7 +116,7 @@ def test_the_log_is_json_if_that_is_wanted_and_the_ready_line_says_where_the_met
         node.send_signal(signal.SIGTERM)
         _, errors = node.communicate(timeout=30)
     events = [json.loads(line) for line in errors.splitlines()]
-    assert {"controller-ready", "metrics-served", "node-stopped"} <= {event["event"] for event in events}
+    assert {"controller-active", "metrics-served", "node-stopped"} <= {event["event"] for event in events}
     assert {event["level"] for event in events} == {"info"}
 
 

@@ -1,0 +1,136 @@
+"""Which handler serves which API where the controller is: for controllers and brokers on their own listener, and for
+clients through their broker (`server.forwarding`)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tailrace.node.config import NodeConfig
+from tailrace.protocol.messages import (
+    configs,
+    directories,
+    envelope,
+    features,
+    fetch,
+    fetch_snapshot,
+    in_sync,
+    metadata,
+    producer_ids,
+    quorum,
+    raft_voters,
+    registrations,
+    replicas,
+    sasl,
+    topics,
+)
+from tailrace.protocol.registry import api_of
+from tailrace.server.dispatch import Handler
+from tailrace.server.handlers.brokers import UnregisterBrokerHandler
+from tailrace.server.handlers.cluster import DescribeControllersHandler
+from tailrace.server.handlers.config_changes import AlterConfigsHandler
+from tailrace.server.handlers.configs import DescribeConfigsHandler
+from tailrace.server.handlers.controller_peers import (
+    AllocateProducerIdsHandler,
+    AlterPartitionHandler,
+    AssignReplicasToDirsHandler,
+    BrokerHeartbeatHandler,
+    BrokerRegistrationHandler,
+    ControllerRegistrationHandler,
+)
+from tailrace.server.handlers.envelope import EnvelopeHandler
+from tailrace.server.handlers.features import UpdateFeaturesHandler
+from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
+from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
+from tailrace.server.handlers.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.handlers.replicas import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
+from tailrace.server.handlers.sasl import NoSaslHandler
+from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.live_settings import LiveSettings
+from tailrace.server.ports import Clock, Controller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerServices:
+    """What the handlers work with, all of it on this node."""
+
+    config: NodeConfig
+    cluster_id: str
+    clock: Clock
+    host: QuorumHost
+    metadata: QuorumController
+    creating: Controller
+    """The same, but careful where topics are created."""
+    on_broken_invariant: Callable[[BaseException], None]
+
+
+def build_admin_handlers(services: ControllerServices) -> Mapping[int, Handler]:
+    """The APIs that only the active controller can carry out, by key: refused with NOT_CONTROLLER by any other."""
+    config, controller, host = services.config, services.metadata, services.host
+    settings = LiveSettings(config)
+    altering = AlterConfigsHandler(controller=controller)
+    return {
+        _key(topics.CreateTopicsRequest): CreateTopicsHandler(controller=services.creating, settings=settings),
+        _key(topics.DeleteTopicsRequest): DeleteTopicsHandler(
+            controller=controller, deletion_enabled=config.flag("delete.topic.enable")
+        ),
+        _key(topics.CreatePartitionsRequest): CreatePartitionsHandler(controller=controller),
+        _key(configs.AlterConfigsRequest): altering,
+        _key(configs.IncrementalAlterConfigsRequest): altering,
+        _key(replicas.ElectLeadersRequest): ElectLeadersHandler(controller=controller),
+        _key(replicas.AlterPartitionReassignmentsRequest): AlterPartitionReassignmentsHandler(controller=controller),
+        _key(replicas.ListPartitionReassignmentsRequest): ListPartitionReassignmentsHandler(controller=controller),
+        _key(features.UpdateFeaturesRequest): UpdateFeaturesHandler(controller=controller),
+        _key(registrations.UnregisterBrokerRequest): UnregisterBrokerHandler(controller=controller),
+        _key(quorum.DescribeQuorumRequest): QuorumDescriptionHandler(host, clock=services.clock, controller=controller),
+        _key(raft_voters.AddRaftVoterRequest): AddRaftVoterHandler(host),
+        _key(raft_voters.RemoveRaftVoterRequest): RemoveRaftVoterHandler(host),
+    }
+
+
+def build_controller_handlers(services: ControllerServices) -> Mapping[int, Handler]:
+    """The handler of every API that a listener of controllers serves, by key."""
+    admin = build_admin_handlers(services)
+    opened = EnvelopeHandler(quorum=services.metadata, handlers=admin, on_broken_invariant=services.on_broken_invariant)
+    return {**admin, **_of_replicas(services), **_of_brokers(services), _key(envelope.EnvelopeRequest): opened}
+
+
+def _of_replicas(services: ControllerServices) -> dict[int, Handler]:
+    host, no_sasl = services.host, NoSaslHandler()
+    replicas_ask = RaftRpcHandler(host)
+    return {
+        _key(fetch.FetchRequest): replicas_ask,
+        _key(quorum.VoteRequest): replicas_ask,
+        _key(quorum.BeginQuorumEpochRequest): replicas_ask,
+        _key(quorum.EndQuorumEpochRequest): replicas_ask,
+        _key(fetch_snapshot.FetchSnapshotRequest): replicas_ask,
+        _key(raft_voters.UpdateRaftVoterRequest): UpdateRaftVoterHandler(host),
+        _key(sasl.SaslHandshakeRequest): no_sasl,
+        _key(sasl.SaslAuthenticateRequest): no_sasl,
+    }
+
+
+def _of_brokers(services: ControllerServices) -> dict[int, Handler]:
+    controller, cluster_id = services.metadata, services.cluster_id
+    return {
+        _key(metadata.DescribeClusterRequest): DescribeControllersHandler(services.host, cluster_id=cluster_id),
+        _key(configs.DescribeConfigsRequest): DescribeConfigsHandler(
+            controller=controller, settings=LiveSettings(services.config)
+        ),
+        _key(registrations.BrokerRegistrationRequest): BrokerRegistrationHandler(
+            controller=controller, cluster_id=cluster_id
+        ),
+        _key(registrations.BrokerHeartbeatRequest): BrokerHeartbeatHandler(controller=controller),
+        _key(registrations.ControllerRegistrationRequest): ControllerRegistrationHandler(controller=controller),
+        _key(producer_ids.AllocateProducerIdsRequest): AllocateProducerIdsHandler(controller=controller),
+        _key(in_sync.AlterPartitionRequest): AlterPartitionHandler(controller=controller),
+        _key(directories.AssignReplicasToDirsRequest): AssignReplicasToDirsHandler(controller=controller),
+    }
+
+
+def _key(request: type[object]) -> int:
+    return api_of(request).key

@@ -1,0 +1,69 @@
+"""What the metadata says of this broker, carried out: at the start a few milliseconds at a time, then change by change.
+
+A broker that was killed opens thousands of logs when it comes back. Meanwhile it goes on to vote and to say that it
+lives; what changes in the metadata waits until it has carried out what was there before.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.net.turns import Turns
+from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.hosts.quorum_controller import QuorumController
+
+_SLICE_SECONDS: Final = 0.005
+
+OnImage = Callable[[ClusterImage, ImageDelta], None]
+
+
+class Duties:
+    """Everything on a broker that acts on the metadata."""
+
+    def __init__(self, metadata: QuorumController, *, applier: MetadataApplier, turns: Turns) -> None:
+        self._metadata = metadata
+        self._applier = applier
+        self._turns = turns
+        self._others: Sequence[OnImage] = ()
+        self._waiting: list[tuple[ClusterImage, ImageDelta]] | None = []
+
+    async def begin(self, load: Callable[[ClusterImage], None], others: Sequence[OnImage]) -> None:
+        """Carry out the image as it is now and go on with its changes; return when nothing is left to be done.
+
+        `load` is called when the partitions have their roles; `others` hear of changes after the partitions.
+        """
+        self._others = others
+        loop = asyncio.get_running_loop()
+        image = self._metadata.image
+        self._metadata.on_image(self._on_image)
+        steps = self._applier.steps(image)
+        is_done = False
+
+        def carry_out_slice() -> None:
+            nonlocal is_done
+            until = loop.time() + _SLICE_SECONDS
+            while not is_done and loop.time() < until:
+                is_done = next(steps, self) is self
+
+        while not is_done:
+            self._turns.run(carry_out_slice)
+            await asyncio.sleep(0)
+        self._turns.run(lambda: self._catch_up(image, load))
+
+    def _catch_up(self, image: ClusterImage, load: Callable[[ClusterImage], None]) -> None:
+        load(image)
+        waiting, self._waiting = self._waiting or [], None
+        for change in waiting:
+            self._act(*change)
+
+    def _on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if self._waiting is not None:
+            self._waiting.append((image, delta))
+        else:
+            self._act(image, delta)
+
+    def _act(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self._applier.on_image(image, delta)
+        for on_image in self._others:
+            on_image(image, delta)

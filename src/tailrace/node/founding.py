@@ -1,0 +1,155 @@
+"""How a node comes to its metadata quorum: it founds one, alone or with others, or it joins one that is there.
+
+1. A quorum is founded once. Its founders are those whom `controller.quorum.voters` names, each with an empty log; they
+   are voters by id *and* directory from the first record on. The one with the lowest id waits until it has heard of all
+   of them at the same time, and writes down who they are; the others take it from whoever has it written down.
+2. Whoever comes with an empty directory later is no founder any more, whatever its settings say: somebody has a set of
+   voters written down in which its directory is not. It joins as an observer and says so.
+3. All others join: they take the cluster's id from a controller, once, and keep it.
+
+So one node that lost its disk never brings a second quorum into being, and neither do several, as long as one that
+remembers can be asked. Decision 0018.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.peers import Peers
+from tailrace.node.quorum_config import QuorumConfig
+from tailrace.protocol.messages.metadata import DescribeClusterRequest
+from tailrace.protocol.messages.quorum import DescribeQuorumRequest
+from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.server.handlers.founders import stated_voters, waiting_founder
+from tailrace.server.handlers.quorum_description import WANTED
+from tailrace.server.hosts.quorum_log import QuorumLog
+
+_ROUND_SECONDS: Final = 0.03
+_ASK_MS: Final = 500
+_SAY_SECONDS: Final = 5.0
+_WITH_DIRECTORIES: Final = 2
+_OF_CONTROLLERS: Final = 2
+
+NOBODY_YET: Final = VoterSet(())
+
+_logger = logging.getLogger("tailrace.node")
+
+
+class Quorum(NamedTuple):
+    """What a replica has to know before it takes part."""
+
+    cluster_id: str
+    voters: VoterSet
+    """Those in force until the log states others; of a founder its fellows, of whoever joins nobody."""
+
+
+class Founding:
+    """Finds the quorum of one node."""
+
+    def __init__(
+        self, config: QuorumConfig, *, key: ReplicaKey, log: QuorumLog, peers: Peers, places: Sequence[int]
+    ) -> None:
+        """`places` are all whom `peers` can ask: ids, or names below -1."""
+        self._config = config
+        self._key = key
+        self._log = log
+        self._peers = peers
+        self._places = tuple(place for place in places if place != key.id)
+        self._loop = asyncio.get_running_loop()
+        self._say_again = self._loop.time() + _SAY_SECONDS
+
+    async def find(self, cluster_id: str | None, new_cluster_id: str, *, votes_alone: bool) -> Quorum:
+        """Return when it is found. `cluster_id` is what this directory knows; `new_cluster_id` is for a founder.
+
+        `votes_alone`: the log is of a quorum of one that knew no directories yet; it goes on with one.
+        Raises KafkaError INCONSISTENT_CLUSTER_ID if the quorum is another cluster's.
+        """
+        log, config = self._log, self._config
+        known = log.founding_voters
+        if known is not None and cluster_id is not None:
+            return Quorum(cluster_id, known)
+        if votes_alone:
+            return Quorum(cluster_id or new_cluster_id, VoterSet.of((self._voter(self._key),)))
+        if log.end_offset == 0 and config.is_founder:
+            return await self._found_or_join(cluster_id, new_cluster_id)
+        return Quorum(cluster_id or await self._ask_cluster_id(), NOBODY_YET)
+
+    async def _found_or_join(self, cluster_id: str | None, new_cluster_id: str) -> Quorum:
+        config = self._config
+        others = [node_id for node_id in config.founders if node_id != self._key.id]
+        while True:
+            answers = await self._ask_all(others, DescribeQuorumRequest(topics=WANTED), _WITH_DIRECTORIES)
+            for voters in filter(None, map(stated_voters, answers)):
+                there = await self._ask_cluster_id()
+                if cluster_id not in (None, there):
+                    raise KafkaError(
+                        ErrorCode.INCONSISTENT_CLUSTER_ID,
+                        f"this directory is of cluster {cluster_id}, the controllers are of {there}: choose another"
+                        " --data-dir, or name the right controllers",
+                    )
+                return Quorum(there, voters if voters.has(self._key) else self._join(voters))
+            waiting = {key.id: key for key in filter(None, map(waiting_founder, answers))}
+            if self._key.id == min((*config.founders, self._key.id)) and waiting.keys() == set(others):
+                keys = (self._key, *waiting.values())
+                return Quorum(cluster_id or new_cluster_id, VoterSet.of(map(self._voter, keys)))
+            self._say_who_is_waited_for([node_id for node_id in others if node_id not in waiting])
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    def _join(self, voters: VoterSet) -> VoterSet:
+        say_if_wiped(self._key, voters)
+        return NOBODY_YET
+
+    def _voter(self, key: ReplicaKey) -> Voter:
+        address = self._config.founders.get(key.id)
+        if address is None or not self._config.listener_names:
+            return Voter(key)
+        return Voter(key, (Endpoint(self._config.listener_names[0], address.host, address.port),))
+
+    async def _ask_cluster_id(self) -> str:
+        while True:
+            request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=_OF_CONTROLLERS)
+            for answer in await self._ask_all(self._places, request, 1):
+                if answer.error_code == ErrorCode.NONE:
+                    return str(answer.cluster_id)
+            self._say_who_is_waited_for(list(self._places))
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    async def _ask_all(self, places: Sequence[int], request: Any, oldest_version: int) -> list[Any]:
+        """The answers of those who gave one."""
+        answers = await asyncio.gather(*(self._ask(place, request, oldest_version) for place in places))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask(self, place: int, request: Any, oldest_version: int) -> Any:
+        answered: asyncio.Future[Any] = self._loop.create_future()
+
+        def on_reply(reply: Any) -> None:
+            if not answered.done():  # whoever waits may have been told to stop
+                answered.set_result(reply)
+
+        self._peers.send(place, request, on_reply, oldest_version=oldest_version, timeout_ms=_ASK_MS)
+        return await answered
+
+    def _say_who_is_waited_for(self, places: Sequence[int]) -> None:
+        if self._loop.time() >= self._say_again and places:
+            self._say_again = self._loop.time() + _SAY_SECONDS
+            waited_for = ",".join(self._name(place) for place in places)
+            _logger.warning("event=quorum-not-found node=%d waiting-for=%s", self._key.id, waited_for)
+
+    def _name(self, place: int) -> str:
+        config = self._config
+        return f"{place}@{config.founders[place]}" if place in config.founders else str(config.places[-2 - place])
+
+
+def say_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
+    """Tell whoever reads the log that this node's vote lies with another directory, and what to do."""
+    voter = voters.find(key.id)
+    if voter is not None and not voters.has(key):
+        _logger.error(
+            "event=voter-lost-its-directory node=%d votes-in=%s has=%s way-out='the quorum counts the directory that"
+            " was lost: remove that voter (RemoveRaftVoter) and add this one (AddRaftVoter); until then it observes'",
+            key.id,
+            voter.key.directory_id.hex(),
+            key.directory_id.hex(),
+        )

@@ -1,0 +1,61 @@
+"""A controller's own registration, with a way of its own to the active controller: it need not be a broker."""
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from tailrace.metadata.broker_commands import RegisterController
+from tailrace.metadata.image import Endpoint as ImageEndpoint
+from tailrace.model.ids import BrokerId
+from tailrace.raft.voters import Endpoint
+from tailrace.server.hosts.controller_channel import ControllerChannel
+from tailrace.server.hosts.controller_registration import ControllerRegistration
+from tailrace.server.hosts.envelopes import Envelopes
+from tailrace.server.hosts.errands import Errands
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.ports import Clock, Peer
+
+
+class KnownController:
+    """`start` once, then `close` once, both in a turn."""
+
+    def __init__(
+        self,
+        metadata: QuorumController,
+        *,
+        node_id: int,
+        endpoints: Sequence[Endpoint],
+        cluster_id: str,
+        peer: Peer,
+        clock: Clock,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        incarnation_id, controller_id = secrets.token_bytes(16), BrokerId(node_id)
+        self._errands = Errands(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
+        self._registration = ControllerRegistration(
+            metadata=metadata,
+            controller=ControllerChannel(
+                quorum=metadata,
+                errands=self._errands,
+                envelopes=Envelopes(incarnation_id),
+                cluster_id=cluster_id,
+                node_id=controller_id,
+            ),
+            clock=clock,
+            registration=RegisterController(
+                controller_id=controller_id,
+                incarnation_id=incarnation_id,
+                endpoints=tuple(
+                    ImageEndpoint(listener_name=one.name, host=one.host, port=one.port) for one in endpoints
+                ),
+            ),
+            on_fatal=on_fatal,
+        )
+
+    def start(self) -> None:
+        """Register now, and whenever it is needed."""
+        self._registration.start()
+
+    def close(self) -> None:
+        """Register no more."""
+        self._registration.close()
+        self._errands.close()

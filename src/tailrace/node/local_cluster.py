@@ -1,0 +1,259 @@
+"""A cluster on one machine: the settings of each node, kept in its directory, so that any of them starts alone.
+
+    DIRECTORY/node-1/server.properties     everything that node 1 was told
+    DIRECTORY/node-1/data                  what it keeps
+
+Brokers have the numbers from 1 on, controllers of their own those behind them. Without controllers of their own the
+first brokers are controllers too: an odd number of them, five at most. What stands in a directory is how the
+cluster was founded; a second start takes it as it is.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.config import Endpoint, NodeConfig, parse_endpoint, parse_properties
+from tailrace.node.reserved_ports import ReservedPorts
+from tailrace.storage.checkpoints import META_PROPERTIES
+
+CONFIG_FILE = "server.properties"
+DEFAULT_BROKERS = 3
+MOST_BROKERS = 100
+MOST_VOTERS = 5
+_OWN = frozenset(
+    ("node.id", "process.roles", "listeners", "advertised.listeners", "log.dirs", "log.dir", "broker.rack")
+)
+"""What `ClusterWish.settings` cannot set."""
+_FOUNDERS = "controller.quorum.voters"
+_CLIENTS = "PLAINTEXT"
+_CONTROLLERS = "CONTROLLER"
+_BROKER_ROLE = "broker"
+_CONTROLLER_ROLE = "controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterWish:
+    """What is asked for. None: as the directory has it, or the default."""
+
+    brokers: int | None = None
+    """3 by default."""
+    racks: Sequence[str] | None = None
+    """Given to the brokers round and round."""
+    controllers: int | None = None
+    """Nodes that are controllers only; 0, the default: brokers do it."""
+    listen: Endpoint | None = None
+    """Where the first broker listens; the next ports are those of the others. Port 0: free ones."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """For every node."""
+
+    def check(self) -> None:
+        """Raises KafkaError(INVALID_CONFIG) that says what cannot be had."""
+        if self.brokers is not None and not 1 <= self.brokers <= MOST_BROKERS:
+            raise _refusal(f"{self.brokers} brokers: say 1 to {MOST_BROKERS}")
+        if self.controllers is not None and not 0 <= self.controllers <= MOST_VOTERS:
+            raise _refusal(f"{self.controllers} controllers: say 1 to {MOST_VOTERS}, or 0 for brokers that are both")
+        for name in _OWN.intersection(self.settings) if self.brokers != 1 or self.controllers else ():
+            raise _refusal(f"{name} differs from node to node; it cannot be set for all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalNode:
+    """One node, and all that it is told."""
+
+    node_id: int
+    home: Path
+    settings: Mapping[str, str]
+
+    @property
+    def config_file(self) -> Path:
+        return self.home / CONFIG_FILE
+
+    @property
+    def data_directory(self) -> Path:
+        return Path(self.settings["log.dirs"])
+
+    @property
+    def is_broker(self) -> bool:
+        return _BROKER_ROLE in self.settings["process.roles"].split(",")
+
+    @property
+    def is_controller(self) -> bool:
+        return _CONTROLLER_ROLE in self.settings["process.roles"].split(",")
+
+    @property
+    def address(self) -> str:
+        """Where clients find it: `HOST:PORT`. Of a controller, where other controllers do."""
+        return self.settings["listeners"].split(",")[0].rpartition("://")[2]
+
+    def reserve(self, ports: ReservedPorts) -> None:
+        """Keep its ports for it. Raises OSError if somebody else has one."""
+        for text in self.settings["listeners"].split(","):
+            endpoint = parse_endpoint(text)
+            ports.take(endpoint.host, endpoint.port)
+
+    def write(self) -> None:
+        """Keep the settings where `serve --config` finds them."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        lines = ["# Start this node alone: tailrace serve --config " + str(self.config_file)]
+        lines += [f"{name}={value}" for name, value in self.settings.items()]
+        part = self.config_file.with_suffix(".part")
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(part, self.config_file)
+
+
+def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+    """The nodes of the cluster in this directory, which is founded if there is none. Their ports are reserved.
+
+    Raises KafkaError(INVALID_CONFIG) if it is another one than is asked for, and OSError if a port is taken.
+    """
+    wish.check()
+    known = _existing(directory)
+    if not known:
+        return _found(directory, wish, ports)
+    _check_is_wanted(directory, known, wish)
+    nodes = [replace(node, settings={**node.settings, **wish.settings}) for node in known]
+    for node in nodes:
+        node.reserve(ports)
+    return _written(nodes)
+
+
+def _written(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+    for node in nodes:
+        NodeConfig(node.settings)  # refuses what the node would refuse, before anything has been changed
+    for node in nodes:
+        node.write()
+    return list(nodes)
+
+
+def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterWish) -> None:
+    brokers = [node for node in nodes if node.is_broker]
+    racks = [node.settings.get("broker.rack", "") for node in brokers]
+    wanted = [wish.racks[number % len(wish.racks)] for number in range(len(brokers))] if wish.racks else racks
+    is_elsewhere = wish.listen is not None and wish.listen.port not in (0, parse_endpoint(brokers[0].address).port)
+    differences = {
+        "--brokers": wish.brokers not in (None, len(brokers)),
+        "--controllers": wish.controllers not in (None, len(nodes) - len(brokers)),
+        "--racks": wanted != racks,
+        "--listen": is_elsewhere,
+    }
+    for option in (name for name, differs in differences.items() if differs):
+        raise _refusal(
+            f"{directory} has a cluster of another form than {option} asks for; leave it out, or choose another"
+            f" --data-dir (the nodes' settings are in {directory}/node-*/{CONFIG_FILE})"
+        )
+
+
+def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+    broker_count = DEFAULT_BROKERS if wish.brokers is None else wish.brokers
+    controller_count = wish.controllers or 0
+    racks = wish.racks or ()
+    host, first_port = ("127.0.0.1", 9092) if wish.listen is None else (wish.listen.host, wish.listen.port)
+    voters = _voters(broker_count, controller_count)
+    wanted = range(first_port, first_port + broker_count + len(voters))
+    taken = [ports.take(host, port if first_port else 0) for port in wanted]
+    quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
+    nodes = []
+    for node_id in range(1, broker_count + controller_count + 1):
+        is_broker = node_id <= broker_count
+        own = _own_settings(
+            node_id,
+            directory.absolute() / f"node-{node_id}",
+            host,
+            client_port=taken[node_id - 1] if is_broker else None,
+            is_controller=node_id in quorum_ports or not voters,
+            quorum_port=quorum_ports.get(node_id),
+            rack=racks[(node_id - 1) % len(racks)] if is_broker and racks else None,
+        )
+        settings = {**own, **_quorum_settings(host, quorum_ports), **wish.settings}
+        nodes.append(LocalNode(node_id=node_id, home=directory.absolute() / f"node-{node_id}", settings=settings))
+    return _written(nodes)
+
+
+def added_node(
+    directory: Path, nodes: Sequence[LocalNode], ports: ReservedPorts, *, is_controller: bool, rack: str | None = None
+) -> LocalNode:
+    """One more broker for a cluster of several nodes, written down. As a controller it follows the quorum, and votes
+    once it is added to it."""
+    controllers = [one for node in nodes for one in NodeConfig(node.settings).controller_listeners]
+    if not controllers:
+        raise _refusal(f"{directory} has one node that nobody can join: it has no listener for controllers")
+    host = controllers[0].host
+    node_id = max(node.node_id for node in nodes) + 1
+    home = directory.absolute() / f"node-{node_id}"
+    own = _own_settings(
+        node_id,
+        home,
+        host,
+        client_port=ports.take(host, 0),
+        is_controller=is_controller,
+        quorum_port=ports.take(host, 0) if is_controller else None,
+        rack=rack,
+    )
+    common = {name: text for name, text in nodes[0].settings.items() if name not in (*_OWN, _FOUNDERS)}
+    places = ",".join(f"{_bracketed(one.host)}:{one.port}" for one in controllers)
+    settings = {**common, **own, "controller.quorum.bootstrap.servers": places}
+    (node,) = _written([LocalNode(node_id=node_id, home=home, settings=settings)])
+    return node
+
+
+def _voters(broker_count: int, controller_count: int) -> list[int]:
+    if broker_count == 1 and not controller_count:
+        return []  # one node needs no listener for others, and founds a quorum of its own
+    if controller_count:
+        return list(range(broker_count + 1, broker_count + controller_count + 1))
+    count = min(broker_count, MOST_VOTERS)
+    return list(range(1, count + count % 2))
+
+
+def _own_settings(
+    node_id: int,
+    home: Path,
+    host: str,
+    *,
+    client_port: int | None,
+    is_controller: bool,
+    quorum_port: int | None,
+    rack: str | None,
+) -> dict[str, str]:
+    listeners = {_CLIENTS: client_port, _CONTROLLERS: quorum_port}
+    roles = {_BROKER_ROLE: client_port is not None, _CONTROLLER_ROLE: is_controller}
+    settings = {
+        "node.id": str(node_id),
+        "process.roles": ",".join(role for role, is_played in roles.items() if is_played),
+        "listeners": ",".join(f"{name}://{_bracketed(host)}:{port}" for name, port in listeners.items() if port),
+        "log.dirs": str(home / "data"),
+    }
+    return settings if rack is None else {**settings, "broker.rack": rack}
+
+
+def _quorum_settings(host: str, quorum_ports: Mapping[int, int]) -> dict[str, str]:
+    if not quorum_ports:
+        return {}
+    voters = ",".join(f"{node_id}@{_bracketed(host)}:{port}" for node_id, port in quorum_ports.items())
+    return {"controller.listener.names": _CONTROLLERS, _FOUNDERS: voters}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _existing(directory: Path) -> list[LocalNode]:
+    """The nodes as they were written down; none where none has ever been started."""
+    if (directory / META_PROPERTIES).exists():
+        raise _refusal(f"{directory} is the data directory of a single node; choose another --data-dir")
+    nodes = sorted(map(_read, directory.absolute().glob(f"node-*/{CONFIG_FILE}")), key=lambda node: node.node_id)
+    return nodes if any(node.data_directory.exists() for node in nodes) else []
+
+
+def _read(path: Path) -> LocalNode:
+    settings = parse_properties(path.read_text(encoding="utf-8"))
+    missing = [name for name in ("node.id", "process.roles", "listeners", "log.dirs") if not settings.get(name)]
+    if missing or not settings["node.id"].isdecimal():
+        raise _refusal(f"{path} does not say {', '.join(missing) or 'a node.id'}: is it of a node of a local cluster?")
+    return LocalNode(node_id=int(settings["node.id"]), home=path.parent, settings=settings)
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

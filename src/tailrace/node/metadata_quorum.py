@@ -1,0 +1,335 @@
+"""The metadata quorum on one node: its replica of the log, its controller, and how they reach the others.
+
+Every node has one: a voter alone, one of several voters, or an observer. It has a flush thread of its own, so that a
+vote does not wait for the records of topics.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import random
+from typing import Any, Final
+
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.topic_creation import TopicRules
+from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID
+from tailrace.model.topic_config import TopicConfig
+from tailrace.net.connection import Address
+from tailrace.net.listener import Listener
+from tailrace.net.turns import Turns
+from tailrace.node.clock import LoopClock
+from tailrace.node.collector import Collector
+from tailrace.node.config import NodeConfig
+from tailrace.node.data_directory import new_cluster_id
+from tailrace.node.flush_thread import FlushThread
+from tailrace.node.founding import Founding, Quorum, say_if_wiped
+from tailrace.node.known_controller import KnownController
+from tailrace.node.peers import Peers
+from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.protocol.messages import quorum
+from tailrace.protocol.registry import CONTROLLER_APIS, api_of
+from tailrace.raft.roles import Follower
+from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.handlers.founders import FounderHandler, NotFoundedHandler
+from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.hosts.voter_address import VoterAddress
+from tailrace.storage import FileSystem
+from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
+
+_FIRST_PLACE: Final = -2
+"""The name of the first of `controller.quorum.bootstrap.servers`; the next is one below."""
+_LOOK_SECONDS: Final = 0.002
+_SAY_SECONDS: Final = 5.0
+_LAST_WORD_SECONDS: Final = 0.2
+_LEAVE_SECONDS: Final = 2.0
+_LAST_FLUSH_SECONDS: Final = 30.0
+_PEER_TIMEOUT_SLACK_MS: Final = 1_000
+
+_logger = logging.getLogger("tailrace.node")
+
+
+class MetadataQuorum:
+    """`open`, `find`, `start` once each, in this order; `leave` and `close` at the end."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        files: FileSystem,
+        directory: str,
+        identity: MetaProperties,
+        clock: LoopClock,
+        turns: Turns,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Opens the log. Raises CorruptRecords that says what is damaged, and StorageError."""
+        self._config = config
+        self._files = files
+        self._directory = directory
+        self._identity = identity
+        self._clock = clock
+        self._turns = turns
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._key = ReplicaKey(config.node_id, bytes(identity.directory_id or ZERO_TOPIC_ID))
+        self._metadata_directory = MetadataDirectory(directory, files=files)
+        self._log = QuorumLog.open(
+            self._metadata_directory.path,
+            METADATA_PARTITION,
+            files=files,
+            config=TopicConfig(
+                max_message_bytes=MAX_BATCH_BYTES, segment_bytes=config.integer("metadata.log.segment.bytes")
+            ),
+            now_ms=clock.now_ms(),
+        )
+        if identity.cluster_id is None and (self._log.end_offset or self._log.founding_voters):
+            raise CorruptRecords(
+                f"{META_PROPERTIES} in {directory} has no cluster.id, and the log beside it is a cluster's: restore it"
+                " from a copy"
+            )
+        self._host: QuorumHost | None = None
+        self._known: KnownController | None = None
+        self._controller: QuorumController | None = None
+        self._voter_address: VoterAddress | None = None
+        self._leaders: dict[int, Address] = {}
+        self._silences: Counter[int] = Counter()
+        self.peers = Peers(
+            address_of=self.address_of,
+            turns=turns,
+            client_id=f"node-{config.node_id}",
+            timeout_ms=config.quorum.raft.request_timeout_ms + _PEER_TIMEOUT_SLACK_MS,
+        )
+        self.flush_thread = FlushThread(
+            directory=self._metadata_directory.path,
+            call_soon=self._loop.call_soon,
+            post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
+            on_failure=on_fatal,
+        )
+
+    @property
+    def host(self) -> QuorumHost:
+        """This node's replica, once the quorum is found."""
+        assert self._host is not None, "the quorum has not been found yet"
+        return self._host
+
+    @property
+    def controller(self) -> QuorumController:
+        """The metadata on this node, once the quorum is found."""
+        assert self._controller is not None, "the quorum has not been found yet"
+        return self._controller
+
+    @property
+    def cluster_id(self) -> str:
+        """Known once the quorum is found."""
+        assert self._identity.cluster_id is not None, "the quorum has not been found yet"
+        return self._identity.cluster_id
+
+    # Coming to it
+
+    async def find(self, listeners: Sequence[Listener]) -> None:
+        """Found the quorum or join it, and make this node's replica and controller; `listeners` say meanwhile who is
+        here. Raises KafkaError."""
+        not_yet: dict[int, Handler] = dict.fromkeys(CONTROLLER_APIS, NotFoundedHandler())
+        not_yet[api_of(quorum.DescribeQuorumRequest).key] = FounderHandler(self._key)
+        waiting = Dispatcher(not_yet, write_staged=lambda: None, on_broken_invariant=self._on_fatal)
+        for listener in listeners:
+            listener.on_frame = waiting.on_frame
+            await listener.start()
+        settings = self._config.quorum
+        finding = Founding(settings, key=self._key, log=self._log, peers=self.peers, places=self._places)
+        stored = self._metadata_directory.read_quorum_state()
+        votes_alone = stored.voters == (self._key.id,) and self._log.end_offset > 0 and not self._log.voters_in_log
+        found = await finding.find(self._identity.cluster_id, new_cluster_id(), votes_alone=votes_alone)
+        self._keep(found)
+        self._assemble(found, listeners)
+
+    def _keep(self, found: Quorum) -> None:
+        """Write down what was found: the cluster first, for a directory with voters knows whose they are."""
+        if self._identity.cluster_id is None:
+            self._identity = replace(self._identity, cluster_id=found.cluster_id)
+            write_meta_properties(self._files, self._directory, self._identity)
+        if len(found.voters) and self._log.founding_voters is None and not self._log.voters_in_log:
+            self._log.found(found.voters, now_ms=self._clock.now_ms())
+            _logger.info("event=quorum-founded cluster=%s voters=%s", found.cluster_id, _names(found.voters.keys))
+
+    def _assemble(self, found: Quorum, listeners: Sequence[Listener]) -> None:
+        config = self._config
+        for stated in self._log.voters_in_log[-1:]:
+            say_if_wiped(self._key, stated.voters)
+        own = tuple(self._own_endpoint(listener) for listener in listeners)
+        host = self._host = QuorumHost(
+            key=self._key,
+            cluster_id=found.cluster_id,
+            log=self._log,
+            directory=self._metadata_directory,
+            initial_voters=found.voters,
+            bootstrap_ids=self._places,
+            config=config.quorum.raft,
+            jitter=random,
+            clock=self._clock,
+            disk=self.flush_thread,
+            peer=self,
+            listeners=own,
+            on_storage_failed=self._storage_failed,
+        )
+        self._voter_address = VoterAddress(host, endpoints=own, peer=self, clock=self._clock)
+        rules = TopicRules(
+            num_partitions=config.integer("num.partitions"),
+            replication_factor=config.integer("default.replication.factor"),
+            config=config.topic_defaults,
+            max_partitions_per_topic=config.integer("max.partitions.per.topic"),
+            max_partitions_per_broker=config.integer("max.partitions.per.node"),
+        )
+        machine = ControllerMachine(
+            random_bytes=secrets.token_bytes,
+            topic_rules=rules,
+            broker_settings=BROKER_SETTINGS,
+            broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
+        )
+        self._controller = QuorumController(
+            machine,
+            host=host,
+            clock=self._clock,
+            snapshot_trigger=config.quorum.snapshot_trigger,
+            on_long_work=Collector().long_work,
+        )
+        if config.quorum.is_controller and own:
+            self._known = KnownController(
+                self._controller,
+                node_id=config.node_id,
+                endpoints=own,
+                cluster_id=self.cluster_id,
+                peer=self,
+                clock=self._clock,
+                on_fatal=self._on_fatal,
+            )
+
+    def _own_endpoint(self, listener: Listener) -> Endpoint:
+        told = next((one for one in self._config.advertised_listeners if one.name == listener.name), None)
+        founder = self._config.quorum.founders.get(self._key.id)
+        host, port = listener.addresses[0]
+        if told is not None:
+            return Endpoint(listener.name, told.host, told.port or port)
+        return Endpoint(listener.name, *(founder or (host, port)))
+
+    def start(self) -> None:
+        """Take part from now on."""
+        self.controller.start()
+        if self._known is not None:
+            self._known.start()
+        assert self._voter_address is not None
+        self._voter_address.start()
+
+    def _storage_failed(self, fault: KafkaError) -> None:
+        """A node without a metadata log hears of nothing any more. It stops, when the others know that it leads no
+        longer; the next start finds what the disk has."""
+        self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
+
+    async def caught_up(self) -> None:
+        """Return when this node knows what the leader knew a moment ago, as far as its own log goes.
+
+        Raises KafkaError if the log is of no use, for one of a newer release.
+        """
+        say_again = self._loop.time() + _SAY_SECONDS
+        while True:
+            if self.host.failure is not None:
+                raise self.host.failure
+            node = self.host.node
+            is_led = isinstance(node.role, Follower) and node.role.has_fetched
+            if self.controller.is_active or (
+                is_led and self.controller.applied_end_offset >= (node.high_watermark or self._log.end_offset)
+            ):
+                return
+            if self._loop.time() >= say_again:
+                say_again = self._loop.time() + _SAY_SECONDS
+                _logger.warning(
+                    "event=no-controller node=%d epoch=%d leader=%d asked=%s",
+                    self._key.id,
+                    node.epoch,
+                    node.leader_id,
+                    ",".join(str(address) for place in self._places if (address := self.address_of(place)) is not None),
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    # Where the others are
+
+    @property
+    def _places(self) -> tuple[int, ...]:
+        settings = self._config.quorum
+        return (
+            *(node_id for node_id in settings.founders if node_id != self._key.id),
+            *(_FIRST_PLACE - index for index in range(len(settings.places))),
+        )
+
+    def address_of(self, node_id: int) -> Address | None:
+        """Where to look for a controller: where the log says, where this node was told, or where another one has said.
+
+        Where there was no answer, the next place is tried: it may have moved.
+        """
+        settings = self._config.quorum
+        if node_id <= _FIRST_PLACE:
+            return settings.places[_FIRST_PLACE - node_id]
+        voter = self._host.node.voters.find(node_id) if self._host is not None else None
+        stated = [Address(one.host, one.port) for one in voter.endpoints[:1]] if voter is not None else []
+        known = [*stated, settings.founders.get(node_id), self._leaders.get(node_id)]
+        places = list(dict.fromkeys(place for place in known if place is not None))
+        return places[self._silences[node_id] % len(places)] if places else None
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As `server.ports.Peer.send`; keeps in mind where the leader is that an answer names (KIP-853)."""
+
+        def replied(reply: Any) -> None:
+            self._silences[node_id] += reply is None
+            for node in getattr(reply, "node_endpoints", ()):
+                self._leaders = {node.node_id: Address(node.host, node.port)}
+            on_reply(reply)
+
+        self.peers.send(node_id, request, replied, oldest_version=oldest_version, timeout_ms=timeout_ms)
+
+    # Leaving
+
+    async def leave(self) -> None:
+        """Let another voter lead, if there is one, and have all that was begun on disk."""
+        if self._voter_address is not None:
+            self._voter_address.stop()
+        if self._known is not None:
+            self._turns.run(self._known.close)
+        left = asyncio.Event()
+        self._turns.run(lambda: self.host.shut_down(left.set))
+        try:
+            await asyncio.wait_for(left.wait(), _LEAVE_SECONDS)
+        except TimeoutError:
+            _logger.warning("event=quorum-left-unheard node=%d", self._key.id)
+        await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
+
+    def close(self) -> None:
+        """Take part no more, and close the log. Also after `__init__` alone."""
+        self.peers.close()
+        self.flush_thread.stop()
+        try:
+            if self._controller is not None:
+                self._controller.close()
+            else:
+                self._log.close()
+        except KafkaError as fault:
+            _logger.error("event=metadata-log-not-closed fault=%s", fault)
+
+
+def _names(keys: Sequence[ReplicaKey]) -> str:
+    return ",".join(str(key.id) for key in keys)

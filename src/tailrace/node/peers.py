@@ -1,0 +1,147 @@
+"""`server.ports.Peer` over sockets: asks other nodes, each kind of long wait on a connection of its own.
+
+1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` not at all.
+2. What can wait at the other end (a fetch), or must not wait (a heartbeat, a vote), has a connection of its own
+   (`_USES`): answers come in the order of their requests, so one long poll would hold up all that is behind it.
+3. A peer that does not answer costs bounded memory: who asks faster than answers come is refused at once.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import Address, Connection
+from tailrace.net.pool import ConnectionPool
+from tailrace.net.turns import Turns
+from tailrace.protocol.registry import Api, api_of
+
+_FETCH, _VOTE, _BEGIN_QUORUM_EPOCH, _END_QUORUM_EPOCH, _FETCH_SNAPSHOT, _BROKER_HEARTBEAT = 1, 52, 53, 54, 59, 63
+_USES: Final = {
+    _FETCH: "fetch",
+    _FETCH_SNAPSHOT: "snapshot",
+    _VOTE: "quorum",
+    _BEGIN_QUORUM_EPOCH: "quorum",
+    _END_QUORUM_EPOCH: "quorum",
+    _BROKER_HEARTBEAT: "heartbeat",
+}
+_OTHER_USE: Final = "requests"
+_MOST_UNDER_WAY: Final = 256
+"""Requests to one node at a time: ours are tens."""
+_CONNECT_TIMEOUT_MS: Final = 1_000
+_BACKOFF_MS = 20
+_BACKOFF_MAX_MS = 200
+
+OnReply = Callable[[Any], None]
+AddressOf = Callable[[int], Address | None]
+
+_logger = logging.getLogger("tailrace.node")
+
+
+class Peers:
+    """Other nodes, by id or, below -1, by a name that only `address_of` knows."""
+
+    def __init__(self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int) -> None:
+        """`address_of` says where a node listens now, or None; `timeout_ms` is for requests that do not say."""
+        self._address_of = address_of
+        self._turns = turns
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._pool = ConnectionPool(
+            client_id=client_id,
+            connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+            backoff_ms=_BACKOFF_MS,
+            backoff_max_ms=_BACKOFF_MAX_MS,
+        )
+        self._under_way: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: OnReply,
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As `server.ports.Peer.send`."""
+        address = self._address_of(node_id)
+        if self._is_closed or address is None or self._under_way[node_id] >= _MOST_UNDER_WAY:
+            self._loop.call_soon(self._reply, on_reply, None)
+            return
+        self._under_way[node_id] += 1
+        finish = partial(self._finish, node_id, on_reply)
+        api = api_of(type(request))
+        wanted_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        connection = self._pool.open_connection(address, _use_of(api))
+        if connection is not None:
+            self._ask(connection, request, api, finish, oldest_version, wanted_ms)
+            return
+        task = self._loop.create_task(self._connect_and_ask(address, request, api, finish, oldest_version, wanted_ms))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Close every connection. Nobody is told any more."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._pool.close()
+
+    async def _connect_and_ask(
+        self, address: Address, request: Any, api: Api, finish: OnReply, oldest_version: int, timeout_ms: int
+    ) -> None:
+        deadline = self._loop.time() + timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self._pool.get(address, _use_of(api))
+        except (KafkaError, TimeoutError) as fault:
+            _logger.debug("event=peer-not-reached address=%s reason=%s", address, fault)
+            finish(None)
+            return
+        left_ms = max(1, round((deadline - self._loop.time()) * 1000))
+        self._ask(connection, request, api, finish, oldest_version, left_ms)
+
+    def _ask(
+        self, connection: Connection, request: Any, api: Api, finish: OnReply, oldest_version: int, timeout_ms: int
+    ) -> None:
+        try:
+            version = connection.version_of(type(request))
+            if version < oldest_version:
+                detail = f"{connection.address} speaks {api.name} only up to version {version}"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+            answer = connection.send(request, api.response, timeout_ms=timeout_ms)
+        except KafkaError as fault:
+            _logger.debug("event=peer-not-asked reason=%s", fault)
+            self._loop.call_soon(finish, None)
+            return
+        answer.add_done_callback(partial(_hand_on, finish))
+
+    def _finish(self, node_id: int, on_reply: OnReply, reply: Any) -> None:
+        self._under_way[node_id] -= 1
+        if not self._under_way[node_id]:
+            del self._under_way[node_id]
+        self._reply(on_reply, reply)
+
+    def _reply(self, on_reply: OnReply, reply: Any) -> None:
+        if not self._is_closed:
+            self._turns.run(lambda: on_reply(reply))
+
+
+def _use_of(api: Api) -> str:
+    return _USES.get(api.key, _OTHER_USE)
+
+
+def _hand_on(finish: OnReply, answer: asyncio.Future[Any]) -> None:
+    if answer.cancelled():
+        finish(None)
+    elif (fault := answer.exception()) is not None:
+        _logger.debug("event=peer-did-not-answer reason=%s", fault)
+        finish(None)
+    else:
+        finish(answer.result())

@@ -1,0 +1,72 @@
+"""What the metadata says of a broker is carried out in its order, also while thousands of logs are being opened."""
+
+import asyncio
+from collections.abc import Mapping
+
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.net.turns import Turns
+from tailrace.node.duties import Duties
+from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.live_settings import LiveSettings
+from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.data_path import BROKER
+from tailrace.testing.disk import SimulatedDisk
+
+
+def fail(broken: BaseException) -> None:
+    raise broken
+
+
+class SlowPartitions:
+    """Notes what becomes of partitions; the metadata changes while the first one is opened."""
+
+    def __init__(self, node: AdminPath) -> None:
+        self.node = node
+        self.story: list[str] = []
+
+    def has(self, topic: str, partition: int, /) -> bool:
+        return f"add {topic}-{partition}" in self.story
+
+    def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
+        self.story.append(f"add {topic_partition}")
+        if len(self.story) == 1:
+            self.node.create_topics("late")
+            assert "late" in self.node.controller.image.topics
+
+    def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None:
+        self.story.append(f"update {topic_partition}")
+
+    def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
+
+    def delete(self, topic: str, index: int, /) -> None: ...
+
+
+def test_what_changes_meanwhile_comes_after_what_was_there_before() -> None:
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("early", partitions=3)
+    partitions = SlowPartitions(node)
+    story = partitions.story
+
+    async def begin() -> None:
+        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+        applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
+        duties = Duties(node.controller, applier=applier, turns=turns)
+
+        def load(image: ClusterImage) -> None:
+            story.append(f"load {','.join(sorted(image.topics))}")
+
+        def changed(image: ClusterImage, delta: ImageDelta) -> None:
+            story.append(f"changed {','.join(topic.name for topic in delta.created_topics)}")
+
+        await duties.begin(load, (changed,))
+
+    asyncio.run(begin())
+    node.create_topics("later")
+    assert story == [
+        *(f"add early-{number}" for number in range(3)),
+        "load early",
+        *("add late-0", "changed late"),
+        *("add later-0", "changed later"),
+    ]

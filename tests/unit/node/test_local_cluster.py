@@ -1,0 +1,125 @@
+"""The settings of the nodes of a cluster on one machine, and how they are kept."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.config import Endpoint, NodeConfig, load_config
+from tailrace.node.local_cluster import ClusterWish, LocalNode, open_cluster
+from tailrace.node.reserved_ports import ReservedPorts
+
+ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
+
+
+def opened(directory: Path, wish: ClusterWish) -> list[LocalNode]:
+    with ReservedPorts() as ports:
+        return open_cluster(directory, wish, ports)
+
+
+def ran(nodes: list[LocalNode]) -> None:
+    """Leave behind what a start would."""
+    for node in nodes:
+        node.data_directory.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "controllers", "voters"),
+    [(1, 0, [1]), (2, 0, [1]), (3, 0, [1, 2, 3]), (4, 0, [1, 2, 3]), (7, 0, [1, 2, 3, 4, 5]), (2, 3, [3, 4, 5])],
+)
+def test_an_odd_number_of_nodes_are_controllers(
+    tmp_path: Path, brokers: int, controllers: int, voters: list[int]
+) -> None:
+    nodes = opened(tmp_path, ClusterWish(brokers=brokers, controllers=controllers, listen=ANY_PORT))
+    assert [node.node_id for node in nodes if node.is_controller] == voters
+    assert [node.node_id for node in nodes if node.is_broker] == list(range(1, brokers + 1))
+    if len(nodes) > 1:
+        founders = [NodeConfig(node.settings).quorum.founders for node in nodes]
+        assert all(list(each) == voters and each == founders[0] for each in founders)
+        for node in nodes:
+            own = founders[0].get(node.node_id)
+            assert [each.port for each in NodeConfig(node.settings).controller_listeners] == ([own.port] if own else [])
+
+
+def test_ports_follow_the_first_one(tmp_path: Path) -> None:
+    with ReservedPorts() as ports:
+        first = ports.take("127.0.0.1", 0)
+    nodes = opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.1", port=first)))
+    assert [node.address for node in nodes] == [f"127.0.0.1:{first + number}" for number in range(3)]
+    ports_of_controllers = [one.port for node in nodes for one in NodeConfig(node.settings).controller_listeners]
+    assert ports_of_controllers == [first + number for number in (3, 4, 5)]
+
+
+def test_racks_go_round(tmp_path: Path) -> None:
+    nodes = opened(tmp_path, ClusterWish(brokers=4, controllers=1, racks=["a", "b", "c"], listen=ANY_PORT))
+    assert [NodeConfig(node.settings).rack for node in nodes] == ["a", "b", "c", "a", None]
+
+
+def test_a_nodes_file_has_all_that_it_is_told(tmp_path: Path) -> None:
+    wish = ClusterWish(racks=["a"], listen=ANY_PORT, settings={"num.partitions": "7", "dev.mode": "true"})
+    for node in opened(tmp_path, wish):
+        read = load_config(file=node.config_file)
+        assert (read.node_id, read.rack, read.integer("num.partitions")) == (node.node_id, "a", 7)
+        assert read.data_directory == node.data_directory == tmp_path / f"node-{node.node_id}" / "data"
+
+
+def test_a_directory_with_a_cluster_is_used_as_it_is(tmp_path: Path) -> None:
+    before = opened(tmp_path, ClusterWish(brokers=2, racks=["a", "b"], listen=ANY_PORT))
+    ran(before)
+    assert opened(tmp_path, ClusterWish()) == before
+    assert opened(tmp_path, ClusterWish(brokers=2, racks=["a", "b"], controllers=0, listen=ANY_PORT)) == before
+    changed = opened(tmp_path, ClusterWish(settings={"num.partitions": "7"}))
+    assert [load_config(file=node.config_file).integer("num.partitions") for node in changed] == [7, 7]
+    assert [node.address for node in changed] == [node.address for node in before]
+
+
+@pytest.mark.parametrize(
+    ("wish", "option"),
+    [
+        (ClusterWish(brokers=3), "--brokers"),
+        (ClusterWish(controllers=1), "--controllers"),
+        (ClusterWish(racks=["c"]), "--racks"),
+        (ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.1", port=1)), "--listen"),
+    ],
+)
+def test_a_cluster_of_another_form_is_not_what_was_asked_for(tmp_path: Path, wish: ClusterWish, option: str) -> None:
+    ran(opened(tmp_path, ClusterWish(brokers=2, racks=["a", "b"], listen=ANY_PORT)))
+    with pytest.raises(KafkaError, match=option):
+        opened(tmp_path, wish)
+
+
+def test_where_no_node_has_ever_run_a_cluster_is_founded_anew(tmp_path: Path) -> None:
+    opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
+    assert len(opened(tmp_path, ClusterWish(brokers=3, listen=ANY_PORT))) == 3
+
+
+def test_a_bad_setting_changes_nothing(tmp_path: Path) -> None:
+    nodes = opened(tmp_path, ClusterWish(listen=ANY_PORT))
+    ran(nodes)
+    before = [node.config_file.read_text() for node in nodes]
+    with pytest.raises(KafkaError, match="num.partition"):
+        opened(tmp_path, ClusterWish(settings={"num.partition": "7"}))
+    assert [node.config_file.read_text() for node in nodes] == before
+
+
+def test_the_directory_of_a_single_node_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(KafkaError, match="single node"):
+        opened(tmp_path, ClusterWish())
+
+
+@pytest.mark.parametrize("wish", [ClusterWish(brokers=0), ClusterWish(brokers=101), ClusterWish(controllers=6)])
+def test_numbers_have_limits(tmp_path: Path, wish: ClusterWish) -> None:
+    with pytest.raises(KafkaError) as caught:
+        opened(tmp_path, wish)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    ran(opened(tmp_path, ClusterWish(brokers=1, listen=ANY_PORT)))
+    (node,) = opened(tmp_path, ClusterWish())
+    address = ("127.0.0.1", int(node.address.rpartition(":")[2]))
+    with socket.create_server(address), pytest.raises(OSError, match="cannot listen on 127.0.0.1"):
+        opened(tmp_path, ClusterWish())

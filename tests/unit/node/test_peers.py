@@ -1,0 +1,186 @@
+"""Asking other nodes over sockets: one answer for each request, in a turn, and nothing waits behind what may wait."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.net.connection import Address
+from tailrace.net.listener import Listener
+from tailrace.net.turns import Turns
+from tailrace.node.peers import Peers
+from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from tailrace.protocol.messages.quorum import VoteRequest, VoteResponse
+from tailrace.protocol.registry import api_of
+from tailrace.server.context import RequestContext
+from tailrace.server.dispatch import Dispatcher, Handler
+
+VOTE = VoteRequest(cluster_id=None, topics=())
+FETCH = FetchRequest(max_wait_ms=100, min_bytes=0, topics=())
+
+
+def fail(broken: BaseException) -> None:
+    raise broken
+
+
+class Voter:
+    """Answers votes at once; keeps fetches."""
+
+    def __init__(self) -> None:
+        self.fetches: list[RequestContext] = []
+        self.has_fetch = asyncio.Event()
+        self.connections: set[int] = set()
+        self.versions: list[int] = []
+
+    def handle(self, request: Any, context: RequestContext) -> Any:
+        self.connections.add(id(context.connection))
+        self.versions.append(context.api_version)
+        if isinstance(request, FetchRequest):
+            self.fetches.append(context)
+            self.has_fetch.set()
+            return None
+        return VoteResponse(topics=())
+
+
+class World:
+    """A node that asks, and one that is asked."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.turns = Turns(call_soon=loop.call_soon, on_broken_invariant=fail)
+        self.voter = Voter()
+        self.addresses: dict[int, Address] = {}
+        self.peers = Peers(address_of=self.addresses.get, turns=self.turns, client_id="test", timeout_ms=2_000)
+        self.listener: Listener | None = None
+
+    async def listen(self, handlers: dict[int, Handler] | None = None) -> None:
+        mine: dict[int, Handler] = {api_of(VoteRequest).key: self.voter, api_of(FetchRequest).key: self.voter}
+        dispatcher = Dispatcher(handlers or mine, write_staged=lambda: None, on_broken_invariant=fail)
+        self.listener = Listener(name="CONTROLLER", turns=self.turns, on_frame=dispatcher.on_frame)
+        self.listener.bind(["127.0.0.1"], 0)
+        await self.listener.start()
+        self.addresses[2] = Address(*self.listener.addresses[0])
+
+    async def close(self) -> None:
+        self.peers.close()
+        if self.listener is not None:
+            await self.listener.stop()
+
+    async def ask(self, request: Any, node_id: int = 2, **wanted: Any) -> Any:
+        replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.peers.send(node_id, request, replied.set_result, **wanted)
+        assert not replied.done(), "never inside of send"
+        return await asyncio.wait_for(replied, 20)
+
+
+def run(story: Callable[[World], Awaitable[None]]) -> None:
+    async def told() -> None:
+        world = World()
+        try:
+            await story(world)
+        finally:
+            await world.close()
+
+    asyncio.run(told())
+
+
+def test_an_answer_comes_back_and_connections_are_used_again() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        for _ in range(3):
+            assert await world.ask(VOTE) == VoteResponse(topics=())
+        assert len(world.voter.connections) == 1
+
+    run(story)
+
+
+def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        fetching = asyncio.ensure_future(world.ask(FETCH))
+        await asyncio.wait_for(world.voter.has_fetch.wait(), 20)
+        assert await world.ask(VOTE) is not None
+        assert not fetching.done()
+        world.turns.run(lambda: world.voter.fetches[0].respond(FetchResponse(responses=())))
+        assert isinstance(await fetching, FetchResponse)
+        assert len(world.voter.connections) == 2
+
+    run(story)
+
+
+@pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
+def test_nobody_there_is_an_answer_too(address: Address | None) -> None:
+    async def story(world: World) -> None:
+        if address is not None:
+            world.addresses[2] = address
+        assert await world.ask(VOTE, timeout_ms=500) is None
+
+    run(story)
+
+
+def test_who_does_not_answer_in_time_is_given_up() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        assert await world.ask(FETCH, timeout_ms=50) is None
+        assert await world.ask(VOTE) is not None
+
+    run(story)
+
+
+def test_nothing_is_sent_in_a_version_that_says_too_little() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        assert await world.ask(VOTE, oldest_version=99) is None
+        assert world.voter.versions == []
+        assert await world.ask(VOTE, oldest_version=2) is not None
+        assert world.voter.versions == [2]
+
+    run(story)
+
+
+def test_an_api_that_is_not_offered_is_no_answer() -> None:
+    async def story(world: World) -> None:
+        await world.listen({api_of(FetchRequest).key: world.voter})
+        assert await world.ask(VOTE) is None
+
+    run(story)
+
+
+def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        assert await world.ask(VOTE) is not None
+        assert world.listener is not None
+        await world.listener.stop()
+        while await world.ask(VOTE, timeout_ms=200) is not None:
+            pass
+        await world.listen()
+        assert await world.ask(VOTE) is not None
+
+    run(story)
+
+
+def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        asked = [asyncio.ensure_future(world.ask(VOTE)) for _ in range(300)]
+        answers = await asyncio.gather(*asked)
+        assert sum(answer is None for answer in answers) == 300 - 256
+        assert await world.ask(VOTE) is not None
+
+    run(story)
+
+
+def test_nobody_is_told_anything_after_the_close() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        told: list[Any] = []
+        world.peers.send(2, FETCH, told.append)
+        world.peers.send(3, VOTE, told.append)
+        world.peers.close()
+        world.peers.send(2, VOTE, told.append)
+        await asyncio.sleep(0.05)
+        assert told == []
+
+    run(story)
