@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from interop.librdkafka import Message, librdkafka
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Producer
 from tailrace.spark.source import TailraceDataSource
@@ -213,3 +214,15 @@ def test_timestamps_are_utc_to_the_millisecond(load: Load, bootstrap: str, topic
         producer.flush()
     (row,) = load().selectExpr("date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSS') AS text").collect()
     assert row.text == "2013-01-01 05:15:00.007"
+
+
+def test_only_committed_records_are_read_where_that_is_asked_for(load: Load, bootstrap: str, topic: str) -> None:
+    """As Spark's connector: kafka.isolation.level is the consumer's, and the end is where a transaction is open."""
+    producer = librdkafka().Producer(bootstrap, {"transactional.id": topic, "partitioner": "consistent"})
+    for number, is_commit in enumerate((True, False, True, None)):
+        producer.transact(topic, [Message(b"key", b"%d" % number)] * 3, is_commit=is_commit)
+    committed = load(**{"kafka.isolation.level": "read_committed"})
+    assert sorted(text for _, _, text in positions(committed)) == ["0"] * 3 + ["2"] * 3
+    assert len(positions(load())) == 12
+    producer.end(is_commit=False)
+    assert sorted(text for _, _, text in positions(committed)) == ["0"] * 3 + ["2"] * 3

@@ -29,9 +29,17 @@ from tailrace.cli.log_files import (
     transaction_lines,
 )
 from tailrace.cli.output import Cell, Format, Output, say, write
-from tailrace.cli.record_decoders import Decoded, Decoder, control_fields, group_record, metadata_record, plain
+from tailrace.cli.record_decoders import (
+    Decoded,
+    Decoder,
+    control_fields,
+    group_record,
+    metadata_record,
+    plain,
+    transaction_record,
+)
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
-from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, METADATA_TOPIC
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from tailrace.protocol.records.batch import crc_is_valid
 from tailrace.protocol.records.record import read_records
 
@@ -49,6 +57,9 @@ def command(
     offsets_decoder: Annotated[
         bool, typer.Option("--offsets-decoder", help=f"Decode records of {GROUP_OFFSETS_TOPIC}.")
     ] = False,
+    transaction_log_decoder: Annotated[
+        bool, typer.Option("--transaction-log-decoder", help=f"Decode records of {TRANSACTION_STATE_TOPIC}.")
+    ] = False,
     cluster_metadata_decoder: Annotated[
         bool, typer.Option("--cluster-metadata-decoder", help=f"Decode records of {METADATA_TOPIC}.")
     ] = False,
@@ -58,7 +69,12 @@ def command(
     output: Output = Format.TABLE,
 ) -> None:
     """Print what log segments, indexes, snapshots and checkpoints hold, and check it."""
-    decoder = _decoder(print_data_log, offsets=offsets_decoder, metadata=cluster_metadata_decoder)
+    wanted = {
+        group_record: offsets_decoder,
+        transaction_record: transaction_log_decoder,
+        metadata_record: cluster_metadata_decoder,
+    }
+    decoder = _decoder([decoder for decoder, is_wanted in wanted.items() if is_wanted], print_data_log)
     dumper = _Dumper(
         with_records=deep or decoder is not None,
         decoder=decoder,
@@ -71,13 +87,11 @@ def command(
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{dumper.faults} places are damaged; see above")
 
 
-def _decoder(print_data_log: bool, *, offsets: bool, metadata: bool) -> Decoder | None:
-    if offsets and metadata:
-        raise typer.BadParameter("a log holds the one or the other", param_hint="--cluster-metadata-decoder")
-    if offsets:
-        return group_record
-    if metadata:
-        return metadata_record
+def _decoder(wanted: Sequence[Decoder], print_data_log: bool) -> Decoder | None:
+    if len(wanted) > 1:
+        raise typer.BadParameter("a log holds the one or the other", param_hint="--...-decoder")
+    if wanted:
+        return wanted[0]
     return plain if print_data_log else None
 
 

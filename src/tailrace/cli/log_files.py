@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.producer_state import snapshot_entries
+from tailrace.storage.transaction_index import aborted_transactions
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-_TRANSACTION_ENTRY = struct.Struct(">hqqqq")
 
 
 class IndexEntry(NamedTuple):
@@ -93,11 +93,11 @@ def time_index_faults(path: str, entries: Sequence[TimeEntry], batches: Sequence
 
 
 def transaction_lines(data: bytes) -> Iterator[str]:
-    """The aborted transactions of a .txnindex file."""
-    for version, producer_id, first, last, stable in _entries(_TRANSACTION_ENTRY, data):
+    """The aborted transactions of a .txnindex file. Raises CorruptRecords if it is not whole."""
+    for aborted in aborted_transactions(data):
         yield (
-            f"version: {version} producerId: {producer_id} firstOffset: {first} "
-            f"lastOffset: {last} lastStableOffset: {stable}"
+            f"version: 0 producerId: {aborted.producer_id} firstOffset: {aborted.first_offset} "
+            f"lastOffset: {aborted.last_offset} lastStableOffset: {aborted.last_stable_offset}"
         )
 
 

@@ -31,6 +31,7 @@ NOUNS: Mapping[str, str] = {
     "produce": "Write lines from stdin to a topic.",
     "consume": "Print the records of a topic.",
     "groups": "List, describe, reset and delete consumer groups.",
+    "transactions": "List, describe and abort transactions.",
     "quorum": "Show the metadata quorum.",
     "brokers": "List, describe and unregister brokers.",
     "sessions": "Show fetch sessions.",

@@ -1,13 +1,26 @@
-"""`tailrace quorum`: describe."""
+"""`tailrace quorum`: describe, add-controller, remove-controller, recover."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, show, write
-from tailrace.client.quorum import QuorumDescription, QuorumReplicaState
-from tailrace.model.ids import format_topic_id
+from tailrace.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Cell,
+    Format,
+    Output,
+    Row,
+    admin_of,
+    say,
+    show,
+    write,
+)
+from tailrace.client.quorum import QuorumDescription, QuorumEndpoint, QuorumReplicaState
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,7 +38,7 @@ _NAME_WIDTH = 24
 
 @app.callback()
 def _noun() -> None:
-    """Show the metadata quorum."""
+    """Show and change the metadata quorum."""
 
 
 @app.command()
@@ -113,3 +126,82 @@ def _replica_row(described: QuorumDescription, replica: QuorumReplicaState, stat
 
 def _known(number: int) -> int | None:
     return None if number < 0 else number
+
+
+@app.command("add-controller")
+def add_controller(
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="What the controller was started with.", show_default=False)
+    ],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Have a controller vote that runs and has caught up.
+
+    Its settings and its directory say who it is and where it listens.
+    """
+    from tailrace.cli.offline_quorum import controller_of
+
+    controller = controller_of(config)
+    endpoints = [QuorumEndpoint(listener_name=e.name, host=e.host, port=e.port) for e in controller.endpoints]
+    with admin_of(bootstrap_server) as admin:
+        admin.add_voter(controller.key.id, controller.key.directory_id, endpoints)
+    say(f"controller {controller.key.id} votes, with directory {format_topic_id(TopicId(controller.key.directory_id))}")
+
+
+@app.command("remove-controller")
+def remove_controller(
+    controller_id: Annotated[int, typer.Option("--controller-id", metavar="ID", show_default=False)],
+    directory_id: Annotated[
+        str | None,
+        typer.Option("--controller-directory-id", metavar="ID", help="By default the one that the id votes with."),
+    ] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Have a controller vote no more. It may go on as one that only follows, or be stopped."""
+    with admin_of(bootstrap_server) as admin:
+        key = (
+            _voting_directory(admin.describe_quorum(), controller_id) if directory_id is None else _parsed(directory_id)
+        )
+        admin.remove_voter(controller_id, key)
+    say(f"controller {controller_id} does not vote any more")
+
+
+def _voting_directory(described: QuorumDescription, controller_id: int) -> bytes:
+    for voter in described.voters:
+        if voter.replica_id == controller_id:
+            return voter.directory_id
+    voters = ", ".join(str(voter.replica_id) for voter in described.voters)
+    raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"{controller_id} is not a voter: {voters} are")
+
+
+def _parsed(directory_id: str) -> bytes:
+    try:
+        return parse_topic_id(directory_id)
+    except ValueError as fault:
+        raise typer.BadParameter(str(fault), param_hint="--controller-directory-id") from None
+
+
+@app.command()
+def recover(
+    config: Annotated[
+        Path,
+        typer.Option(
+            "--config", metavar="FILE", help="What the node is started with; it must not run.", show_default=False
+        ),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Do it. Without it, only say what would be lost.")] = False,
+) -> None:
+    """Make one node the only voter, after a majority of them is gone for good.
+
+    What the lost voters had agreed on and this node has not heard of is lost. They must never run again with their
+    old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.
+    """
+    from tailrace.cli.offline_quorum import opened_quorum
+
+    with opened_quorum(config) as quorum:
+        for line in quorum.what_will_be_lost():
+            say(line)
+        if not force:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "nothing was changed; say --force if that is what you want")
+        epoch = quorum.make_only_voter()
+    say(f"node {quorum.controller.key.id} is the only voter from epoch {epoch} on; start it")

@@ -17,6 +17,7 @@ from tailrace.coordinators.groups.records import (
     OffsetCommitKey,
 )
 from tailrace.coordinators.groups.records import decode_record as decode_group_record
+from tailrace.coordinators.transactions.records import TRANSACTION_KEY, TransactionLogKey, TransactionLogValue
 from tailrace.metadata.records import decode_record as decode_metadata_record
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.consumer_protocol import (
@@ -36,8 +37,10 @@ from tailrace.protocol.records.control import (
     decode_control,
 )
 from tailrace.protocol.records.record import Record
+from tailrace.protocol.schema import decode
 
 TOMBSTONE = "<DELETE>"
+_PREFIX_SIZE = 2
 
 Content = bytes | Cell
 
@@ -102,6 +105,23 @@ def _member(member: MemberMetadata, version: int) -> Cell:
         except KafkaError:
             continue  # not the consumers' protocol after all: base64 stays
     return shown
+
+
+def transaction_record(record: Record) -> Decoded:
+    """A record of `__transaction_state`."""
+    kind = _leading_int16(record.key)
+    try:
+        if kind != TRANSACTION_KEY:
+            return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
+        key = decode(TransactionLogKey, kind, record.key or b"", _PREFIX_SIZE)
+        shown_key: Cell = {"type": str(kind), "data": message_json(key, kind)}
+        if record.value is None:
+            return Decoded(shown_key, TOMBSTONE)
+        version = _leading_int16(record.value)
+        value = decode(TransactionLogValue, version, record.value, _PREFIX_SIZE)
+    except KafkaError as fault:
+        return Decoded(f"Error at offset {record.offset}, skipping. {fault.detail}", None)
+    return Decoded(shown_key, {"version": str(version), "data": message_json(value, version)})
 
 
 def _leading_int16(data: bytes | None) -> int:

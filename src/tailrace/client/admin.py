@@ -16,6 +16,7 @@ from tailrace.client import (
     offsets,
     quorum,
     replicas,
+    transactions,
 )
 from tailrace.client.answers import check
 from tailrace.client.brokers import BrokerListing
@@ -27,9 +28,10 @@ from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
 from tailrace.client.log_dirs import LogDirectorySize
 from tailrace.client.offsets import OffsetAt
-from tailrace.client.quorum import QuorumDescription
+from tailrace.client.quorum import QuorumDescription, QuorumEndpoint
 from tailrace.client.replicas import ElectionType, PartitionReassignment
 from tailrace.client.router import Router
+from tailrace.client.transactions import TransactionDescription, TransactionListing
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -314,9 +316,36 @@ class Admin:
         """Forget a broker that will not come back. Raises KafkaError, also for one that runs."""
         await brokers.unregister_broker(self._router, broker_id)
 
+    async def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
+    ) -> list[TransactionListing]:
+        """The transactional ids that pass every filter, by name; empty and -1 let all pass."""
+        return await transactions.list_transactions(
+            self._router, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
+        )
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND (105)."""
+        return await transactions.describe_transaction(self._router, transactional_id)
+
+    async def abort_transaction(self, topic_partition: TopicPartition, start_offset: int) -> None:
+        """End the transaction that began at this offset of the partition and hangs: no coordinator knows of it.
+
+        Raises KafkaError INVALID_TXN_STATE (48) if none is open that began there.
+        """
+        await transactions.abort_transaction(self._router, topic_partition, start_offset)
+
     async def describe_quorum(self) -> QuorumDescription:
         """Who keeps the cluster's metadata log, and how far each is."""
         return await quorum.describe_quorum(self._router)
+
+    async def add_voter(self, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
+        """Have a controller vote that follows the quorum already. Raises KafkaError."""
+        await quorum.add_voter(self._router, voter_id, directory_id, endpoints)
+
+    async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
+        """Have a controller vote no more. Raises KafkaError."""
+        await quorum.remove_voter(self._router, voter_id, directory_id)
 
     async def describe_features(self) -> FeatureDescription:
         """Which levels of features a node supports, and which the cluster has agreed on."""

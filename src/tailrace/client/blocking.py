@@ -38,9 +38,10 @@ from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.outgoing import Headers, RecordMetadata, record_cost
 from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
-from tailrace.client.quorum import QuorumDescription
+from tailrace.client.quorum import QuorumDescription, QuorumEndpoint
 from tailrace.client.ranged_fetch import Chunk
 from tailrace.client.replicas import ElectionType, PartitionReassignment
+from tailrace.client.transactions import TransactionDescription, TransactionListing
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -154,9 +155,34 @@ class Admin(Facade[_admin.Admin]):
         """Forget a broker that will not come back."""
         loop_thread().call(self._client.get().unregister_broker(broker_id))
 
+    def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
+    ) -> list[TransactionListing]:
+        """The transactional ids that pass every filter, by name; empty and -1 let all pass."""
+        client = self._client.get()
+        return loop_thread().call(
+            client.list_transactions(states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms)
+        )
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id."""
+        return loop_thread().call(self._client.get().describe_transaction(transactional_id))
+
+    def abort_transaction(self, topic_partition: TopicPartition, start_offset: int) -> None:
+        """End the transaction that began at this offset of the partition and hangs."""
+        loop_thread().call(self._client.get().abort_transaction(topic_partition, start_offset))
+
     def describe_quorum(self) -> QuorumDescription:
         """Who keeps the cluster's metadata log, and how far each is."""
         return loop_thread().call(self._client.get().describe_quorum())
+
+    def add_voter(self, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
+        """Have a controller vote that follows the quorum already."""
+        loop_thread().call(self._client.get().add_voter(voter_id, directory_id, endpoints))
+
+    def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
+        """Have a controller vote no more."""
+        loop_thread().call(self._client.get().remove_voter(voter_id, directory_id))
 
     def describe_features(self) -> FeatureDescription:
         """Which levels of features a node supports, and which the cluster has agreed on."""

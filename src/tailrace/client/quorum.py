@@ -1,5 +1,6 @@
-"""Who keeps the cluster's metadata log, and how far each is; see `client.admin.Admin`."""
+"""Who keeps the cluster's metadata log, how far each is, and who shall; see `client.admin.Admin`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailrace.client.answers import check
@@ -13,6 +14,13 @@ from tailrace.protocol.messages.quorum import (
     DescribeQuorumResponse,
     QuorumPartition,
     QuorumReplica,
+)
+from tailrace.protocol.messages.raft_voters import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    RaftVoterListener,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
 )
 
 _METADATA_TOPIC = "__cluster_metadata"
@@ -101,3 +109,38 @@ def _replica(replica: QuorumReplica) -> QuorumReplicaState:
         last_fetch_timestamp=replica.last_fetch_timestamp,
         last_caught_up_timestamp=replica.last_caught_up_timestamp,
     )
+
+
+async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
+    """Have a controller vote that follows the quorum already (KIP-853). Returns when the change is committed.
+
+    Raises KafkaError: DUPLICATE_VOTER for an id that votes; REQUEST_TIMED_OUT for one that has not caught up.
+    """
+    listeners = tuple(RaftVoterListener(name=each.listener_name, host=each.host, port=each.port) for each in endpoints)
+
+    async def attempt() -> None:
+        connection = await router.any_connection()
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=router.request_timeout_ms,
+            voter_id=voter_id,
+            voter_directory_id=directory_id,
+            listeners=listeners,
+        )
+        response = await connection.ask(request, AddRaftVoterResponse, timeout_ms=router.request_timeout_ms)
+        check(response.error_code, response.error_message or f"controller {voter_id} cannot be added")
+
+    # What was not committed in time may still be: whoever asked looks before they ask again.
+    await router.retry(attempt, final=(ErrorCode.REQUEST_TIMED_OUT,))
+
+
+async def remove_voter(router: Router, voter_id: int, directory_id: bytes) -> None:
+    """Have a controller vote no more. Returns when the change is committed. Raises KafkaError, as VOTER_NOT_FOUND."""
+
+    async def attempt() -> None:
+        connection = await router.any_connection()
+        request = RemoveRaftVoterRequest(cluster_id=None, voter_id=voter_id, voter_directory_id=directory_id)
+        response = await connection.ask(request, RemoveRaftVoterResponse, timeout_ms=router.request_timeout_ms)
+        check(response.error_code, response.error_message or f"controller {voter_id} cannot be removed")
+
+    await router.retry(attempt, final=(ErrorCode.REQUEST_TIMED_OUT,))

@@ -7,7 +7,7 @@ from typing import TypeVar
 from tailrace.client.answers import check
 from tailrace.client.cluster_view import Broker, ClusterView, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
@@ -17,6 +17,7 @@ from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequest
 T = TypeVar("T")
 
 GROUP_COORDINATOR = 0
+TRANSACTION_COORDINATOR = 1
 
 _REASK_COORDINATOR = (
     ErrorCode.NOT_COORDINATOR,
@@ -113,24 +114,33 @@ class Router:
         if self.view.controller_id not in self.view.brokers:
             await self.refresh(())
         if self.view.controller_id in self.view.brokers:
-            return await self.node_connection(self.view.controller_id)
+            try:
+                return await self.node_connection(self.view.controller_id)
+            except KafkaError:
+                # It may be gone for good; the view says so only later, and any other node passes the request on.
+                self.view.controller_id = NO_LEADER
         return await self.any_connection()
 
-    async def coordinator_connection(self, group: str, use: str = "") -> Connection:
-        """To the group's coordinator."""
-        broker = await self.coordinator(group)
+    async def coordinator_connection(
+        self, name: str, use: str = "", *, key_type: int = GROUP_COORDINATOR
+    ) -> Connection:
+        """To the coordinator of this group, or transactional id."""
+        broker = await self.coordinator(name, key_type=key_type)
         return await self.broker_connection(broker, use)
 
-    async def coordinator(self, group: str) -> Broker:
-        """The node that keeps this group. Raises KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none."""
-        key = (GROUP_COORDINATOR, group)
+    async def coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> Broker:
+        """The node that keeps this group, or transactional id.
+
+        Raises KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none.
+        """
+        key = (key_type, name)
         if key not in self._coordinators:
             self._coordinators[key] = await self._find_coordinator(*key)
         return self._coordinators[key]
 
-    def forget_coordinator(self, group: str) -> None:
+    def forget_coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> None:
         """An answer has shown that it has moved."""
-        self._coordinators.pop((GROUP_COORDINATOR, group), None)
+        self._coordinators.pop((key_type, name), None)
 
     async def _find_coordinator(self, key_type: int, key: str) -> Broker:
         connection = await self.any_connection()
@@ -225,16 +235,21 @@ class Router:
             pause_ms = min(pause_ms * 2, self.retry_backoff_max_ms)
 
     async def ask_coordinator(
-        self, group: str, ask: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
+        self,
+        name: str,
+        ask: Callable[[Connection], Awaitable[T]],
+        *,
+        key_type: int = GROUP_COORDINATOR,
+        timeout_ms: int | None = None,
     ) -> T:
-        """The result of `ask` at the group's coordinator, which is looked up again when it has moved."""
+        """The result of `ask` at the coordinator of this name, which is looked up again when it has moved."""
 
         async def attempt() -> T:
             try:
-                return await ask(await self.coordinator_connection(group))
+                return await ask(await self.coordinator_connection(name, key_type=key_type))
             except KafkaError as fault:
                 if fault.code in _REASK_COORDINATOR:
-                    self.forget_coordinator(group)
+                    self.forget_coordinator(name, key_type=key_type)
                 raise
 
         return await self.retry(attempt, timeout_ms=timeout_ms)

@@ -37,10 +37,12 @@ _KNOWN_CLIENT_SETTINGS = frozenset(
         "kafka.compression.type",
         "kafka.linger.ms",
         "kafka.client.id",
+        "kafka.isolation.level",
     )
 )
 
 TimestampStrategy = Literal["error", "latest"]
+Isolation = Literal["read_uncommitted", "read_committed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class SourceOptions:
     min_partitions: int = 0
     max_records_per_partition: int = 0
     group_id: str | None = None
+    isolation: Isolation = "read_uncommitted"
+    """read_committed reads up to the last stable offset, and leaves out what was aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         min_partitions=given.positive("minPartitions") or 0,
         max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
         group_id=given.text("kafka.group.id"),
+        isolation=_isolation(given),
     )
 
 
@@ -269,6 +274,14 @@ def _check_same_partitions(starting: Position, ending: Position) -> None:
         raise fault(
             "endingOffsets", f"must name the same partitions as startingOffsets; they differ in {', '.join(odd)}"
         )
+
+
+def _isolation(given: _Given) -> Isolation:
+    isolation = given.text("kafka.isolation.level") or "read_uncommitted"
+    for known in get_args(Isolation):
+        if isolation.lower() == known:
+            return known  # type: ignore[no-any-return]  # get_args loses the literal type
+    raise fault("kafka.isolation.level", f"must be read_uncommitted or read_committed, not {isolation!r}")
 
 
 def _strategy(given: _Given) -> TimestampStrategy:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tailrace.client.blocking import Admin
+from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.offsets import EARLIEST, LATEST, Offsets
@@ -19,6 +20,7 @@ class Planner:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin = Admin(options.bootstrap_servers)
+        self._isolation_level = parse_isolation(options.isolation)
         self._reported: set[str] = set()
 
     def close(self) -> None:
@@ -61,7 +63,8 @@ class Planner:
     def _offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        return {tp: listed.offset for tp, listed in self._admin.list_offsets(specs).items()}
+        listed = self._admin.list_offsets(specs, isolation_level=self._isolation_level)
+        return {tp: offset_at.offset for tp, offset_at in listed.items()}
 
     def resolve(
         self, position: Position, partitions: Iterable[TopicPartition], *, is_start: bool

@@ -90,9 +90,10 @@ def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:
     """The ranges as the work of at most `tasks` tasks of similar size, largest first into the emptiest."""
     bins: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
-    loads = [0] * len(bins)
+    loads = [(0, 0)] * len(bins)  # records, and ranges: some are empty
     for one in sorted(ranges, key=lambda one: (-one.size, one)):
         emptiest = loads.index(min(loads))
         bins[emptiest].append(one)
-        loads[emptiest] += one.size
+        records, count = loads[emptiest]
+        loads[emptiest] = (records + one.size, count + 1)
     return [tuple(sorted(work)) for work in bins]

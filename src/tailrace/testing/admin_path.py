@@ -25,11 +25,12 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.node.config import NodeConfig
 from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.raft.voters import ReplicaKey
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.handlers.api_versions import FinalizedFeatures
 from tailrace.server.handlers.brokers import UnregisterBrokerHandler
 from tailrace.server.handlers.cluster import DescribeClusterHandler
-from tailrace.server.handlers.config_changes import AlterConfigsHandler
+from tailrace.server.handlers.config_changes import AlterConfigsHandler, OwnBrokerConfigs
 from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
 from tailrace.server.handlers.configs import DescribeConfigsHandler
 from tailrace.server.handlers.delete_records import DeleteRecordsHandler
@@ -39,9 +40,8 @@ from tailrace.server.handlers.log_dir_moves import AlterReplicaLogDirsHandler
 from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.server.handlers.metadata import MetadataHandler
 from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
 from tailrace.server.handlers.producers import DescribeProducersHandler
-from tailrace.server.handlers.quorum import DescribeQuorumHandler
+from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
 from tailrace.server.handlers.replicas import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
@@ -49,14 +49,13 @@ from tailrace.server.handlers.replicas import (
 )
 from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.hosts.controller import ControllerHost
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
-from tailrace.server.hosts.metadata_directory import MetadataDirectory
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Disk
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, FETCH, PRODUCE, DataPath, records_of
+from tailrace.testing.lone_quorum import LoneQuorum
 
 CLUSTER_ID = "a-cluster-for-tests-00"
 DIRECTORY_ID = b"a-directory-id-0"
@@ -81,8 +80,6 @@ class AdminPath(DataPath):
         self.config = NodeConfig(settings)
         self._start = start
         numbers = count(1)
-        metadata_directory = MetadataDirectory(directory, files=self.files)
-        self.log = metadata_directory.open_log(now_ms=self.clock.now_ms())
         self.machine = ControllerMachine(
             random_bytes=lambda size: ((1 << 120) + (start << 64) + next(numbers)).to_bytes(16, "big")[-size:],
             topic_rules=TopicRules(
@@ -94,25 +91,28 @@ class AdminPath(DataPath):
             ),
             broker_settings=BROKER_SETTINGS,
         )
-        self.controller = ControllerHost(
+        self.quorum = LoneQuorum(
+            directory,
             self.machine,
-            log=self.log,
-            disk=self.disk,
+            files=self.files,
             clock=self.clock,
-            node_id=BROKER,
-            directory=metadata_directory,
+            disk=self.disk,
+            key=ReplicaKey(BROKER, DIRECTORY_ID),
+            cluster_id=CLUSTER_ID,
         )
+        self.log = self.quorum.log
+        self.controller = self.quorum.controller
         self.table.leaders = ImageLeaders(self.controller)
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=LiveSettings(self.config))
         self.dispatcher = Dispatcher(
             self._handlers(),
             write_staged=self.table.write_staged,
             on_broken_invariant=_raise_broken_invariant,
-            finalized=lambda: FinalizedFeatures(self.controller.image.features, self.controller.high_watermark - 1),
+            finalized=lambda: FinalizedFeatures(self.controller.image.features, self.controller.applied_end_offset - 1),
         )
         self.clock.on_turn_end = self.dispatcher.on_turn_end
         self.is_ready = False
-        self.controller.start(self._register)
+        self.quorum.start(self._register)
         self.end_turn()
 
     def submit(self, command: ControllerCommand) -> list[ControllerResponse | KafkaError]:
@@ -175,20 +175,19 @@ class AdminPath(DataPath):
     def _handlers(self) -> dict[int, Handler]:
         controller = self.controller
         settings = LiveSettings(self.config)
-        altering = AlterConfigsHandler(controller=controller, node_id=BROKER)
-        producer_ids = ProducerIdPool(controller=controller, broker_id=BROKER)
+        altering = OwnBrokerConfigs(AlterConfigsHandler(controller=controller), node_id=BROKER)
         return {
             PRODUCE: ProduceHandler(partitions=self.table, deadlines=self.deadlines, clock=self.clock),
             FETCH: FetchHandler(partitions=self.table, polls=self.polls),
             3: MetadataHandler(
                 controller=controller,
+                broker_id=BROKER,
                 cluster_id=CLUSTER_ID,
                 auto_create=self.config.flag("auto.create.topics.enable"),
                 offline_replica=self.table.offline_replica,
             ),
             19: CreateTopicsHandler(controller=controller, settings=settings),
             20: DeleteTopicsHandler(controller=controller, deletion_enabled=self.config.flag("delete.topic.enable")),
-            22: InitProducerIdHandler(producer_ids=producer_ids),
             21: DeleteRecordsHandler(partitions=self.table, clock=self.clock),
             32: DescribeConfigsHandler(controller=controller, settings=settings),
             33: altering,
@@ -199,9 +198,7 @@ class AdminPath(DataPath):
             44: altering,
             45: AlterPartitionReassignmentsHandler(controller=controller),
             46: ListPartitionReassignmentsHandler(controller=controller),
-            55: DescribeQuorumHandler(
-                log=controller, controller=controller, clock=self.clock, directory_id=DIRECTORY_ID
-            ),
+            55: QuorumDescriptionHandler(self.quorum.host, clock=self.clock, controller=controller),
             57: UpdateFeaturesHandler(controller=controller),
             60: DescribeClusterHandler(controller=controller, cluster_id=CLUSTER_ID),
             61: DescribeProducersHandler(partitions=self.table),

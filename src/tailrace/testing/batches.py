@@ -1,6 +1,7 @@
 """Record batches for tests, as a log stores them."""
 
 from tailrace.protocol.records.batch import read_header
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch
 
@@ -42,5 +43,27 @@ def stored_batch(
         base_sequence=base_sequence if has_producer and not is_control else -1,
         is_transactional=is_transactional,
         is_control=is_control,
+    )
+    return AppendBatch(bytes(buffer), read_header(buffer))
+
+
+def stored_marker(
+    base_offset: int,
+    *,
+    producer_id: int,
+    producer_epoch: int = 0,
+    is_commit: bool,
+    coordinator_epoch: int = 0,
+    leader_epoch: int = 0,
+    timestamp: int | None = None,
+) -> AppendBatch:
+    """The end of a producer's transaction, at this offset."""
+    buffer = build_marker(
+        EndTransactionMarker(ControlType.COMMIT if is_commit else ControlType.ABORT, coordinator_epoch),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timestamp=FIRST_TIMESTAMP_MS + base_offset if timestamp is None else timestamp,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
     )
     return AppendBatch(bytes(buffer), read_header(buffer))

@@ -1,7 +1,8 @@
-"""Real nodes for tests: processes of `tailrace serve --dev` on free ports, gone when the `with` block ends.
+"""Real nodes for tests: processes of `tailrace serve` on free ports, gone when the `with` block ends.
 
-with Cluster() as cluster:
+with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
     Producer(cluster.bootstrap_servers)
+    cluster.kill(cluster.controller_id)
 """
 
 import atexit
@@ -13,34 +14,52 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import tailrace
+from tailrace.client.blocking import Admin
+from tailrace.model.errors import KafkaError
+from tailrace.node.config import Endpoint
+from tailrace.node.local_cluster import ClusterWish, LocalNode, added_node, open_cluster
+from tailrace.node.reserved_ports import ReservedPorts
+from tailrace.node.supervisor import READY
 
-READY = "tailrace ready: "
 _TAIL_LINES = 20
+_ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
+
+
+def serve_command(node: LocalNode) -> list[str]:
+    """What starts this node."""
+    return [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--config", str(node.config_file)]
+
+
+def package_path(environment: Mapping[str, str]) -> str:
+    """A PYTHONPATH with which a child runs the package that this process runs, installed or not."""
+    root = str(Path(tailrace.__file__).parent.parent)
+    return os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
 
 
 class ClusterError(Exception):
-    """A node did not start or did not stop; the message has the end of what it wrote to stderr."""
+    """A node did not start or did not stop; the message has the end of what it wrote to stderr. Or nobody leads."""
 
 
 class _Node:
     """One process, and how to start it again."""
 
-    def __init__(self, index: int, directory: Path, settings: Mapping[str, str], timeout: float) -> None:
-        self.index = index
-        self.data_dir = directory / f"node-{index}"
-        self.log_file = directory / f"node-{index}.log"
-        self.address = "127.0.0.1:0"
-        self._settings = settings
+    def __init__(self, node: LocalNode, log_file: Path, timeout: float) -> None:
+        self.node = node
+        self.log_file = log_file
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = threading.Event()
         self._reader: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node.node_id}"
 
     @property
     def is_running(self) -> bool:
@@ -51,50 +70,41 @@ class _Node:
         assert self._process is not None, "the node has been started"
         return self._process.pid
 
-    def start(self) -> None:
-        """Start the process and wait until it answers requests."""
-        assert not self.is_running, f"node {self.index} runs already"
-        command = [sys.executable, "-m", "tailrace", "serve", "--dev"]
-        # The node reads this pipe and stops when it ends, so that not even a killed test leaves a node behind.
-        command += ["--until-stdin-closes", "--listen", self.address, "--data-dir", str(self.data_dir)]
-        for name, value in self._settings.items():
-            command += ["--set", f"{name}={value}"]
-        # The node runs the package that the test runs, installed or not.
-        root = str(Path(tailrace.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    def launch(self) -> None:
+        """Start the process."""
+        assert not self.is_running, f"{self.name} runs already"
         self._ready.clear()
         with self.log_file.open("ab") as log:
+            # The node reads this pipe and stops when it ends, so that not even a killed test leaves a node behind.
             self._process = subprocess.Popen(
-                command,
+                serve_command(self.node),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": package_path(os.environ)},
             )
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()
-        self._wait_until_ready()
 
     def _read_output(self, process: "subprocess.Popen[bytes]") -> None:
         """Read stdout to its end, so that the node never waits for us; note the ready line."""
         assert process.stdout is not None, "stdout is a pipe"
         with process.stdout as lines:
-            for raw in lines:
-                line = raw.decode(errors="replace").strip()
-                if line.startswith(READY):
-                    self.address = line.removeprefix(READY).split()[0].split(",")[0]
+            for line in lines:
+                if line.startswith(READY.encode()):
                     self._ready.set()
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Return when it answers requests. Raises ClusterError; the process is gone then."""
         deadline = time.monotonic() + self._timeout
         while not self._ready.wait(0.02):
             if not self.is_running:
                 code = self._process.returncode if self._process is not None else None
-                raise ClusterError(f"node {self.index} ended with exit code {code} before it was ready\n{self._tail()}")
+                raise ClusterError(f"{self.name} ended with exit code {code} before it was ready\n{self._tail()}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise ClusterError(f"node {self.index} was not ready within {self._timeout} s\n{self._tail()}")
+                raise ClusterError(f"{self.name} was not ready within {self._timeout} s\n{self._tail()}")
 
     def _tail(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -102,19 +112,20 @@ class _Node:
 
     def kill(self) -> None:
         """SIGKILL to the process and all its children."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self._wait(10)
 
-    def stop(self) -> None:
-        """SIGTERM, and wait for a clean end."""
-        if not self.is_running:
-            return
-        self._signal(signal.SIGTERM)
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def wait_until_stopped(self) -> None:
+        """Wait for a clean end. Raises ClusterError; the process is gone then."""
         if not self._wait(30):
             self.kill()
-            raise ClusterError(f"node {self.index} did not stop within 30 s of SIGTERM\n{self._tail()}")
+            raise ClusterError(f"{self.name} did not stop within 30 s of SIGTERM\n{self._tail()}")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -134,27 +145,32 @@ class _Node:
 
 
 class Cluster:
-    """Nodes of one cluster, numbered from 0. Starts with the `with` block and leaves no process and no file behind.
+    """Nodes of one cluster: brokers with the numbers from 1 on, behind them controllers of their own, if there are any.
 
-    `config` has settings by Kafka's names, for every node. `directory` keeps the data, for a look afterwards.
+    Starts with the `with` block and leaves no process and no file behind. `config` has settings by Kafka's names, for
+    every node; dev.mode is true unless it says otherwise. `directory` keeps settings and data, for a look afterwards
+    or another start. Without `controllers`, brokers are controllers too.
     """
 
     def __init__(
         self,
         brokers: int = 1,
         *,
+        racks: Sequence[str] | None = None,
+        controllers: int = 0,
         config: Mapping[str, str] | None = None,
         directory: Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        if brokers != 1:
-            raise ValueError(f"a test cluster has one broker for now, {brokers} were asked for")
-        self._config = {name: str(value) for name, value in (config or {}).items()}
+        settings = {"dev.mode": "true", **{name: str(value) for name, value in (config or {}).items()}}
+        self._wish = ClusterWish(
+            brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings
+        )
         self._directory = directory
         self._timeout = timeout
-        self._brokers = brokers
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._nodes: list[_Node] = []
+        self._ports = ReservedPorts()
+        self._nodes: dict[int, _Node] = {}
 
     def __enter__(self) -> Self:
         self.start()
@@ -165,59 +181,152 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Start all nodes and wait until they answer. Raises ClusterError."""
+    def prepare(self) -> None:
+        """Write the nodes' settings and reserve their ports; start nothing. Raises ClusterError."""
+        assert not self._nodes, "the cluster is there already"
         directory = self._directory
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-test-", ignore_cleanup_errors=True)
             directory = Path(self._temporary.name)
         directory.mkdir(parents=True, exist_ok=True)
-        self._nodes = [_Node(index, directory, self._config, self._timeout) for index in range(self._brokers)]
         atexit.register(self.close)
         try:
-            for node in self._nodes:
-                node.start()
-        except BaseException:
-            self.close()
-            raise
+            nodes = open_cluster(directory, self._wish, self._ports)
+        except KafkaError as fault:
+            raise ClusterError(str(fault)) from None
+        for node in nodes:
+            self._take(node)
+
+    def _take(self, node: LocalNode) -> None:
+        log_file = node.home.with_name(f"{node.home.name}.log")
+        self._nodes[node.node_id] = _Node(node, log_file, self._timeout)
+
+    def add_node(self, *, controller: bool = False, rack: str | None = None) -> int:
+        """One more broker, which is not started yet: its number. A controller follows the quorum until somebody has it
+        vote (`tailrace quorum add-controller`). Raises KafkaError for a cluster of one node."""
+        nodes = [known.node for known in self._nodes.values()]
+        node = added_node(nodes[0].home.parent, nodes, self._ports, is_controller=controller, rack=rack)
+        self._take(node)
+        return node.node_id
 
     def close(self) -> None:
         """Kill what still runs and remove the data. May be called again."""
         atexit.unregister(self.close)
-        for node in self._nodes:
-            node.kill()
+        self.kill()
+        self._nodes = {}
+        self._ports.close()
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT[,HOST:PORT...]` for clients."""
-        return ",".join(node.address for node in self._nodes)
+        """`HOST:PORT[,HOST:PORT...]` of all brokers, for clients."""
+        return ",".join(map(self.address, self.broker_ids))
 
-    def kill(self, node: int = 0) -> None:
-        """kill -9: nothing is written any more."""
-        self._nodes[node].kill()
+    def address(self, node: int = 1) -> str:
+        """`HOST:PORT` of one broker; of a controller, where other controllers find it."""
+        return self._nodes[node].node.address
 
-    def stop(self, node: int = 0) -> None:
-        """SIGTERM: a clean end. Raises ClusterError if it does not come."""
-        self._nodes[node].stop()
+    @property
+    def node_ids(self) -> list[int]:
+        return list(self._nodes)
 
-    def restart(self, node: int = 0) -> None:
-        """Start a node again on its port and data, after stopping it if it runs."""
-        self._nodes[node].stop()
-        self._nodes[node].start()
+    @property
+    def broker_ids(self) -> list[int]:
+        return [node_id for node_id, node in self._nodes.items() if node.node.is_broker]
 
-    def is_running(self, node: int = 0) -> bool:
+    @property
+    def controller_id(self) -> int:
+        """The node that leads the metadata quorum. Raises ClusterError if there is none for long."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            running = [self.address(node_id) for node_id in self.broker_ids if self.is_running(node_id)]
+            try:
+                with Admin(",".join(running), bootstrap_timeout_ms=2_000) as admin:
+                    leader_id = int(admin.describe_quorum().leader_id)
+                if leader_id >= 0 and self.is_running(leader_id):
+                    return leader_id
+            except KafkaError as fault:
+                why = str(fault)
+            else:
+                why = f"{leader_id} is said to lead"
+            if time.monotonic() > deadline:
+                raise ClusterError(f"nobody leads the quorum: {why}")
+            time.sleep(0.02)
+
+    # Each for these nodes, or without a number for all
+
+    def kill(self, *nodes: int) -> None:
+        """kill -9, of several at once: nothing is written any more."""
+        chosen = self._chosen(nodes)
+        for node in chosen:
+            node.send_signal(signal.SIGKILL)
+        for node in chosen:
+            node.kill()
+
+    def stop(self, *nodes: int) -> None:
+        """SIGTERM: a clean end, of several together. Raises ClusterError if it does not come."""
+        chosen = self._chosen(nodes)
+        for node in chosen:
+            node.ask_to_stop()
+        for node in chosen:
+            node.wait_until_stopped()
+
+    def start(self, *nodes: int, wait: bool = True) -> None:
+        """Start those that do not run, together, on their ports and data; return when they answer requests.
+
+        Raises ClusterError. If that is the first start, nothing is left behind then.
+        """
+        if self._nodes:
+            self._start(nodes, wait)
+            return
+        try:
+            self.prepare()
+            self._start(nodes, wait)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, nodes: Sequence[int], wait: bool) -> None:
+        chosen = [node for node in self._chosen(nodes) if not node.is_running]
+        for node in chosen:
+            node.launch()
+        for node in chosen if wait else ():
+            node.wait_until_ready()
+
+    def restart(self, *nodes: int) -> None:
+        """Start nodes again, after stopping those that run."""
+        self.stop(*nodes)
+        self.start(*nodes)
+
+    def pause(self, *nodes: int) -> None:
+        """SIGSTOP: it does nothing, and its connections stay open."""
+        for node in self._chosen(nodes):
+            node.send_signal(signal.SIGSTOP)
+
+    def resume(self, *nodes: int) -> None:
+        """SIGCONT: it goes on as if no time had passed."""
+        for node in self._chosen(nodes):
+            node.send_signal(signal.SIGCONT)
+
+    def _chosen(self, nodes: Iterable[int]) -> list[_Node]:
+        return [self._nodes[number] for number in tuple(nodes) or self._nodes]
+
+    def is_running(self, node: int = 1) -> bool:
         return self._nodes[node].is_running
 
-    def process_id(self, node: int = 0) -> int:
+    def process_id(self, node: int = 1) -> int:
         return self._nodes[node].process_id
 
-    def data_dir(self, node: int = 0) -> Path:
+    def data_dir(self, node: int = 1) -> Path:
         """Where the node keeps its logs."""
-        return self._nodes[node].data_dir
+        return self._nodes[node].node.data_directory
 
-    def log_text(self, node: int = 0) -> str:
+    def config_file(self, node: int = 1) -> Path:
+        """What `tailrace serve --config` starts the node with."""
+        return self._nodes[node].node.config_file
+
+    def log_text(self, node: int = 1) -> str:
         """What the node has written to stderr so far."""
         return self._nodes[node].log_file.read_text(errors="replace")

@@ -20,6 +20,11 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
@@ -31,14 +36,16 @@ from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
 from tailrace.server.handlers.list_offsets import ListOffsetsHandler
 from tailrace.server.handlers.produce import ProduceHandler
+from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
 from tailrace.server.ports import Buffer, Disk
+from tailrace.server.transaction_verifier import TransactionVerifier
 from tailrace.server.waiters import Deadlines, LongPolls
 from tailrace.storage import FileSystem, OsFiles
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.ports import ImmediateDisk, RecordingConnection
 
 BROKER = BrokerId(1)
-PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 23
+PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, WRITE_TXN_MARKERS = 0, 1, 2, 23, 27
 
 
 class Exchange:
@@ -88,6 +95,8 @@ class DataPath:
         clock: ManualClock | None = None,
         disk: Disk | None = None,
         is_flushed: bool = True,
+        verifier: TransactionVerifier | None = None,
+        is_verified: bool = True,
     ) -> None:
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
@@ -103,10 +112,19 @@ class DataPath:
         self.deadlines = Deadlines(self.clock)
         self.polls = LongPolls(clock=self.clock, deadlines=self.deadlines)
         handlers: dict[int, Handler] = {
-            PRODUCE: ProduceHandler(partitions=self.table, deadlines=self.deadlines, clock=self.clock),
+            PRODUCE: ProduceHandler(
+                partitions=self.table,
+                deadlines=self.deadlines,
+                clock=self.clock,
+                verifier=verifier,
+                is_verified=is_verified,
+            ),
             FETCH: FetchHandler(partitions=self.table, polls=self.polls),
             LIST_OFFSETS: ListOffsetsHandler(partitions=self.table),
             OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(partitions=self.table),
+            WRITE_TXN_MARKERS: WriteTxnMarkersHandler(
+                partitions=self.table, clock=self.clock, deadlines=self.deadlines
+            ),
         }
         self.dispatcher = Dispatcher(
             handlers, write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
@@ -176,10 +194,12 @@ class DataPath:
         version: int = 12,
         records: Buffer | None = None,
         client_id: str = "test",
+        transactional_id: str | None = None,
         same_turn: bool = False,
     ) -> Exchange:
         """Send values as one batch to one partition; `records` instead if they are given."""
         request = ProduceRequest(
+            transactional_id=transactional_id,
             acks=acks,
             timeout_ms=timeout_ms,
             topic_data=(
@@ -232,6 +252,26 @@ class DataPath:
             **options,
         )
         return self.send(request, version, connection=connection)
+
+    def end_transaction(
+        self,
+        topic: str,
+        *,
+        producer_id: int,
+        is_commit: bool,
+        producer_epoch: int = 0,
+        coordinator_epoch: int = 0,
+        partitions: Sequence[int] = (0,),
+    ) -> Exchange:
+        """Have a producer's transaction ended in these partitions, as its coordinator does."""
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_result=is_commit,
+            topics=(WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partitions)),),
+            coordinator_epoch=coordinator_epoch,
+        )
+        return self.send(WriteTxnMarkersRequest(markers=(marker,)), 1)
 
     def values(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
         """Every value that a consumer can read, from the log start on."""

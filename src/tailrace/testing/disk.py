@@ -432,6 +432,15 @@ class SimulatedDisk:
         self.check_power()
         return self._find(path) is not None
 
+    def unsynced_bytes(self, path: str) -> int:
+        """How many bytes of this file's last writes a power cut may lose; a truncation counts for one."""
+        return sum(1 if written is None else len(written) for _, written in self.inode(path).changes)
+
+    def is_name_durable(self, path: str) -> bool:
+        """Whether this file would be there under this name after a power cut."""
+        directory, name = self._walk(path)
+        return directory.durable.get(name) is directory.entries[name]
+
     def size_of(self, path: str) -> int:
         return len(self.inode(path).data)
 

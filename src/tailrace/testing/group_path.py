@@ -10,9 +10,11 @@ from itertools import count
 from typing import Any
 
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.metadata.commands import ControllerResponse
 from tailrace.metadata.image import full_delta
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.transactions import Transactions
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.membership import (
     JoinGroupRequest,
@@ -42,12 +44,15 @@ from tailrace.server.handlers.membership import (
 )
 from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
 from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.handlers.produce import ProduceHandler
+from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.ports import Disk
 from tailrace.storage import FileSystem
 from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, Exchange
+from tailrace.testing.data_path import BROKER, PRODUCE, Exchange
+from tailrace.testing.ports import NoPeer
 
 _NEWEST_COMMIT_BY_NAME = 9
 
@@ -69,6 +74,8 @@ class GroupPath(AdminPath):
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
         }
         super().__init__(
             directory, files=files, clock=clock, disk=disk, settings={**dev, **(settings or {})}, start=start
@@ -163,6 +170,7 @@ class GroupPath(AdminPath):
         return member_id, joined.generation_id
 
     def stop(self) -> None:
+        self.transactions.coordinators.close()
         self.coordinators.close()
         super().stop()
 
@@ -170,6 +178,8 @@ class GroupPath(AdminPath):
         super()._serve(unfenced)
         self.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
         self.controller.on_image(self.coordinators.on_image)
+        self.transactions.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
+        self.controller.on_image(self.transactions.coordinators.on_image)
 
     def _handlers(self) -> dict[int, Handler]:
         config = GroupConfig.read(self.config.integer)
@@ -182,11 +192,33 @@ class GroupPath(AdminPath):
             clock=self.clock,
         )
         coordinators, controller = self.coordinators, self.controller
+        self.transactions = Transactions(
+            broker_id=BROKER,
+            image=lambda: controller.image,
+            controller=controller,
+            partitions=self.table,
+            groups=coordinators,
+            config=TransactionConfig.read(self.config.integer),
+            is_verified=self.config.flag("transaction.partition.verification.enable"),
+            peer=NoPeer(self.clock.call_soon),
+            clock=self.clock,
+        )
         return {
             **super()._handlers(),
+            **self.transactions.handlers(config),
+            PRODUCE: ProduceHandler(
+                partitions=self.table,
+                deadlines=self.deadlines,
+                clock=self.clock,
+                verifier=self.transactions.verifier,
+                is_verified=self.transactions.is_verified,
+            ),
+            27: WriteTxnMarkersHandler(
+                partitions=self.table, clock=self.clock, deadlines=self.deadlines, pending_offsets=coordinators
+            ),
             8: OffsetCommitHandler(coordinators=coordinators, controller=controller),
             9: OffsetFetchHandler(coordinators=coordinators, controller=controller),
-            10: FindCoordinatorHandler(controller=controller, config=config),
+            10: FindCoordinatorHandler(controller=controller, config=config, transactions=self.transactions.config),
             11: JoinGroupHandler(coordinators=coordinators),
             12: HeartbeatHandler(coordinators=coordinators),
             13: LeaveGroupHandler(coordinators=coordinators),

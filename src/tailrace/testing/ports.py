@@ -1,9 +1,29 @@
 """Stand-ins for what `node` plugs into the server: disks that flush when told to, a connection that keeps answers."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tailrace.server.ports import Buffer
 from tailrace.storage import Log
+
+
+class NoPeer:
+    """A `server.ports.Peer` of a node that is alone: nobody answers."""
+
+    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
+        """`call` is a clock's `call_soon`."""
+        self._call = call
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._call(lambda: on_reply(None))
 
 
 class ImmediateDisk:
@@ -55,6 +75,37 @@ class DeferredDisk:
             work, on_done = self.works.pop(0)
             work()
             on_done()
+
+
+class HoldingDisk(DeferredDisk):
+    """Flushes at once, by a clock's `call_soon`, until `holds`; then when the test says so."""
+
+    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__()
+        self.holds = False
+        self._call = call
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        if self.holds:
+            super().flush(log, on_done)
+            return
+
+        def run() -> None:
+            flush_now(log)
+            on_done()
+
+        self._call(run)
+
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        if self.holds:
+            super().carry_out(work, on_done)
+            return
+
+        def run() -> None:
+            work()
+            on_done()
+
+        self._call(run)
 
 
 def flush_now(log: Log) -> None:

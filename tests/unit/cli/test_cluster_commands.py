@@ -108,7 +108,7 @@ def test_a_broker_is_unregistered_once_it_has_stopped(server: AdminServer, run: 
 def test_the_quorum_is_described_in_kafkas_words(server: AdminServer, run: Run) -> None:
     told = dict(line.split(":", 1) for line in run("quorum", "describe", "--status").out.splitlines())
     words = {name: value.strip() for name, value in told.items()}
-    end_offset = str(server.node.log.log_end_offset)
+    end_offset = str(server.node.log.end_offset)
     assert (words["ClusterId"], words["LeaderId"], words["HighWatermark"]) == (CLUSTER_ID, str(BROKER), end_offset)
     assert (words["MaxFollowerLag"], words["MaxFollowerLagTimeMs"], words["CurrentObservers"]) == ("0", "0", "[]")
     voter = {

@@ -11,7 +11,15 @@ import typer
 
 from tailrace.cli.main import NOUNS
 
-LISTS_NOTHING = {("serve", "serve"), ("topics", "alter")}
+LISTS_NOTHING = {
+    ("serve", "serve"),
+    ("topics", "alter"),
+    ("transactions", "abort"),
+    ("quorum", "add-controller"),
+    ("quorum", "recover"),
+    ("quorum", "remove-controller"),
+    ("up", "up"),
+}
 
 
 def complete(line: str, *, shell: str = "bash") -> set[str]:

@@ -68,6 +68,16 @@ def test_a_topic_made_anew_has_as_many_partitions_as_it_has_now(cluster: Cluster
         producer.send("anew", b"v", partition=0).result(SECONDS)
 
 
+def test_an_administrator_goes_on_when_the_controller_is_gone_for_good() -> None:
+    with Cluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({"before": 1})
+        controller = cluster.controller_id
+        cluster.kill(controller)
+        admin.create_topics({"after": 1})
+        assert cluster.controller_id != controller
+        assert {"before", "after"} <= {topic.name for topic in admin.list_topics()}
+
+
 def test_damage_in_one_partition_costs_no_record_of_another() -> None:
     good, damaged = TopicPartition("orders", 0), TopicPartition("orders", 1)
     with Cluster() as cluster:

@@ -38,12 +38,19 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
         ({**BASE, "startingTimestamp": "yesterday"}, "now-10m"),
+        ({**BASE, "kafka.isolation.level": "serializable"}, "must be read_uncommitted or read_committed"),
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
     ],
 )
 def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], said: str) -> None:
     with pytest.raises(KafkaError, match=said):
         parse_source_options(given_options, streaming=False)
+
+
+def test_the_isolation_level_is_that_of_the_consumer() -> None:
+    assert parse_source_options(BASE, streaming=True).isolation == "read_uncommitted"
+    committed = parse_source_options({**BASE, "kafka.isolation.level": "READ_COMMITTED"}, streaming=True)
+    assert committed.isolation == "read_committed"
 
 
 def test_one_timestamp_wins_over_timestamps_and_offsets() -> None:

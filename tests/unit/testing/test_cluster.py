@@ -1,6 +1,7 @@
 """The test kit itself: nodes start, die and come back as told, and leave nothing behind."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -65,14 +66,30 @@ def test_a_clean_stop_ends_the_process_and_the_data_directory_is_removed() -> No
 
 
 def test_a_node_that_does_not_start_says_why() -> None:
-    with pytest.raises(ClusterError, match="before it was ready") as caught:
-        Cluster(config={"no.such.setting": "1"}).start()
-    assert "no.such.setting" in str(caught.value)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ClusterError, match="before it was ready") as caught:
+            Cluster(config={"metrics.listener": address}).start()
+    assert f"cannot listen on {address}" in str(caught.value)
 
 
-def test_a_number_of_brokers_that_cannot_be_had_is_refused() -> None:
-    with pytest.raises(ValueError, match="one broker for now"):
-        Cluster(brokers=3)
+@pytest.mark.parametrize(
+    ("brokers", "config", "why"),
+    [(1, {"no.such.setting": "1"}, "no.such.setting"), (0, {}, "0 brokers"), (2, {"node.id": "7"}, "node.id differs")],
+)
+def test_a_cluster_that_cannot_be_had_is_refused(brokers: int, config: dict[str, str], why: str) -> None:
+    with pytest.raises(ClusterError, match=why):
+        Cluster(brokers, config=config).start()
+
+
+def test_what_was_started_once_starts_again_on_its_address_and_data(tmp_path: Path) -> None:
+    with Cluster(directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({"survives": 1})
+        address = cluster.bootstrap_servers
+        cluster.stop()
+    with Cluster(directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        assert cluster.bootstrap_servers == address
+        assert "survives" in {topic.name for topic in admin.list_topics()}
 
 
 ORPHAN = """

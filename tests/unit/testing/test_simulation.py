@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from tailrace.testing.simulation.raft_log import (
     TruncateOp,
 )
 from tailrace.testing.simulation.raft_state import State, decode_snapshot, encode_snapshot
-from tailrace.testing.simulation.small_scope import Action, Model, ScopeBreach, explore
+from tailrace.testing.simulation.small_scope import ScopeBreach, SeenTogether, explore
 from tailrace.testing.simulation.world import Life, World
 
 
@@ -166,39 +164,57 @@ def test_a_snapshot_with_any_byte_changed_is_refused(voters: object) -> None:
             decode_snapshot(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
 
 
+class Counters:
+    """Two counters: each may be raised to 3; a world is the pair. A `small_scope.Model`."""
+
+    def __init__(self, *, limit: tuple[int, int] = (9, 9)) -> None:
+        self.sometimes: set[str] = set()
+        self._limit = limit
+
+    def actions(self, world: tuple[int, int]) -> list[int]:
+        return [which for which in (0, 1) if world[which] < 3]
+
+    def take(self, world: tuple[int, int], action: int) -> tuple[int, int]:
+        after = (world[0] + (action == 0), world[1] + (action == 1))
+        assert after != self._limit, "the limit"
+        if after == (3, 3):
+            self.sometimes.add("the end")
+        return after
+
+    def fingerprint(self, world: tuple[int, int]) -> int:
+        return 1 + world[0] + 4 * world[1]
+
+    def name(self, action: int) -> str:
+        return f"raise {action}"
+
+
 class TestExplore:
-    """Two counters: each may be raised to 3 by its node; a world is the pair."""
-
-    def model(self, *, limit: tuple[int, int] = (9, 9)) -> Model[tuple[int, int]]:
-        def actions(world: tuple[int, int]) -> list[Action]:
-            return [Action(node, "raise") for node in (0, 1) if world[node] < 3]
-
-        def take(world: tuple[int, int], action: Action) -> tuple[int, int]:
-            after = (world[0] + (action.node == 0), world[1] + (action.node == 1))
-            assert after != limit, "the limit"
-            return after
-
-        def marks(world: tuple[int, int]) -> Iterator[str]:
-            if world == (3, 3):
-                yield "the end"
-
-        return Model(actions, take, lambda world: world, marks)
-
-    def test_every_world_is_visited_and_not_every_order_is_tried(self) -> None:
-        found = explore(self.model(), (0, 0), max_states=100)
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_every_world_is_visited_once(self, processes: int) -> None:
+        found = explore(Counters(), (0, 0), max_states=100, processes=processes)
         assert (found.states, found.is_complete, found.sometimes) == (16, True, {"the end"})
-        assert found.transitions == 15  # each of the other worlds is reached once: 24 without sleep sets
+        assert found.transitions == 24
 
-    def test_a_breach_tells_the_way(self) -> None:
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_a_breach_tells_the_way(self, processes: int) -> None:
         with pytest.raises(ScopeBreach, match="the limit") as caught:
-            explore(self.model(limit=(2, 1)), (0, 0), max_states=100)
-        assert len(caught.value.actions) == 3
+            explore(Counters(limit=(2, 1)), (0, 0), max_states=100, processes=processes)
+        assert sorted(caught.value.actions) == ["raise 0", "raise 0", "raise 1"]
 
-    def test_a_search_that_is_cut_off_says_so(self) -> None:
-        assert not explore(self.model(), (0, 0), max_states=5).is_complete
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_a_search_that_is_cut_off_says_so(self, processes: int) -> None:
+        assert not explore(Counters(), (0, 0), max_states=5, processes=processes).is_complete
 
-    def test_what_shares_a_budget_is_tried_in_both_orders(self) -> None:
-        one, other = Action(0, "crash", is_rationed=True), Action(1, "crash", is_rationed=True)
-        assert one.concerns(other)
-        assert not one.concerns(Action(1, "write", is_rationed=True))
-        assert one.concerns(Action(0, "disk"))
+    def test_worlds_with_one_fingerprint_are_one(self) -> None:
+        """Which of the counters is which does not matter: 10 pairs of 16."""
+        model = Counters()
+        model.fingerprint = lambda world: 1 + min(world) + 4 * max(world)  # type: ignore[method-assign]
+        assert explore(model, (0, 0), max_states=100).states == 10
+
+    def test_processes_know_what_the_others_have_seen(self) -> None:
+        seen = SeenTogether(1000)
+        assert seen.claim(5)
+        assert not seen.claim(5)
+        assert seen.claim(5 + (1 << 40))  # the same place in the table
+        assert not seen.claim(5 + (1 << 40))
+        seen.close()

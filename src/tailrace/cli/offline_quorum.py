@@ -1,0 +1,128 @@
+"""The metadata log in a node's directory while the node does not run: who it is, and how it becomes the only voter."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.model.topic_config import TopicConfig
+from tailrace.node.config import NodeConfig, load_config
+from tailrace.node.data_directory import DirectoryLock
+from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
+from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.hosts.quorum_state import QuorumState
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import read_meta_properties
+
+
+def controller_of(file: Path) -> Voter:
+    """The controller that this file configures: its id, its directory's id, and where it listens.
+
+    Raises KafkaError if the node is no controller or has never run.
+    """
+    config = load_config(file=file)
+    if not config.quorum.is_controller:
+        raise _refusal(f"{file}: the node is no controller; say process.roles=broker,controller")
+    properties = read_meta_properties(OsFiles(), str(config.data_directory))
+    if properties is None or properties.directory_id is None:
+        raise _refusal(f"{config.data_directory} has no directory id yet: start the node once")
+    endpoints = tuple(Endpoint(one.name, one.host, one.port) for one in _told(config))
+    return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
+
+
+def _told(config: NodeConfig) -> Iterator[Endpoint]:
+    """Where others find this controller."""
+    advertised = {one.name: one for one in config.advertised_listeners}
+    for listener in config.controller_listeners:
+        told = advertised.get(listener.name, listener)
+        yield Endpoint(told.name, told.host, told.port)
+
+
+class OfflineQuorum:
+    """One node's replica, held so that nobody starts the node meanwhile."""
+
+    def __init__(self, controller: Voter, directory: MetadataDirectory, log: QuorumLog) -> None:
+        self.controller = controller
+        self._directory = directory
+        self._log = log
+        self._state = directory.read_quorum_state()
+
+    @property
+    def voters(self) -> VoterSet:
+        """Those of whom this node has last heard."""
+        stated = self._log.voters_in_log
+        if stated:
+            return stated[-1].voters
+        return self._log.founding_voters or VoterSet(())
+
+    @property
+    def others(self) -> tuple[ReplicaKey, ...]:
+        return tuple(key for key in self.voters.keys if key != self.controller.key)
+
+    def what_will_be_lost(self) -> Iterator[str]:
+        """What a person should know before `make_only_voter`."""
+        log, key = self._log, self.controller.key
+        unknown = log.end_offset - log.high_watermark
+        yield f"node {key.id} has the metadata up to offset {log.end_offset}, epoch {log.last_epoch}"
+        yield f"  what the other voters have committed behind offset {log.end_offset} will be lost"
+        if unknown > 0:
+            yield (
+                f"  the last {unknown} records, from offset {log.high_watermark} on, are not known to be committed;"
+                " they will count as committed, also what a client was told has failed"
+            )
+        for other in self.others:
+            directory_id = format_topic_id(TopicId(other.directory_id))
+            yield f"  node {other.id} will not vote any more (directory {directory_id}); its metadata must be removed"
+        if not self.others:
+            yield f"  nothing else: node {key.id} is the only voter already"
+
+    def make_only_voter(self) -> int:
+        """Have this replica vote alone; durable when it returns. The epoch in which it will.
+
+        Raises StorageError. What is cut short half-way has done nothing but spend an epoch.
+        """
+        log = self._log
+        epoch = max(self._state.leader_epoch, log.last_epoch) + 1
+        # Before any record of the epoch: so that it is never used for anything else.
+        self._directory.write_quorum_state(QuorumState(leader_epoch=epoch))
+        control = (KRaftVersion(1), Voters(VoterSet.of([self.controller])))
+        log.append_as_leader(
+            AppendAsLeader(base_offset=log.end_offset, leader_epoch=epoch, control=control), now_ms=_now_ms()
+        )
+        flush = log.begin_flush()
+        flush.sync()
+        log.finish_flush(flush)
+        return epoch
+
+
+@contextmanager
+def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
+    """The replica of the node that this file configures. Raises KafkaError: it runs, or its log is damaged."""
+    controller = controller_of(file)
+    config = load_config(file=file)
+    files = OsFiles()
+    with DirectoryLock(config.data_directory):
+        directory = MetadataDirectory(str(config.data_directory), files=files)
+        log = QuorumLog.open(
+            directory.path,
+            METADATA_PARTITION,
+            files=files,
+            config=TopicConfig(max_message_bytes=MAX_BATCH_BYTES),
+            now_ms=_now_ms(),
+        )
+        try:
+            yield OfflineQuorum(controller, directory, log)
+        finally:
+            log.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

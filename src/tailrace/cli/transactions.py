@@ -1,0 +1,95 @@
+"""`tailrace transactions`: list, describe, abort."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
+from tailrace.client.transactions import TransactionDescription
+from tailrace.model.partitions import TopicPartition
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_LISTED = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
+_DESCRIBED = (
+    *("CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState", "TransactionTimeoutMs"),
+    *("CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions"),
+)
+"""Both as kafka-transactions has them."""
+
+
+@app.command("list")
+def list_transactions(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing; repeatable.")
+    ] = None,
+    producer_ids: Annotated[
+        list[int] | None, typer.Option("--producer-id", metavar="ID", help="Only of this producer; repeatable.")
+    ] = None,
+    running_longer_than_ms: Annotated[
+        int, typer.Option(metavar="MS", help="Only what has been open for longer.", show_default=False)
+    ] = -1,
+) -> None:
+    """List transactional ids, each with how its last transaction stands."""
+    with admin_of(bootstrap_server) as admin:
+        found = admin.list_transactions(
+            states=states or (), producer_ids=producer_ids or (), longer_than_ms=running_longer_than_ms
+        )
+    rows: list[Row] = [
+        {
+            "TransactionalId": each.transactional_id,
+            "Coordinator": each.coordinator_id,
+            "ProducerId": each.producer_id,
+            "TransactionState": each.state,
+        }
+        for each in found
+    ]
+    show(rows, _LISTED, output)
+
+
+@app.command()
+def describe(
+    transactional_ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show transactional ids, and the partitions of what is open."""
+    with admin_of(bootstrap_server) as admin:
+        described = [admin.describe_transaction(name) for name in dict.fromkeys(transactional_ids)]
+    now_ms = int(time.time() * 1000)
+    show([_row(each, now_ms) for each in described], _DESCRIBED, output)
+
+
+def _row(described: TransactionDescription, now_ms: int) -> Row:
+    started_at_ms = described.started_at_ms
+    return {
+        "CoordinatorId": described.coordinator_id,
+        "TransactionalId": described.transactional_id,
+        "ProducerId": described.producer_id,
+        "ProducerEpoch": described.producer_epoch,
+        "TransactionState": described.state,
+        "TransactionTimeoutMs": described.timeout_ms,
+        "CurrentTransactionStartTimeMs": started_at_ms,
+        "TransactionDurationMs": None if started_at_ms is None else max(now_ms - started_at_ms, 0),
+        "TopicPartitions": [str(partition) for partition in sorted(described.partitions)],
+    }
+
+
+@app.command()
+def abort(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    partition: Annotated[int, typer.Option(help="Where it hangs.", show_default=False)],
+    start_offset: Annotated[int, typer.Option(help="Where it began there.", show_default=False)],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+) -> None:
+    """End a transaction that hangs in one partition.
+
+    Readers of committed data wait for it there, and no coordinator knows of it. `kafka-transactions find-hanging` finds
+    such. What its producer wrote to other partitions is not touched.
+    """
+    with admin_of(bootstrap_server) as admin:
+        admin.abort_transaction(TopicPartition(topic, partition), start_offset)
+    say(f"aborted the transaction that began at offset {start_offset} of {topic}-{partition}")

@@ -1,0 +1,171 @@
+"""Transactions as an administrator sees them, and how to end one that hangs (KIP-664); see `client.admin.Admin`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tailrace.client.answers import check
+from tailrace.client.router import TRANSACTION_COORDINATOR, Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.producers import (
+    DescribedPartitions,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+)
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tailrace.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id in a list."""
+
+    transactional_id: str
+    coordinator_id: BrokerId
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """A transactional id, and its transaction if one is open."""
+
+    transactional_id: str
+    coordinator_id: BrokerId
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_at_ms: int | None
+    """ms since 1970; None: none has begun yet."""
+    partitions: tuple[TopicPartition, ...]
+
+
+async def list_transactions(
+    router: Router, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
+) -> list[TransactionListing]:
+    """The transactional ids of all brokers that pass every filter, by name. Brokers before 3.8 pass any duration."""
+    request = ListTransactionsRequest(
+        state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
+    )
+
+    async def attempt() -> list[TransactionListing]:
+        await router.refresh(())
+        found: list[TransactionListing] = []
+        for node_id in router.view.brokers:
+            connection = await router.node_connection(node_id)
+            response = await connection.ask(request, ListTransactionsResponse, timeout_ms=router.request_timeout_ms)
+            check(response.error_code, f"the transactions of node {node_id} cannot be listed")
+            if response.unknown_state_filters:
+                unknown = ", ".join(response.unknown_state_filters)
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"no transaction is ever in state {unknown}")
+            found += [
+                TransactionListing(
+                    transactional_id=each.transactional_id,
+                    coordinator_id=node_id,
+                    producer_id=each.producer_id,
+                    state=each.transaction_state,
+                )
+                for each in response.transaction_states
+            ]
+        return sorted(found, key=lambda each: each.transactional_id)
+
+    return await router.retry(attempt)
+
+
+async def describe_transaction(router: Router, transactional_id: str) -> TransactionDescription:
+    """One transactional id. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND (105)."""
+
+    async def ask(connection: Connection) -> TransactionDescription:
+        response = await connection.ask(
+            DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
+            DescribeTransactionsResponse,
+            timeout_ms=router.request_timeout_ms,
+        )
+        (described,) = response.transaction_states
+        check(
+            described.error_code,
+            f"there is no transactional id {transactional_id!r} (`tailrace transactions list` shows which there are)"
+            if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            else f"transactional id {transactional_id!r} cannot be described",
+        )
+        coordinator = await router.coordinator(transactional_id, key_type=TRANSACTION_COORDINATOR)
+        return TransactionDescription(
+            transactional_id=transactional_id,
+            coordinator_id=coordinator.node_id,
+            producer_id=described.producer_id,
+            producer_epoch=described.producer_epoch,
+            state=described.transaction_state,
+            timeout_ms=described.transaction_timeout_ms,
+            started_at_ms=described.transaction_start_time_ms if described.transaction_start_time_ms >= 0 else None,
+            partitions=tuple(
+                TopicPartition(topic.topic, index) for topic in described.topics for index in topic.partitions
+            ),
+        )
+
+    return await router.ask_coordinator(transactional_id, ask, key_type=TRANSACTION_COORDINATOR)
+
+
+async def abort_transaction(router: Router, topic_partition: TopicPartition, start_offset: int) -> None:
+    """End the transaction that began at this offset of the partition and hangs: nobody will do it but this call.
+
+    Raises KafkaError INVALID_TXN_STATE (48) if none is open that began there. Of one that its producer may still
+    commit, what was written in other partitions is not touched: use this on what hangs only.
+    """
+    producer = await _producer_at(router, topic_partition, start_offset)
+    topic = WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
+    marker = WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=(topic,),
+        # -1: no coordinator has ended a transaction of the producer there yet.
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+
+    async def attempt() -> None:
+        connection = await router.leader_connection(topic_partition)
+        response = await connection.ask(
+            WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse, timeout_ms=router.request_timeout_ms
+        )
+        (result,) = response.markers[0].topics[0].partitions
+        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            router.view.mark_stale(topic_partition.topic)
+        check(result.error_code, f"the transaction in {topic_partition} cannot be aborted")
+
+    await router.retry(attempt)
+
+
+async def _producer_at(router: Router, topic_partition: TopicPartition, start_offset: int) -> ProducerState:
+    asked = DescribedPartitions(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
+
+    async def attempt() -> tuple[ProducerState, ...]:
+        connection = await router.leader_connection(topic_partition)
+        response = await connection.ask(
+            DescribeProducersRequest(topics=(asked,)), DescribeProducersResponse, timeout_ms=router.request_timeout_ms
+        )
+        (found,) = response.topics[0].partitions
+        if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            router.view.mark_stale(topic_partition.topic)
+        check(found.error_code, found.error_message or f"the producers of {topic_partition} cannot be described")
+        return found.active_producers
+
+    for producer in await router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)):
+        if producer.current_txn_start_offset == start_offset:
+            return producer
+    raise KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"no transaction is open in {topic_partition} that began at offset {start_offset}"
+    )

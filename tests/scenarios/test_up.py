@@ -1,0 +1,245 @@
+"""`tailrace up`: a cluster of processes, and nothing of it left behind, however it ends."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tailrace.client.blocking import Admin
+from tailrace.node.supervisor import READY
+from tailrace.testing.cluster import package_path
+
+PATIENCE_S = 60
+
+
+class Up:
+    """The command, running."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "tailrace", "up", "--data-dir", str(directory), "--until-stdin-closes"]
+        self.process = subprocess.Popen(
+            [*command, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+        )
+        self.said: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.said.append(line.rstrip("\n"))
+
+    def ready_line(self) -> str:
+        """What it says on stdout, at last."""
+        assert self.process.stdout is not None
+        found, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        assert found, self.said
+        return self.process.stdout.readline().rstrip("\n")
+
+    def bootstrap_servers(self) -> str:
+        line = self.ready_line()
+        assert line.startswith(READY), (line, self.said)
+        return line.removeprefix(READY).split()[0]
+
+    def children(self) -> list[int]:
+        """Process ids of its nodes."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(word) for word in path.read_text().split()]
+
+    def wait_for(self, text: str) -> str:
+        """The line on stderr that has this text."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = next((line for line in list(self.said) if text in line), None)
+            if found is not None:
+                return found
+            assert time.monotonic() < deadline, f"never said: {text}\n" + "\n".join(self.said)
+            time.sleep(0.01)
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return code
+
+
+def wait_until_gone(process_ids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while alive := [one for one in process_ids if _is_alive(one)]:
+        assert time.monotonic() < deadline, f"processes {alive} live on"
+        time.sleep(0.01)
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def running(directory: Path, *options: str) -> Iterator[Up]:
+    up = Up(directory, *options)
+    nodes: list[int] = []
+    try:
+        yield up
+        nodes = up.children() if up.process.poll() is None else []
+    finally:
+        if up.process.poll() is None:
+            os.killpg(up.process.pid, signal.SIGKILL)
+        up.wait()
+        if up.process.stdin is not None:
+            up.process.stdin.close()
+        if up.process.stdout is not None:
+            up.process.stdout.close()
+        wait_until_gone(nodes)
+
+
+ANY_PORTS = ("--listen", "127.0.0.1:0", "--dev")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, *ANY_PORTS, "--racks", "a,b,c") as up:
+        line = up.ready_line()
+        assert line.startswith(READY)
+        assert line.endswith(" dev")
+        servers = line.removeprefix(READY).split()[0]
+        assert len(set(servers.split(","))) == 3
+        for address in servers.split(","):
+            with Admin(address) as admin:
+                brokers = admin.list_brokers()
+                assert [f"{one.host}:{one.port}" for one in brokers] == servers.split(",")
+                assert [one.rack for one in brokers] == ["a", "b", "c"]
+        nodes = up.children()
+        assert len(nodes) == 3
+        up.process.send_signal(number)
+        assert up.wait() == 0, up.said
+        wait_until_gone(nodes)
+        assert all(line.startswith(("node-1 | ", "node-2 | ", "node-3 | ")) for line in up.said)
+
+
+def test_one_command_brings_a_leader_soon(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """How soon is printed, and is a verdict only on what nobody would wait for."""
+    begun = datetime.now()  # noqa: DTZ005 - as the log says it
+    with running(tmp_path, *ANY_PORTS) as up:
+        up.bootstrap_servers()
+        answering_s = (datetime.now() - begun).total_seconds()  # noqa: DTZ005
+        line = up.wait_for("role=leader")
+        logged = " ".join(line.split(" | ", 1)[1].split()[:2])
+        elected_s = (datetime.strptime(logged, "%Y-%m-%d %H:%M:%S,%f") - begun).total_seconds()  # noqa: DTZ007
+        figures = f"a leader after {elected_s:.2f} s, all nodes answer after {answering_s:.2f} s"
+        record_property("figures", figures)
+        print(figures)  # noqa: T201
+        assert 0 < elected_s < PATIENCE_S
+
+
+def test_no_node_survives_kill_9(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS, "--brokers", "2") as up:
+        up.bootstrap_servers()
+        nodes = up.children()
+        assert len(nodes) == 2
+        up.process.kill()
+        up.wait()
+        wait_until_gone(nodes)
+
+
+def test_a_dead_node_is_reported_and_its_command_starts_it_again(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS) as up:
+        servers = up.bootstrap_servers()
+        os.kill(up.children()[1], signal.SIGKILL)
+        line = up.wait_for("was ended by SIGKILL")
+        name, _, command = line.partition(" was ended by SIGKILL; start it again with: tailrace ")
+        assert len(up.children()) == 2
+        again = subprocess.Popen(
+            [sys.executable, "-m", "tailrace", *command.split(), "--until-stdin-closes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+        )
+        with again:
+            assert again.stdout is not None
+            assert again.stdout.readline().startswith(READY + servers.split(",")[int(name[-1]) - 1])
+            again.terminate()
+        up.process.terminate()
+        assert up.wait() == 1, "a node had died"
+
+
+def test_a_node_is_restarted_where_that_is_asked_for(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS, "--restart") as up:
+        up.bootstrap_servers()
+        for _ in range(2):
+            os.kill(up.children()[-1], signal.SIGKILL)
+            up.wait_for("is back")
+            up.said.clear()
+        assert len(up.children()) == 3
+        up.process.terminate()
+        assert up.wait() == 0
+
+
+def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS, "--brokers", "2") as up:
+        servers = up.bootstrap_servers()
+        with Admin(servers) as admin:
+            admin.create_topics({"kept": 2})
+        up.process.terminate()
+        assert up.wait() == 0
+    with running(tmp_path) as up:
+        assert up.bootstrap_servers() == servers
+        with Admin(servers) as admin:
+            assert "kept" in {topic.name for topic in admin.list_topics()}
+
+
+def test_controllers_may_be_nodes_of_their_own(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS, "--brokers", "1", "--controllers", "3") as up:
+        (address,) = up.bootstrap_servers().split(",")
+        assert len(up.children()) == 4
+        with Admin(address) as admin:
+            assert [one.node_id for one in admin.list_brokers()] == [1]
+            assert [one.replica_id for one in admin.describe_quorum().voters] == [2, 3, 4]
+        up.process.terminate()
+        assert up.wait() == 0
+
+
+def test_what_cannot_start_stops_the_others_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "node-2").mkdir()
+    (tmp_path / "node-2" / "data").write_text("not a directory")
+    with running(tmp_path, *ANY_PORTS) as up:
+        assert up.wait() == 1
+        assert any("node-2 ended with exit code 1 before the cluster was ready" in line for line in up.said)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--brokers", "0"), "0 brokers"),
+        (("--set", "no.such=1"), "no.such"),
+        (("--listen", "nowhere"), "--listen"),
+        (("--listen", "0.0.0.0:9092"), "insecure"),
+        (("--set", "node.id=3"), "node.id differs"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    with running(tmp_path, *options) as up:
+        assert up.wait() in (1, 2)
+        assert why in "\n".join(up.said)
+        assert not list(tmp_path.iterdir())

@@ -1,0 +1,47 @@
+"""`tailrace snapshots` on the directory of a node that runs: it reads, and leaves everything as it is."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.main import main
+from tailrace.client.blocking import Admin
+from tailrace.testing import Cluster
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    with pytest.raises(SystemExit) as ended:
+        main(("snapshots", *words, "-o", "json"))
+    assert not ended.value.code
+    return [dict(row) for row in json.loads(capsys.readouterr().out)]
+
+
+def snapshots_in(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.checkpoint")}
+
+
+def test_snapshots_are_listed_described_and_verified_while_the_node_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "metadata.snapshot.min.changed_records.ratio": "0",
+    }
+    deadline = time.monotonic() + 30
+    with Cluster(config=settings, directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        (log,) = tmp_path.rglob("__cluster_metadata-0")
+        number = 0
+        while len(told(capsys, "list", "--data-dir", str(log))) < 2:
+            assert time.monotonic() < deadline, cluster.log_text()
+            admin.create_topics({f"topic-{number}": 5})
+            number += 1
+        before = snapshots_in(log)
+        newest = told(capsys, "describe", "--data-dir", str(log.parent))[0]
+        assert "PartitionRecord" in str(newest["RecordTypes"])
+        assert newest["EndOffset"] != 0
+        verdicts = told(capsys, "verify", "--data-dir", str(log.parent))
+        assert [verdict["Valid"] for verdict in verdicts] == [True] * len(verdicts)
+        assert snapshots_in(log) == before
+        admin.create_topics({"after": 1})

@@ -1,0 +1,108 @@
+"""`transactions`, asked of a node that has some."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import confluent_kafka
+import pytest
+
+from tailrace.cli.main import main
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.testing import Cluster
+
+PATIENCE_S = 20.0
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The table that was printed; a cell has no spaces."""
+        head, *rows = [line.split() for line in self.out.splitlines()]
+        return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One node with an open transaction of `pay`, at offset 0 of `orders-1`, and one that `ship` has committed."""
+    with Cluster() as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name="orders", partitions=2)])
+        for name, is_open in (("ship", False), ("pay", True)):
+            producer = confluent_kafka.Producer(
+                {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name, "log_level": 0}
+            )
+            producer.init_transactions(PATIENCE_S)
+            producer.begin_transaction()
+            producer.produce("orders", b"record", partition=int(is_open))
+            producer.flush(PATIENCE_S)
+            if not is_open:
+                producer.commit_transaction(PATIENCE_S)
+        yield cluster
+
+
+@pytest.fixture
+def run(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TAILRACE_BOOTSTRAP", cluster.bootstrap_servers)
+
+    def call(*words: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(("transactions", *words))
+        sys.stdout.flush()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, out, err)
+
+    return call
+
+
+def test_transactional_ids_are_listed_and_filtered(run: Run) -> None:
+    (pay,) = run("list", "--state", "Ongoing").rows
+    assert (pay["TransactionalId"], pay["Coordinator"], pay["TransactionState"]) == ("pay", "1", "Ongoing")
+    assert {row["TransactionalId"] for row in run("list").rows} == {"pay", "ship"}
+    assert [row["TransactionalId"] for row in run("list", "--producer-id", pay["ProducerId"]).rows] == ["pay"]
+    assert run("list", "--state", "Ongoing", "--running-longer-than-ms", "3600000").rows == []
+    unknown = run("list", "--state", "Sleeping")
+    assert unknown.code == 1
+    assert "Sleeping" in unknown.err
+
+
+def test_a_transactional_id_is_described_with_what_it_writes_to(run: Run) -> None:
+    described = run("describe", "pay", "-o", "json")
+    (pay,) = json.loads(described.out)
+    assert (pay["TransactionState"], pay["TopicPartitions"], pay["ProducerEpoch"]) == ("Ongoing", ["orders-1"], 0)
+    assert pay["TransactionDurationMs"] >= 0
+    (ship,) = run("describe", "ship").rows
+    assert ship["TopicPartitions"] == "-"
+    missing = run("describe", "nobody")
+    assert missing.code == 1
+    assert "'nobody'" in missing.err
+    assert "tailrace transactions list" in missing.err
+
+
+def test_what_hangs_is_ended_once() -> None:
+    with Cluster() as cluster:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "pay", "log_level": 0}
+        )
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce("orders", b"record", partition=0)
+        producer.flush(PATIENCE_S)
+        words = ("orders", "--partition", "0", "--start-offset", "0", "--bootstrap-server", cluster.bootstrap_servers)
+        codes = []
+        for _ in range(2):
+            with pytest.raises(SystemExit) as ended:
+                main(("transactions", "abort", *words))
+            codes.append(ended.value.code)
+    assert codes == [0, 1]
