@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tailrace.raft import node
+from tailrace.testing.simulation.mutant_tests import noticed_by
 from tailrace.testing.simulation.mutants import Mutant, all_mutants
 
 MUTANTS = all_mutants(Path(__file__).parent / "mutants")
 
 
-def test_there_are_enough_of_them() -> None:
-    assert len(MUTANTS) >= 20
+def test_there_are_enough_that_no_unit_test_notices() -> None:
+    assert sum(mutant.unit_tests == () for mutant in MUTANTS) >= 20
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -29,6 +30,14 @@ def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) ->
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_is_killed_by_its_law(mutant: Mutant) -> None:
     assert mutant.run(mutant.seed) == mutant.law, f"python -m tailrace.testing.simulation mutants {mutant.name}"
+
+
+@pytest.mark.parametrize("name", ["vote_not_persisted", "later_votes_are_not_persisted"])
+def test_unit_tests_notice_what_a_mutant_says_they_do(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    root = Path(__file__).parents[2]
+    found = noticed_by(root / f"tests/simulation/mutants/{name}.toml", ["tests/unit/raft/test_elections.py"], root)
+    assert bool(found) == bool(mutant.unit_tests)
 
 
 def test_the_product_is_itself_again_afterwards() -> None:

@@ -1,38 +1,92 @@
 """Every order in which a few things can happen to a small quorum: no law is broken in any of them.
 
-Larger scopes: `python -m tailrace.testing.simulation scope --writes 2 --crashes 1 --max-states 1000000`.
+Larger scopes: `make soak`, or `python -m tailrace.testing.simulation scope --writes 2 --crashes 1 --timeouts 1`.
 """
+
+from pathlib import Path
 
 import pytest
 
 from tailrace.raft.leadership import Leadership
-from tailrace.testing.simulation.raft_scope import Budget, model, quorum, settle
+from tailrace.raft.replica import Replica
+from tailrace.testing.simulation.mutants import Mutant
+from tailrace.testing.simulation.raft_scope import Budget, RaftScope
 from tailrace.testing.simulation.small_scope import Explored, ScopeBreach, explore
 
+MUTANTS = Path(__file__).parent / "mutants"
 
-def search(size: int, budget: Budget, *, instant_disk: bool, max_states: int = 20_000) -> Explored:
-    found = explore(model(), settle(quorum(size, budget, instant_disk=instant_disk)), max_states=max_states)
-    print(f"{size} voters, {budget}, instant disk {instant_disk}: {found}")  # noqa: T201
+
+def search(budget: Budget, *, instant_disk: bool = False, may_look: bool = False, processes: int = 1) -> Explored:
+    scope = RaftScope(instant_disk=instant_disk, may_look=may_look)
+    found = explore(scope, scope.start(budget), max_states=100_000, processes=processes)
+    print(f"{budget}, instant disk {instant_disk}: {found}")  # noqa: T201
     return found
 
 
 @pytest.mark.parametrize(
-    ("size", "budget", "instant_disk", "reached"),
+    ("budget", "reached"),
     [
-        (3, Budget(writes=1), False, {"a write is committed"}),
-        (3, Budget(writes=2), True, {"a write is committed"}),
-        (3, Budget(crashes=1), False, set()),
-        (2, Budget(timeouts=1, writes=1), False, {"a write is committed"}),
+        (Budget(writes=2, duplicates=1), {"two writes are committed"}),
+        (Budget(writes=2, crashes=1), {"two writes are committed"}),
+        (Budget(writes=1, crashes=1, snapshots=1), {"a snapshot is installed", "a log starts at a snapshot"}),
+        (Budget(voter_changes=1), {"a change of voters is committed", "a second leader"}),
     ],
     ids=str,
 )
-def test_every_order_of_a_few_things(size: int, budget: Budget, instant_disk: bool, reached: set[str]) -> None:
-    found = search(size, budget, instant_disk=instant_disk)
+def test_every_order_of_a_few_things(budget: Budget, reached: set[str]) -> None:
+    found = search(budget)
     assert found.is_complete
     assert reached <= found.sometimes
 
 
-def test_the_search_finds_a_leader_that_counts_itself_before_its_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_order_of_a_write_and_an_election() -> None:
+    found = search(Budget(writes=1, timeouts=1), instant_disk=True)
+    assert found.is_complete
+    assert {"a write survives its leader", "a log is cut"} <= found.sometimes
+
+
+def test_every_order_of_an_election_with_everybody_asking_everybody() -> None:
+    found = search(Budget(timeouts=1), may_look=True)
+    assert found.is_complete
+    assert "a second leader" in found.sometimes
+
+
+def test_every_order_of_all_kinds_of_things_on_instant_disks() -> None:
+    found = search(Budget(writes=1, snapshots=1, voter_changes=1), instant_disk=True)
+    assert found.is_complete
+    assert {"a snapshot is installed", "a change of voters is committed", "a write survives its leader"} <= (
+        found.sometimes
+    )
+
+
+def test_two_processes_see_what_one_sees() -> None:
+    budget = Budget(writes=1, crashes=1)
+    alone, together = search(budget), search(budget, processes=2)
+    assert together.is_complete
+    assert together.sometimes == alone.sometimes
+    # Two may come to a world in the same moment: then it is counted twice.
+    assert alone.states <= together.states <= alone.states * 1.1
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "broken"),
+    [
+        ("leader_counts_itself_before_its_flush", Budget(writes=1), "committed is on a majority's disks"),
+        ("follower_acknowledges_before_its_flush", Budget(writes=1), "committed is on a majority's disks"),
+        ("grants_a_second_vote", Budget(timeouts=2), "log matching"),
+        ("counts_a_majority_of_the_old_epoch", Budget(timeouts=2), "log matching"),
+        ("votes_twice_after_restart", Budget(timeouts=2, crashes=1), "one leader per epoch"),
+        ("loses_a_voter_change_on_restart", Budget(voter_changes=1, crashes=1), "the voters are those of the log"),
+    ],
+)
+def test_the_search_finds_what_the_seeds_find(name: str, budget: Budget, broken: str) -> None:
+    mutant = Mutant.read(MUTANTS / f"{name}.toml")
+    assert broken in str(mutant.search(max_states=50_000, **budget._asdict()))
+
+
+def test_the_search_tells_the_way_to_a_leader_that_counts_itself_before_its_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = Leadership._durable_end
 
     def early(self, leader, key):
@@ -40,5 +94,29 @@ def test_the_search_finds_a_leader_that_counts_itself_before_its_flush(monkeypat
 
     monkeypatch.setattr(Leadership, "_durable_end", early)
     with pytest.raises(ScopeBreach, match="on a majority's disks") as caught:
-        search(3, Budget(writes=1), instant_disk=False)
-    assert any(action.startswith("writes of 1") for action in caught.value.actions)
+        search(Budget(writes=1))
+    assert any(action.startswith("write of 1") for action in caught.value.actions)
+
+
+def test_worlds_that_differ_in_the_names_of_the_followers_alone_are_one() -> None:
+    scope = RaftScope()
+    world = scope.start(Budget(writes=1))
+    write = next(one for one in scope.actions(world) if one.kind == "write")
+    world = scope.take(world, write)
+    deliveries = [one for one in scope.actions(world) if one.kind == "deliver"]
+    assert sorted(one.node for one in deliveries) == [1, 2]
+    one, other = (scope.take(world, delivery) for delivery in deliveries)
+    assert one != other
+    assert scope.fingerprint(one) == scope.fingerprint(other) != scope.fingerprint(world)
+
+
+def test_a_part_of_the_machine_that_nobody_has_thought_about_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Replica.__init__
+
+    def with_a_new_part(self, **options):
+        original(self, **options)
+        self.new_part = 1
+
+    monkeypatch.setattr(Replica, "__init__", with_a_new_part)
+    with pytest.raises(AssertionError, match=r"Replica has changed: \['new_part'\]"):
+        RaftScope().start(Budget())

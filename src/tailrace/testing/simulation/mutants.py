@@ -5,6 +5,7 @@ and a seed of a run in which it does. The old text must be there exactly once, s
 without anybody noticing. The mutated modules are loaded beside the real ones, for as long as the runs take.
 """
 
+import logging
 import re
 import sys
 import tomllib
@@ -22,7 +23,24 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[2]
 """The directory of the package."""
 RELOADED = ("tailrace.raft", "tailrace.metadata", "tailrace.testing.simulation")
-KINDS = ("quorum", "metadata")
+RELOADED_FOR_REPLICAS = ("tailrace.replication", "tailrace.server", "tailrace.testing.simulation")
+RELOADED_FOR_NODES = (
+    "tailrace.raft",
+    "tailrace.metadata",
+    "tailrace.storage",
+    "tailrace.replication",
+    "tailrace.server",
+    "tailrace.testing.disk",
+    "tailrace.testing.ports",
+    "tailrace.testing.simulation",
+)
+WORLDS = {
+    "quorum": ("raft_cluster", RELOADED),
+    "metadata": ("metadata_replicas", RELOADED),
+    "replica": ("replica_cluster", RELOADED_FOR_REPLICAS),
+    "nodes": ("quorum_cluster", RELOADED_FOR_NODES),
+}
+"""What is run for each kind of mutant, a module with `run_seed`; and what is loaded anew for that."""
 
 
 class Patch(NamedTuple):
@@ -44,11 +62,12 @@ class Mutant(NamedTuple):
     what: str
     """In words."""
     kind: str
-    """What is run with it: "quorum" or "metadata"."""
+    """What is run with it, of `WORLDS`."""
     law: str
     seed: int
     unit_tests: tuple[str, ...] | None
-    """Of tests/unit/raft, those that notice it too, as far as three; known, not checked. None: it was not tried."""
+    """Of the unit tests of the packages that it patches, those that notice it too, as far as three; known, not checked.
+    None: it was not tried."""
     patches: tuple[Patch, ...]
 
     @classmethod
@@ -56,7 +75,7 @@ class Mutant(NamedTuple):
         """Raises KeyError or TypeError if something is missing."""
         said = tomllib.loads(path.read_text())
         kind = said.get("kind", "quorum")
-        assert kind in KINDS, f"{path.name}: {kind}"
+        assert kind in WORLDS, f"{path.name}: {kind}"
         patches = tuple(Patch(**patch) for patch in said["patch"])
         noticed_by = tuple(said["unit_tests"]) if "unit_tests" in said else None
         return cls(path.stem, said["what"], kind, said["law"], said["seed"], noticed_by, patches)
@@ -66,19 +85,34 @@ class Mutant(NamedTuple):
         with self.loaded() as run:
             return run(seed)
 
+    def search(self, *, max_states: int, instant_disk: bool = False, **budget: int) -> str | None:
+        """What the exhaustive search of this small scope says that it breaks; None if it finds nothing."""
+        with _mutated(self.patches, RELOADED):
+            scopes = import_module("tailrace.testing.simulation.raft_scope")
+            small_scope = import_module("tailrace.testing.simulation.small_scope")
+            scope = scopes.RaftScope(instant_disk=instant_disk)
+            try:
+                small_scope.explore(scope, scope.start(scopes.Budget(**budget)), max_states=max_states)
+            except small_scope.ScopeBreach as breach:
+                return str(breach.detail)
+        return None
+
     @contextmanager
     def loaded(self) -> Iterator[Callable[[int], str | None]]:
         """A function that runs a seed with the mutant and gives the law that was broken, if any."""
-        with _mutated(self.patches):
-            name = "raft_cluster" if self.kind == "quorum" else "metadata_replicas"
+        name, reloaded = WORLDS[self.kind]
+        with _mutated(self.patches, reloaded):
             module = import_module(f"tailrace.testing.simulation.{name}")
             breach: type[AssertionError] = import_module("tailrace.testing.simulation.breach").Breach
 
             def run(seed: int) -> str | None:
+                logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
                 try:
                     module.run_seed(seed)
                 except breach as error:
                     return str(getattr(error, "law", ""))
+                finally:
+                    logging.disable(logging.NOTSET)
                 return None
 
             yield run
@@ -127,6 +161,15 @@ def store_seed(directory: Path, name: str, seed: int) -> None:
     path.write_text(re.sub(r"^seed = \d+$", f"seed = {seed}", path.read_text(), count=1, flags=re.MULTILINE))
 
 
+def store_unit_tests(directory: Path, name: str, unit_tests: Sequence[str]) -> None:
+    """Write into the mutant's file which unit tests notice it."""
+    path = directory / f"{name}.toml"
+    named = "".join(f'  "{one}",\n' for one in unit_tests)
+    entry = f"unit_tests = [\n{named}]\n" if named else "unit_tests = []\n"
+    said = re.sub(r'^unit_tests = \[(\n(  ".*",\n)*)?\]\n', "", path.read_text(), count=1, flags=re.MULTILINE)
+    path.write_text(re.sub(r"^(seed = \d+\n)", lambda seed: seed[1] + entry, said, count=1, flags=re.MULTILINE))
+
+
 class _Mutator(MetaPathFinder, Loader):
     """Finds modules whose source is to be another one."""
 
@@ -150,10 +193,17 @@ class _Mutator(MetaPathFinder, Loader):
         return compile(self._sources[name], f"<mutant of {name}>", "exec")
 
 
+def mutate_this_process(mutant: Mutant) -> None:
+    """From now on every module of this process that the mutant patches is the mutant's. Nothing brings it back."""
+    for name in [one for one in sys.modules if one == "tailrace" or one.startswith("tailrace.")]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Mutator(mutant.patches))
+
+
 @contextmanager
-def _mutated(patches: Sequence[Patch]) -> Iterator[None]:
+def _mutated(patches: Sequence[Patch], packages: Sequence[str]) -> Iterator[None]:
     """Inside, the modules concerned and all that build on them are loaded anew, with the patches."""
-    own = {name: module for name, module in sys.modules.items() if _is_reloaded(name)}
+    own = {name: module for name, module in sys.modules.items() if _is_reloaded(name, packages)}
     for name in own:
         del sys.modules[name]
     mutator = _Mutator(patches)
@@ -162,14 +212,14 @@ def _mutated(patches: Sequence[Patch]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(mutator)
-        for name in [one for one in sys.modules if _is_reloaded(one)]:
+        for name in [one for one in sys.modules if _is_reloaded(one, packages)]:
             del sys.modules[name]
         sys.modules.update(own)
-        for name in RELOADED:  # a package knows its parts as attributes too
+        for name in packages:  # a package knows its parts as attributes too
             parent, _, part = name.rpartition(".")
             if name in own:
                 setattr(sys.modules[parent], part, own[name])
 
 
-def _is_reloaded(name: str) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in RELOADED)
+def _is_reloaded(name: str, packages: Sequence[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

@@ -51,6 +51,10 @@ class Network:
         self.heal()
         self.faults = replace(self.faults, loss=0.0, duplication=0.0, slow=0.0)
 
+    def passes(self, source: int, destination: int) -> bool:
+        """Whether anything can pass this way now."""
+        return (source, destination) not in self._blocked
+
     def send(self, source: int, destination: int, deliver: Deliver) -> None:
         """Call `deliver` later: once, twice or never."""
         link = (source, destination)

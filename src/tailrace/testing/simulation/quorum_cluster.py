@@ -1,6 +1,6 @@
 """A cluster's metadata in a simulated world: clients that administer it, a nemesis, and what must hold in the end."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from functools import partial
 
 from tailrace.metadata.broker_commands import BrokerHeartbeat, RegisterBroker
@@ -17,75 +17,27 @@ from tailrace.metadata.commands import (
 )
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
-from tailrace.raft.ports import RaftConfig
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.hosts.quorum_controller import OnDone
+from tailrace.testing.disk import TOTAL_SPACE
 from tailrace.testing.simulation.breach import Breach
-from tailrace.testing.simulation.network import Network, NetworkFaults
+from tailrace.testing.simulation.network import Network
 from tailrace.testing.simulation.quorum_laws import QuorumLaws
+from tailrace.testing.simulation.quorum_nemesis import QuorumNemesis
 from tailrace.testing.simulation.quorum_node import QuorumNode
-from tailrace.testing.simulation.world import Action, World
+from tailrace.testing.simulation.quorum_plan import BROKERS, SMALL, QuorumPlan
+from tailrace.testing.simulation.turns import Turn
+from tailrace.testing.simulation.world import World
 
-SMALL = RaftConfig(
-    fetch_max_bytes=2000,
-    snapshot_max_bytes=400,
-    live_replica_ms=3000,
-    served_snapshot_ms=500,
-    start_offset_lag_ms=20_000,
-    upkeep_interval_ms=250,
-)
-"""Kafka's times, and sizes so small that logs start at snapshots and these have several parts."""
-BROKERS = (BrokerId(101), BrokerId(102))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumPlan:
-    """What a run consists of."""
-
-    voters: int = 3
-    observers: int = 1
-    network: NetworkFaults = field(default_factory=NetworkFaults)
-    longest_disk_ms: int = 5
-    commands_per_s: float = 25
-    snapshot_bytes: int = 6000
-    crashes_per_s: float = 0.0
-    blackouts_per_s: float = 0.0
-    cuts_within_steps_per_s: float = 0.0
-    disk_errors_per_s: float = 0.0
-    partitions_per_s: float = 0.0
-    clock_jumps_per_s: float = 0.0
-    silences_per_s: float = 0.1
-    lying_sync: bool = False
-    chaos_ms: int = 12_000
-    converge_ms: int = 30_000
-
-    @classmethod
-    def of(cls, seed: int) -> "QuorumPlan":
-        """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
-        world = World(seed)
-
-        def some(name: str, most: float) -> float:
-            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
-
-        return cls(
-            observers=world.choice((0, 1, 2), "swarm", "observers"),
-            network=NetworkFaults(loss=some("loss", 0.2), duplication=some("duplication", 0.1), slow=some("slow", 0.1)),
-            longest_disk_ms=world.choice((1, 5, 40), "swarm", "disk"),
-            snapshot_bytes=world.choice((1500, 6000, 1 << 20), "swarm", "snapshots"),
-            crashes_per_s=0.1 + some("crashes", 0.5),
-            blackouts_per_s=some("blackouts", 0.3),
-            cuts_within_steps_per_s=some("cuts", 0.5),
-            disk_errors_per_s=some("errors", 0.2),
-            partitions_per_s=some("partitions", 0.5),
-            clock_jumps_per_s=some("clocks", 0.5),
-        )
+__all__ = ["QuorumCluster", "QuorumPlan", "run_seed"]
 
 
 class QuorumCluster:
     """Voters from id 1 on, observers behind them, and two brokers that only send heartbeats."""
 
-    def __init__(self, seed: int, plan: QuorumPlan) -> None:
+    def __init__(self, seed: int, plan: QuorumPlan, only: Collection[Turn] | None = None) -> None:
+        """`only`: the turns of the nemesis that are taken; None means all."""
         self.world = World(seed)
         self.plan = plan
         self.network = Network(self.world, plan.network)
@@ -103,6 +55,7 @@ class QuorumCluster:
                 longest_disk_ms=plan.longest_disk_ms,
                 observer=self.laws,
                 find=self._find,
+                damage=plan.damage,
                 lying_sync=plan.lying_sync,
             )
             for key in keys
@@ -115,8 +68,8 @@ class QuorumCluster:
         """Topics whose deletion was acknowledged."""
         self.acked = 0
         self._names = 0
-        self._is_chaos = True
         self._silent: set[BrokerId] = set()
+        self.nemesis = QuorumNemesis(self, only)
 
     def _find(self, node_id: int) -> QuorumNode:
         return self.nodes[node_id]
@@ -127,53 +80,39 @@ class QuorumCluster:
         """Chaos, then calm; raises Breach if a law is broken, or if the cluster does not come to rest."""
         world, plan = self.world, self.plan
         for node in self.nodes.values():
-            world.after(world.between(0, 50, "start", node.key.id), partial(self._revive, node))
+            world.after(world.between(0, 50, "start", node.key.id), partial(self.revive, node))
+        turns = self.nemesis
         for broker_id in BROKERS:
-            self._repeat(f"broker {broker_id}", 2.0, partial(self._beat, broker_id), in_calm=True)
-        self._repeat("commands", plan.commands_per_s, self._command, in_calm=True)
-        self._repeat("crashes", plan.crashes_per_s, self._crash)
-        self._repeat("blackouts", plan.blackouts_per_s, self._black_out)
-        self._repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
-        self._repeat("errors", plan.disk_errors_per_s, self._fail_disk)
-        self._repeat("partitions", plan.partitions_per_s, self._partition)
-        self._repeat("clocks", plan.clock_jumps_per_s, self._jump_clock)
-        self._repeat("silences", plan.silences_per_s, self._silence)
-        self._repeat("repairs", 1.0, self._restart_failed, in_calm=True)
+            turns.repeat(f"broker {broker_id}", 2.0, partial(self._beat, broker_id), in_calm=True)
+        turns.repeat("commands", plan.commands_per_s, self._command, in_calm=True)
+        turns.repeat("silences", plan.silences_per_s, self._silence)
+        turns.repeat("repairs", 1.0, self._restart_failed, in_calm=True)
+        turns.start()
         world.run(until_ms=plan.chaos_ms)
-        self._is_chaos = False
-        self._silent.clear()
-        self.network.calm()
-        for node in self.nodes.values():
-            node.files.forget_faults()
-            if not node.is_up:
-                world.after(100, partial(self._revive, node))
+        turns.stop()
+        self._calm()
         before = self.laws.committed_end
         if not world.run(until_ms=plan.chaos_ms + plan.converge_ms, stop=lambda: self._is_at_rest(before)):
             raise Breach("faults end and everything converges", self.describe())
         self._check_acked()
 
-    def _repeat(self, name: str, per_s: float, action: Action, *, in_calm: bool = False) -> None:
-        if per_s <= 0:
-            return
+    def _calm(self) -> None:
+        self.world.note("calm begins")
+        self._silent.clear()
+        self.network.calm()
+        for node in self.nodes.values():
+            node.files.forget_faults()
+            node.files.free_space = TOTAL_SPACE
+            node.damage = 0.0
+            if not node.is_up:
+                self.world.after(100, partial(self.revive, node))
 
-        def again() -> None:
-            if self._is_chaos or in_calm:
-                action()
-                wait()
-
-        def wait() -> None:
-            self.world.after(self.world.between(1, round(2000 / per_s), "pace", name), again)
-
-        wait()
-
-    def _any_node(self, name: str) -> QuorumNode:
-        return self.nodes[self.world.choice(sorted(self.nodes), "node", name)]
-
-    def _revive(self, node: QuorumNode) -> None:
+    def revive(self, node: QuorumNode) -> None:
+        """Start this node, unless something else has."""
         if not node.is_up:
             node.start()
             if not node.is_up:  # the power went again
-                self.world.after(200, partial(self._revive, node))
+                self.world.after(200, partial(self.revive, node))
 
     # Clients
 
@@ -189,9 +128,9 @@ class QuorumCluster:
                 node.do(partial(node.controller.submit, command, then))
 
     def _command(self) -> None:
-        live = sorted(self.created)
-        if live and self.world.chance(0.25, "kind", "command"):
-            self._delete(self.world.choice(live, "name", "command"))
+        live, turns = sorted(self.created), self.nemesis
+        if live and turns.chance(0.25, "kind"):
+            self._delete(turns.choice(live, "name"))
             return
         self._names += 1
         name = f"topic-{self._names}"
@@ -238,68 +177,17 @@ class QuorumCluster:
         node.do(partial(node.controller.submit, command, _ignore))
 
     def _silence(self) -> None:
-        broker_id = self.world.choice(BROKERS, "broker", "silence")
+        broker_id = self.nemesis.choice(BROKERS, "broker")
         self._silent.symmetric_difference_update((broker_id,))
-
-    # Nemesis
-
-    def _crash(self) -> None:
-        node = self._any_node("crash")
-        if self.world.chance(0.3, "crash", "leader"):
-            node = self.active() or node
-        if not node.is_up:
-            return
-        self.world.sometimes["crash"] += 1
-        self.world.sometimes["active controller crashed"] += node.controller.is_active
-        node.crash()
-        longest_ms = self.world.choice((500, 2000, 6000), "down", "longest")
-        self.world.after(self.world.between(10, longest_ms, "down", node.key.id), partial(self._revive, node))
-
-    def _black_out(self) -> None:
-        """The power goes everywhere at once: only what was synced survives."""
-        self.world.sometimes["blackout"] += 1
-        for node in self.nodes.values():
-            node.crash()
-            self.world.after(self.world.between(10, 500, "down", node.key.id), partial(self._revive, node))
-
-    def _cut_within_a_step(self) -> None:
-        node = self._any_node("cut")
-        ahead = self.world.between(1, 20, "operations", node.key.id)
-        after = self.world.chance(0.5, "after", node.key.id)
-        node.files.cut_power_at(node.files.operations + ahead, after=after)
-
-    def _fail_disk(self) -> None:
-        node = self._any_node("error")
-        ahead = self.world.between(1, 20, "failing", node.key.id)
-        node.files.fail_at(node.files.operations + ahead)
 
     def _restart_failed(self) -> None:
         """Somebody sees to nodes that have given up, and to those whose power has gone."""
         for node in self.nodes.values():
             if not node.is_up:
-                self.world.after(1000, partial(self._revive, node))
+                self.world.after(1000, partial(self.revive, node))
             elif node.host.failure is not None:
                 self.world.sometimes["node with a failed log"] += 1
                 node.crash()
-
-    def _partition(self) -> None:
-        self.network.heal()
-        ids = sorted(self.nodes)
-        kind = self.world.choice(("heal", "split", "one way", "isolate leader"), "kind", "partition")
-        if kind == "split":
-            left = [node_id for node_id in ids if self.world.chance(0.5, "side", node_id)]
-            self.network.separate(left, [node_id for node_id in ids if node_id not in left])
-        elif kind == "one way":
-            self.network.block([self.world.choice(ids, "from", "partition")], ids)
-        elif kind == "isolate leader" and (leader := self.active()) is not None:
-            self.network.separate([leader.key.id], ids)
-        self.world.sometimes[f"partition: {kind}"] += 1
-
-    def _jump_clock(self) -> None:
-        node = self._any_node("clock")
-        if node.is_up:
-            node.clock.wall_error_ms = self.world.between(-3_600_000, 3_600_000, "error", node.key.id)
-            self.world.sometimes["clock jumped"] += 1
 
     def _note_states(self) -> None:
         sometimes = self.world.sometimes
@@ -347,6 +235,9 @@ class QuorumCluster:
             "blackout": sometimes["blackout"],
             "power cut within a step": sometimes["power cut within a step"],
             "failed log": sometimes["node with a failed log"],
+            "full disk": sometimes["the disk of a leader is full"] + sometimes["the disk of a follower is full"],
+            "loss of a disk": sometimes["disk lost"],
+            "damage": sometimes["damaged snapshot sent"],
             "clock": sometimes["clock jumped"],
             "partition": sum(count for state, count in sometimes.items() if state.startswith("partition: ")),
         }
@@ -366,3 +257,10 @@ class QuorumCluster:
 
 def _ignore(_: ControllerResponse | KafkaError) -> None:
     pass
+
+
+def run_seed(seed: int) -> QuorumCluster:
+    """A whole run. Raises Breach."""
+    cluster = QuorumCluster(seed, QuorumPlan.of(seed))
+    cluster.run()
+    return cluster

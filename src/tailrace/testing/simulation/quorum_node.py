@@ -6,13 +6,14 @@ cut, also in the middle of a step, when the disk was told to lose power at some 
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.topic_creation import TopicRules
-from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.schema import decode, encode_bytes
@@ -27,12 +28,16 @@ from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.server.hosts.raft_wire import request_from_wire, response_to_wire
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.storage import Log
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.storage.snapshot_format import SNAPSHOT_SUFFIX
+from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
 from tailrace.testing.ports import flush_now
+from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.network import Network
 from tailrace.testing.simulation.world import Action, Life, World
 
 DATA: Final = "/data"
+SLICE_PARTITIONS: Final = 2
+"""Few, so that what is done in portions is interrupted here too."""
 CLUSTER_ID: Final = "a-simulated-cluster-00"
 _WALL_MS: Final = 1_700_000_000_000
 
@@ -119,6 +124,10 @@ class Observer(Protocol):
 
     def changed(self, node: "QuorumNode", image: ClusterImage) -> None: ...
 
+    def publishes(self, node: "QuorumNode", part: str, snapshot: str) -> None: ...
+
+    def stops(self, node: "QuorumNode") -> None: ...
+
 
 class QuorumNode:
     """A voter or an observer: starts, crashes, comes back with what its disk has."""
@@ -135,12 +144,16 @@ class QuorumNode:
         longest_disk_ms: int,
         observer: Observer,
         find: Callable[[int], "QuorumNode"],
+        damage: float = 0.0,
         lying_sync: bool = False,
     ) -> None:
         self.key = key
-        self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", key.id), lying_sync=lying_sync)
-        self.files.make_dirs(DATA)
-        self.files.sync_all(DATA)
+        self.damage = damage
+        """How many parts of snapshots that it sends have a byte changed on their way."""
+        self.wipes = 0
+        """How many disks it has lost."""
+        self.told_failure: KafkaError | None = None
+        """What its host has said of a log that it has given up, in this life."""
         self.life = Life()
         self.life.is_over = True
         self.controller: QuorumController
@@ -154,7 +167,24 @@ class QuorumNode:
         self._longest_disk_ms = longest_disk_ms
         self._observer = observer
         self._find = find
+        self._lying_sync = lying_sync
+        self.directory = DATA
+        """Where its log is."""
         self._ids = count(1)
+        self.files = self._new_disk()
+
+    def _new_disk(self) -> SimulatedDisk:
+        seed = self._world.between(0, 1 << 30, "disk seed", self.key.id)
+        files = SimulatedDisk(seed, lying_sync=self._lying_sync)
+        files.make_dirs(DATA)
+        files.sync_all(DATA)
+        files.on_operation = self._before_operation
+        return files
+
+    def _before_operation(self, number: int, description: str) -> None:
+        action, *paths = description.removeprefix(f"{number} ").split(" ")
+        if action == "rename" and paths[2].endswith(SNAPSHOT_SUFFIX):
+            self._observer.publishes(self, paths[0], paths[2])
 
     @property
     def is_up(self) -> bool:
@@ -167,18 +197,24 @@ class QuorumNode:
         assert not self.is_up, f"{self.key} is up"
         self.files.reboot()
         life = self.life = Life()
+        self.told_failure = None
+        self._world.note(f"{self.key.id} starts")
         self.clock = SimulatedClock(self._world, self._guard, life)
         self._guard(self._start)
 
     def _start(self) -> None:
         directory = MetadataDirectory(DATA, files=self.files)
-        log = QuorumLog.open(
-            directory.path,
-            METADATA_PARTITION,
-            files=self.files,
-            config=TopicConfig(segment_bytes=4096),
-            now_ms=self.clock.now_ms(),
-        )
+        self.directory = directory.path
+        try:
+            log = QuorumLog.open(
+                directory.path,
+                METADATA_PARTITION,
+                files=self.files,
+                config=TopicConfig(segment_bytes=4096),
+                now_ms=self.clock.now_ms(),
+            )
+        except CorruptRecords as fault:
+            raise Breach("what a power cut leaves is a log", f"{self.key}: {fault.detail}") from fault
         self.host = QuorumHost(
             key=self.key,
             cluster_id=CLUSTER_ID,
@@ -190,13 +226,20 @@ class QuorumNode:
             clock=self.clock,
             disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
             peer=self,
+            on_storage_failed=self._storage_failed,
         )
         machine = ControllerMachine(
             random_bytes=self._random_bytes,
             topic_rules=TopicRules(num_partitions=2),
             broker_session_timeout_ms=2_500,
         )
-        self.controller = QuorumController(machine, host=self.host, clock=self.clock, snapshot_trigger=self._trigger)
+        self.controller = QuorumController(
+            machine,
+            host=self.host,
+            clock=self.clock,
+            snapshot_trigger=self._trigger,
+            slice_partitions=SLICE_PARTITIONS,
+        )
         self.controller.on_image(lambda image, delta: self._observer.changed(self, image))
         self._observer.started(self)
         self.controller.start()
@@ -204,12 +247,31 @@ class QuorumNode:
     def _random_bytes(self, size: int) -> bytes:
         return ((1 << 120) + (self.key.id << 64) + next(self._ids)).to_bytes(16, "big")[-size:]
 
+    def _storage_failed(self, fault: KafkaError) -> None:
+        self.told_failure = fault
+        self._world.note(f"the log of {self.key.id} has failed: {fault.detail}")
+        if self.files.free_space < TOTAL_SPACE // 2:
+            role = "leader" if self.host.node.is_leader else "follower"
+            self._world.sometimes[f"the disk of a {role} is full"] += 1
+
     def crash(self) -> None:
         """The power goes now."""
         if self.is_up:
+            self._world.note(f"{self.key.id} stops: {self.describe()}")
+            self._observer.stops(self)
             self.life.is_over = True
             if self.files.has_power:
                 self.files.power_cut()
+
+    def wipe(self) -> None:
+        """Lose the disk. What comes back under this id is another replica: it has another directory."""
+        self.crash()
+        self.wipes += 1
+        self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])
+        vars(self).pop("host", None)
+        self.files = self._new_disk()
+        self._world.sometimes["disk lost"] += 1
+        self._world.note(f"{self.key.id} loses its disk")
 
     def _guard(self, action: Action) -> None:
         """Do something in this life, which may be its end."""
@@ -234,10 +296,11 @@ class QuorumNode:
     def send(
         self,
         node_id: int,
-        request: QuorumRequest,
-        on_reply: Callable[[QuorumResponse | None], None],
+        request: Any,
+        on_reply: Callable[[Any], None],
         *,
         oldest_version: int = 0,
+        timeout_ms: int | None = None,
     ) -> None:
         """Send Kafka's bytes, and bring the answer's back."""
         newest = schema_of(type(request)).versions.last
@@ -268,6 +331,7 @@ class QuorumNode:
             self._observer.answers(self, request, response)
             if isinstance(response, FetchSnapshotResponse):
                 self._world.sometimes["bytes of a snapshot served"] += response.error is ErrorCode.NONE
+                response = self._damaged(response)
             message = response_to_wire(response, request)
             data = encode_bytes(message, version)
             kind: Any = type(message)
@@ -275,9 +339,17 @@ class QuorumNode:
 
         self.host.receive(request_from_wire(request), answered)
 
+    def _damaged(self, response: FetchSnapshotResponse) -> FetchSnapshotResponse:
+        data = bytes(response.data)
+        if not data or not self._world.chance(self.damage, "damage", self.key.id):
+            return response
+        self._world.sometimes["damaged snapshot sent"] += 1
+        place = self._world.between(0, len(data) - 1, "damaged byte", self.key.id)
+        return replace(response, data=data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
     def describe(self) -> str:
         """One line for a failure's message."""
-        if not self.is_up:
+        if not self.is_up or "host" not in vars(self):
             return f"{self.key.id}: down"
         raft, log = self.host.node, self.host.log
         return (

@@ -8,9 +8,10 @@ from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.network import Network
 from tailrace.testing.simulation.raft_host import RaftHost
 from tailrace.testing.simulation.raft_invariants import RaftInvariants
-from tailrace.testing.simulation.raft_nemesis import RaftNemesis, Revive, Turn
+from tailrace.testing.simulation.raft_nemesis import RaftNemesis, Revive
 from tailrace.testing.simulation.raft_plan import SMALL, Plan
 from tailrace.testing.simulation.raft_state import key_of
+from tailrace.testing.simulation.turns import Turn
 from tailrace.testing.simulation.world import World
 
 

@@ -41,6 +41,8 @@ class RaftInvariants(Watcher):
         self.records: dict[tuple[int, int], tuple[object, int]] = {}
         """(offset, epoch) -> value and the epoch of the record before."""
         self.committed_entries: list[Entry] = []
+        self._ends: dict[int, int] = {}
+        """How far the leader of each epoch has committed, where that was news."""
         self.states: list[State] = [State()]
         """The state after each committed record."""
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
@@ -70,21 +72,25 @@ class RaftInvariants(Watcher):
         other = self.leaders.setdefault(change.epoch, host.key)
         if not (other == host.key):
             raise Breach("one leader per epoch", f"epoch {change.epoch}: {other} and {host.key}")
-        end = self.committed_end
+        end = self._end_before(change.epoch)
         log = host.log
-        if not (log.image.start <= end <= log.end_offset):
+        if not (log.image.start <= end <= log.end_offset or end <= log.image.start <= self.committed_end):
             raise Breach(
                 "leader completeness",
                 f"{host.key} leads epoch {change.epoch} with {log.image.start} to {log.end_offset}, committed: {end}",
             )
         if end > log.image.start:
             entry = log.image.at(end - 1)
-            if not (entry == self.committed_entries[-1]):
+            if not (entry == self.committed_entries[end - 1]):
                 raise Breach("leader completeness", f"{host.key} has {entry} at {end - 1}")
         voters = host.node.voters
         granting = [key for key in voters.keys if key == host.key or self.votes.get((key, change.epoch)) == host.key]
         if not (len(granting) >= majority(voters)):
             raise Breach("a leader has a majority's votes", f"{host.key} in {change.epoch}: only {granting}")
+
+    def _end_before(self, epoch: int) -> int:
+        """How far earlier epochs have committed. Who is elected late, by votes long under way, knows nothing later."""
+        return max((end for earlier, end in self._ends.items() if earlier < epoch), default=0)
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
         self._snapshots.sends_response(host, request, response)
@@ -155,6 +161,7 @@ class RaftInvariants(Watcher):
             assert entry is not None
             self.committed_entries.append(entry)
             self.states.append(self.states[-1].apply(entry))
+        self._ends[host.node.epoch] = offset
         last = self.committed_entries[-1]
         if not (last.epoch == host.node.epoch):
             raise Breach("commit by own epoch", f"{host.key} in {host.node.epoch}: {last}")
@@ -195,6 +202,7 @@ class RaftInvariants(Watcher):
         self.roles.pop(host.key, None)
         self._compare(host)
         self._conduct.started(host)
+        self._snapshots.started(host)
 
     def stepping(self, host: RaftHost, event: events.Event) -> None:
         self._conduct.stepping(host, event)

@@ -1,91 +1,45 @@
-"""What happens to a simulated quorum besides its own business: clients write, and things break.
+"""What happens to a simulated quorum besides its own business: clients write, and things break."""
 
-Each turn has a name and a number, and all its chances hang on these two. So a turn that is left out changes nothing
-about the others, and a failing run can be cut down to the turns that it takes.
-"""
-
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from tailrace.raft import events
 from tailrace.raft.rpc import FetchSnapshotRequest
 from tailrace.raft.voters import ReplicaKey, Voter
 from tailrace.testing.simulation.raft_faults import DiskFault
 from tailrace.testing.simulation.raft_host import RaftHost
+from tailrace.testing.simulation.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from tailrace.testing.simulation.raft_cluster import RaftCluster
 
 
-class Turn(NamedTuple):
-    """The so-manieth crash, write, ..."""
-
-    name: str
-    number: int
-
-
-class RaftNemesis:
+class RaftNemesis(Turns):
     """Acts on a cluster from the start of a run until `stop`; clients and snapshots go on after that."""
 
     def __init__(self, cluster: "RaftCluster", only: Collection[Turn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means all."""
+        super().__init__(cluster.world, only)
         self._cluster = cluster
-        self._world = cluster.world
-        self._only = only
-        self.turns: list[Turn] = []
-        """Those that were taken."""
-        self._turn = Turn("", 0)
-        self._is_chaos = True
 
     def start(self) -> None:
         """Begin. How often is in the plan."""
         plan = self._cluster.plan
-        self._repeat("appends", plan.appends_per_s, self._append, in_calm=True)
-        self._repeat("snapshots", plan.snapshots_per_s, self._snapshot, in_calm=True)
-        self._repeat("readers of snapshots", plan.readers_per_s, self._ask)
-        self._repeat("crashes", plan.crashes_per_s, self._crash)
-        self._repeat("partitions", plan.partitions_per_s, self._partition)
-        self._repeat("wipes", plan.wipes_per_s, self._wipe)
-        self._repeat("disk faults", plan.disk_faults_per_s, self._break_disk)
-        self._repeat("clock jumps", plan.clock_jumps_per_s, self._jump)
-        self._repeat("voter changes", plan.voter_changes_per_s, self._change_voters)
-
-    def stop(self) -> None:
-        """No more faults."""
-        self._is_chaos = False
-
-    def _repeat(self, name: str, per_s: float, action: Callable[[], None], *, in_calm: bool = False) -> None:
-        if per_s <= 0:
-            return
-        mean_ms = 1000 / per_s
-
-        def take(number: int) -> None:
-            if not self._is_chaos and not in_calm:
-                return
-            self._turn = Turn(name, number)
-            if not self._is_chaos:
-                action()
-            elif self._only is None or self._turn in self._only:
-                self.turns.append(self._turn)
-                action()
-            wait(number + 1)
-
-        def wait(number: int) -> None:
-            self._world.after(self._world.between(1, round(2 * mean_ms), "pace", name), lambda: take(number))
-
-        wait(0)
+        self.repeat("appends", plan.appends_per_s, self._append, in_calm=True)
+        self.repeat("snapshots", plan.snapshots_per_s, self._snapshot, in_calm=True)
+        self.repeat("readers of snapshots", plan.readers_per_s, self._ask)
+        self.repeat("crashes", plan.crashes_per_s, self._crash)
+        self.repeat("partitions", plan.partitions_per_s, self._partition)
+        self.repeat("wipes", plan.wipes_per_s, self._wipe)
+        self.repeat("disk faults", plan.disk_faults_per_s, self._break_disk)
+        self.repeat("clock jumps", plan.clock_jumps_per_s, self._jump)
+        self.repeat("voter changes", plan.voter_changes_per_s, self._change_voters)
 
     # Chances of this turn
 
     def _any_host(self, what: str = "host") -> RaftHost:
         hosts = self._cluster.hosts
-        return hosts[self._world.choice(sorted(hosts), what, self._turn)]
-
-    def _chance(self, rate: float, what: str) -> bool:
-        return self._world.chance(rate, what, self._turn)
-
-    def _between(self, low: int, high: int, what: str) -> int:
-        return self._world.between(low, high, what, self._turn)
+        return hosts[self.choice(sorted(hosts), what)]
 
     # Turns
 
@@ -99,11 +53,11 @@ class RaftNemesis:
         if not host.is_up:
             return
         # Often just where another log ends: there a stale tail can be taken for the log's own.
-        kind = self._world.choice(("now", "where a log ends", "where a log ends", "anywhere"), "kind", self._turn)
+        kind = self.choice(("now", "where a log ends", "where a log ends", "anywhere"), "kind")
         if kind == "where a log ends":
             host.write_snapshot(self._any_host("other").log.end_offset)
         elif kind == "anywhere":
-            host.write_snapshot(self._between(host.log.log_start_offset, host.log.end_offset, "end"))
+            host.write_snapshot(self.between(host.log.log_start_offset, host.log.end_offset, "end"))
         else:
             host.write_snapshot()
 
@@ -112,14 +66,14 @@ class RaftNemesis:
         host = self._any_host()
         if not host.is_up or not host.log.snapshots:
             return
-        snapshot = self._world.choice(host.log.snapshots, "snapshot", self._turn)
+        snapshot = self.choice(host.log.snapshots, "snapshot")
         host.stray(
             FetchSnapshotRequest(
                 cluster_id="simulated",
                 replica=ReplicaKey(-1),
                 leader_epoch=host.node.epoch,
                 snapshot_id=snapshot.id,
-                position=self._between(-1, snapshot.size_bytes + 1, "position"),
+                position=self.between(-1, snapshot.size_bytes + 1, "position"),
                 max_bytes=100,
             )
         )
@@ -127,7 +81,7 @@ class RaftNemesis:
     def _victim(self) -> RaftHost:
         """Anybody, more often the leader."""
         host = self._any_host()
-        if self._chance(0.3, "the leader"):
+        if self.chance(0.3, "the leader"):
             host = self._cluster.leader() or host
         return host
 
@@ -138,15 +92,15 @@ class RaftNemesis:
         self._world.sometimes["crash"] += 1
         self._world.sometimes["leader crashed"] += host.node.is_leader
         host.crash()
-        longest_ms = self._world.choice((1000, 3000, 10_000), "longest", self._turn)
-        self._world.after(self._between(10, longest_ms, "down"), Revive(host))
+        longest_ms = self.choice((1000, 3000, 10_000), "longest")
+        self._world.after(self.between(10, longest_ms, "down"), Revive(host))
 
     def _partition(self) -> None:
         network, ids = self._cluster.network, sorted(self._cluster.hosts)
         network.heal()
-        kind = self._world.choice(("heal", "split", "one way", "isolate leader"), "kind", self._turn)
+        kind = self.choice(("heal", "split", "one way", "isolate leader"), "kind")
         if kind == "split":
-            left = [node_id for node_id in ids if self._chance(0.5, "side")]
+            left = [node_id for node_id in ids if self.chance(0.5, "side")]
             network.separate(left, [node_id for node_id in ids if node_id not in left])
         elif kind == "one way":
             network.block([self._any_host().key.id], ids)
@@ -165,14 +119,14 @@ class RaftNemesis:
         host = self._any_host()
         host.wipe()
         self._world.sometimes["disk lost"] += 1
-        self._world.after(self._between(10, 1000, "down"), Revive(host))
+        self._world.after(self.between(10, 1000, "down"), Revive(host))
 
     def _break_disk(self) -> None:
         """A disk fails or is full; after a while somebody has repaired it and starts the node again."""
         host = self._victim()
         if not host.is_up or host.fault is not None:
             return
-        host.fail_disk(self._world.choice(list(DiskFault), "fault", self._turn))
+        host.fail_disk(self.choice(list(DiskFault), "fault"))
         life = host.life
 
         def repair() -> None:
@@ -180,18 +134,18 @@ class RaftNemesis:
                 host.crash()
                 host.start()
 
-        self._world.after(self._between(500, 5000, "broken"), repair)
+        self._world.after(self.between(500, 5000, "broken"), repair)
 
     def _jump(self) -> None:
         host = self._any_host()
         self._world.sometimes["clock jump"] += 1
-        host.jump(self._between(50, 5000, "jump"), self._between(-20_000, 20_000, "time of day"))
+        host.jump(self.between(50, 5000, "jump"), self.between(-20_000, 20_000, "time of day"))
 
     def _change_voters(self) -> None:
         leader = self._cluster.leader()
         if leader is None:
             return
-        for what in ("host", "other")[: 1 + self._chance(0.3, "two at once")]:
+        for what in ("host", "other")[: 1 + self.chance(0.3, "two at once")]:
             change = self._wanted_change(leader, self._any_host(what))
             if change is not None and leader.is_up:
                 leader.step(events.ChangeVoters(self._cluster.next_value(), change, 5000))

@@ -1,44 +1,72 @@
-"""Small quorums for the exhaustive search: nodes on benches, messages in flight, and a budget of bad luck.
+"""Small quorums for the exhaustive search: nodes, messages under way, and a budget of bad luck.
 
-Each node has a clock of its own, which moves only when one of its deadlines strikes (an action, with a budget), so
-clocks may drift apart at will. A message may be delivered at any time or never. A disk does all that it owes a node in
-one action, separate from everything else; a crash loses what it owes, and the node is back at once.
+What may happen, in any order:
+
+- a message under way arrives, or never does; each may be overtaken by any other, and a request may arrive twice as
+  often as the budget says. Two equal ones count as one.
+- a disk does the oldest of what it owes its node, separate from everything else;
+- a crash loses what the disk owes; the node is back at once;
+- time passes for one node, until it stands for election, or until a leader that nobody answers gives up;
+- a leader is asked to write, or to remove a voter, itself or another; a node writes a snapshot of all that is
+  committed, and counts nobody as live then, so that a leader's log starts there.
+
+Time passes in no other way: nobody gives up a request because it is old, and announcements are made once. A follower's
+pause before it asks its leader again may end at any moment.
+
+Messages that can change nothing any more are left out: an answer that nobody waits for, a request of an epoch that its
+destination has left, for which nobody waits.
 """
 
-import pickle
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
-from functools import lru_cache
-from hashlib import blake2b
+from collections.abc import Sequence
+from itertools import permutations
 from typing import NamedTuple
 
-from tailrace.raft import effects as do
-from tailrace.raft import events
-from tailrace.raft.ports import RaftConfig, SnapshotFile
-from tailrace.raft.roles import Leader
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response, SnapshotId
-from tailrace.raft.voters import ReplicaKey, VoterSet
-from tailrace.testing.simulation.raft_bench import RaftBench, voter_set
-from tailrace.testing.simulation.raft_log import StoredSnapshot
+from tailrace.raft.rpc import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchSnapshotRequest,
+    Request,
+    Response,
+    VoteRequest,
+)
+from tailrace.raft.voters import ReplicaKey
+from tailrace.testing.simulation.raft_bench import voter_set
 from tailrace.testing.simulation.raft_scope_laws import Known, View, learn
+from tailrace.testing.simulation.raft_scope_node import (
+    CONFIG,
+    Facts,
+    Happening,
+    Outcome,
+    ScopeBench,
+    ScopeNodes,
+    split,
+)
+from tailrace.testing.simulation.raft_scope_state import Names, Value, value_of
 from tailrace.testing.simulation.raft_state import key_of
-from tailrace.testing.simulation.small_scope import Action, Model
 
-NEVER = 1 << 40
-CONFIG = RaftConfig(upkeep_interval_ms=NEVER, request_timeout_ms=NEVER, fetch_max_wait_ms=NEVER, live_replica_ms=1)
-"""Only elections, fetch timeouts and announcements strike by themselves."""
+STALE, LIVE, ANSWER = range(3)
+"""A request whose answer nobody heeds any more; one whose answer is heeded; such an answer."""
 
 
 class Message(NamedTuple):
-    """On its way. `life` and `request_id` say who waits for the answer."""
+    """On its way: from, to, the number of what it says, and what it is."""
 
     source: int
     destination: int
-    life: int
-    request_id: int
-    content: Request | Response
-    is_request: bool
+    content: int
+    kind: int
+
+
+class Question(NamedTuple):
+    """A request that has not been answered: by whom, which, who asked, and whether it still heeds the answer."""
+
+    holder: int
+    slot: int
+    source: int
+    is_live: bool = True
 
 
 class Budget(NamedTuple):
@@ -49,339 +77,330 @@ class Budget(NamedTuple):
     timeouts: int = 0
     snapshots: int = 0
     voter_changes: int = 0
+    duplicates: int = 0
 
 
-class ScopeNode(NamedTuple):
-    """A node as bytes, so that a world is a value; and what is to be known of it without unpacking."""
+class World(NamedTuple):
+    """One state of everything. Nodes, messages and what is known are numbers of `RaftScope`."""
 
-    packed: bytes
-    digest: bytes
-    life: int
-    view: View
-    owes: bool
-    """Whether its disk has something to do."""
-    strikes: bool
-    """Whether a deadline is set."""
-    is_snapshotted: bool
-    """Whether there is a snapshot of all that is committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeWorld:
-    """One state of everything."""
-
-    nodes: tuple[ScopeNode, ...]
-    messages: frozenset[Message]
+    nodes: tuple[int, ...]
+    messages: frozenset[int]
+    questions: frozenset[Question]
     budget: Budget
-    known: Known
+    known: int
 
 
-class _Bench(RaftBench):
-    """A bench that knows its life."""
+class Action(NamedTuple):
+    """Something that may happen to the node of this index."""
 
-    life = 0
-
-
-def quorum(size: int, budget: Budget, *, instant_disk: bool = False) -> ScopeWorld:
-    """Nodes 1 to `size`, all voters, which have just been started for the first time.
-
-    With an instant disk nothing is ever owed or lost: far fewer worlds, so that more can happen within a search.
-    """
-    voters = voter_set(*range(1, size + 1))
-    benches = [
-        _Bench(key=key_of(node_id), voters=voters, config=CONFIG, instant_disk=instant_disk)
-        for node_id in range(1, size + 1)
-    ]
-    return ScopeWorld(tuple(_pack(bench) for bench in benches), frozenset(), budget, Known())
+    node: int
+    kind: str
+    message: int = -1
+    key: ReplicaKey | None = None
 
 
-def settle(world: ScopeWorld) -> ScopeWorld:
-    """Let node 1 strike once, and then deliver and flush everything until nothing is left to do."""
-    world = _strike(world, 0)
-    while steps := _free_actions(world):
-        world = take(world, steps[0])
-    return world
+class RaftScope:
+    """Worlds of so many voters with ids from 1 on: a `small_scope.Model`."""
 
+    def __init__(self, size: int = 3, *, instant_disk: bool = False, may_look: bool = False) -> None:
+        """With an instant disk nothing is ever owed or lost: far fewer worlds, so that more can happen.
 
-def actions(world: ScopeWorld) -> list[Action]:
-    """Everything that can happen next."""
-    return _rationed_actions(world) + _free_actions(world)
+        Without `may_look`, who looks for a leader hears of it from the leader alone: what it asks others is lost.
+        """
+        self._ids = tuple(range(1, size + 1))
+        others = permutations(self._ids[1:])
+        # Node 1 leads when a search begins, and nobody else is special.
+        namings = [{1: 1, **dict(zip(self._ids[1:], order, strict=True))} for order in others]
+        self.nodes = ScopeNodes(namings)
+        self._instant_disk = instant_disk
+        self._may_look = may_look
+        self._messages: list[Message] = []
+        self._message_numbers: dict[Message, int] = {}
+        self._message_digests: list[int] = []
+        self._known: list[Known] = []
+        self._known_numbers: dict[Known, int] = {}
+        self._known_digests: list[int] = []
+        self._question_digests: dict[Question, int] = {}
+        self._budget_digests: dict[Budget, int] = {}
+        self._learned: dict[tuple[int, tuple[int, ...], int, int, int], int] = {}
 
+    @property
+    def sometimes(self) -> set[str]:
+        return self.nodes.sometimes
 
-def _free_actions(world: ScopeWorld) -> list[Action]:
-    disks = [Action(index, "disk") for index, node in enumerate(world.nodes) if node.owes]
-    return disks + [Action(one.destination - 1, "deliver", one) for one in sorted(world.messages, key=_order)]
+    def start(self, budget: Budget) -> World:
+        """Node 1 leads, and everything that it began with has arrived everywhere."""
+        voters = voter_set(*self._ids)
+        numbers = []
+        for node_id in self._ids:
+            bench = ScopeBench(key=key_of(node_id), voters=voters, config=CONFIG, instant_disk=self._instant_disk)
+            numbers.append(self.nodes.number_of(bench))
+        world = World(tuple(numbers), frozenset(), frozenset(), budget, self._number_known(Known()))
+        world = self._happened(world, 0, Happening("timeout"))
+        while steps := self._free_actions(world):
+            world = self.take(world, steps[0])
+        return world
 
+    # What can happen
 
-def _order(message: Message) -> tuple[int, int, int, bool]:
-    return message.destination, message.source, message.request_id, message.is_request
+    def actions(self, world: World) -> Sequence[Action]:
+        return [*self._free_actions(world), *self._rationed_actions(world)]
 
+    def _free_actions(self, world: World) -> list[Action]:
+        found = []
+        for index, number in enumerate(world.nodes):
+            facts = self.nodes.facts[number]
+            if facts.owes:
+                found.append(Action(index, "disk"))
+            if facts.retries:
+                found.append(Action(index, "retry"))
+        under_way = sorted(world.messages, key=self._message_digests.__getitem__)
+        return found + [Action(self._messages[one].destination - 1, "deliver", one) for one in under_way]
 
-def _rationed_actions(world: ScopeWorld) -> list[Action]:
-    budget, found = world.budget, []
-    for index, node in enumerate(world.nodes):
-        view = node.view
-        possible: dict[str, list[Hashable]] = {
-            "timeouts": [None] if node.strikes else [],
-            "crashes": [None],
-            "writes": [None] if view.is_leader else [],
-            "snapshots": [None] if view.high_watermark > view.start and not node.is_snapshotted else [],
-            "voter_changes": list(view.voters.keys) if view.is_leader else [],
-        }
-        found += [
-            Action(index, kind, detail, is_rationed=True)
-            for kind, details in possible.items()
-            if getattr(budget, kind)
-            for detail in details
-        ]
-    return found
+    def _rationed_actions(self, world: World) -> list[Action]:
+        budget, found = world.budget, []
+        for index, number in enumerate(world.nodes):
+            facts = self.nodes.facts[number]
+            if budget.crashes:
+                found.append(Action(index, "crash"))
+            if budget.timeouts and facts.strikes:
+                found.append(Action(index, "timeout"))
+            if budget.snapshots and facts.may_snapshot:
+                found.append(Action(index, "snapshot"))
+            if facts.view.is_leader and budget.writes:
+                found.append(Action(index, "write"))
+            if facts.view.is_leader and budget.voter_changes:
+                found += [Action(index, "remove", key=key) for key in facts.view.voters.keys]
+        if budget.duplicates:
+            for number in sorted(world.messages, key=self._message_digests.__getitem__):
+                if self._messages[number].kind != ANSWER:
+                    found.append(Action(self._messages[number].destination - 1, "duplicate", number))
+        return found
 
+    def name(self, action: Action) -> str:
+        node_id = action.node + 1
+        if action.message < 0:
+            return f"{action.kind} of {node_id}" + ("" if action.key is None else f": {action.key}")
+        message = self._messages[action.message]
+        what = ("late, ", "", "")[message.kind] + ("again, " if action.kind == "duplicate" else "")
+        return f"{message.source} -> {message.destination}: {what}{self.nodes.contents[message.content]}"
 
-def take(world: ScopeWorld, action: Action) -> ScopeWorld:
-    """The world after this action."""
-    index, budget = action.node, world.budget
-    if action.is_rationed:
-        left = getattr(budget, action.kind)
-        world = replace(world, budget=budget._replace(**{action.kind: left - 1}))
-    epoch = world.nodes[index].view.epoch
-    match action:
-        case Action(kind="disk"):
-            return _disk(world, index)
-        case Action(kind="deliver", detail=Message() as message):
-            return _deliver(world, message)
-        case Action(kind="timeouts"):
-            return _strike(world, index)
-        case Action(kind="crashes"):
-            return _crash(world, index)
-        case Action(kind="writes"):
-            return _step(world, index, events.ClientAppend("write", epoch, (f"write {budget.writes}",), 1))
-        case Action(kind="snapshots"):
-            return _snapshot(world, index)
-        case Action(kind="voter_changes", detail=ReplicaKey() as key):
-            return _step(world, index, events.ChangeVoters("change", events.RemoveVoter(key), NEVER))
-        case _:
-            raise AssertionError(action)
+    # What comes of it
 
+    def take(self, world: World, action: Action) -> World:
+        index, budget = action.node, world.budget
+        match action.kind:
+            case "deliver":
+                return self._deliver(world, action.message, keeps_copy=False)
+            case "duplicate":
+                world = world._replace(budget=budget._replace(duplicates=budget.duplicates - 1))
+                return self._deliver(world, action.message, keeps_copy=True)
+            case "disk":
+                end_offset = self.nodes.facts[world.nodes[index]].installing
+                voters = self._known[world.known].voters_below(end_offset) if end_offset else None
+                return self._happened(world, index, Happening("disk", detail=voters))
+            case "retry":
+                return self._happened(world, index, Happening("retry"))
+            case "crash":
+                budget = budget._replace(crashes=budget.crashes - 1)
+            case "timeout":
+                budget = budget._replace(timeouts=budget.timeouts - 1)
+            case "snapshot":
+                budget = budget._replace(snapshots=budget.snapshots - 1)
+            case "remove":
+                budget = budget._replace(voter_changes=budget.voter_changes - 1)
+            case "write":
+                after = budget._replace(writes=budget.writes - 1)
+                return self._happened(world._replace(budget=after), index, Happening("write", content=budget.writes))
+        return self._happened(world._replace(budget=budget), index, Happening(action.kind, detail=action.key))
 
-def name(action: Action) -> str:
-    """The action in words, for a trace."""
-    node_id = action.node + 1
-    if isinstance(action.detail, Message):
-        message = action.detail
-        return f"{message.source} -> {message.destination}: {message.content}"
-    return f"{action.kind} of {node_id}" + ("" if action.detail is None else f": {action.detail}")
+    def _deliver(self, world: World, number: int, *, keeps_copy: bool) -> World:
+        source, destination, content, kind = self._messages[number]
+        messages = world.messages - {number}
+        index = destination - 1
+        if kind == ANSWER:
+            return self._happened(world._replace(messages=messages), index, Happening("response", source, content))
+        if keeps_copy:
+            messages |= {self._number_message(Message(source, destination, content, STALE))}
+        taken = self.nodes.facts[world.nodes[index]].questions
+        slot = next(one for one in range(len(taken) + 1) if one not in taken)
+        asked = world.questions | {Question(destination, slot, source, kind == LIVE)}
+        world = world._replace(messages=messages, questions=asked)
+        return self._happened(world, index, Happening("request", slot, content))
 
+    def _happened(self, world: World, index: int, happening: Happening) -> World:
+        number = world.nodes[index]
+        outcome = self.nodes.take(number, happening)
+        nodes = (*world.nodes[:index], outcome.node, *world.nodes[index + 1 :])
+        before, after = self.nodes.facts[number], self.nodes.facts[outcome.node]
+        messages, questions = world.messages, world.questions
+        if outcome.forgotten or outcome.answers or outcome.requests or happening.kind in ("crash", "request"):
+            messages, questions = self._exchange(world, nodes, index + 1, happening, outcome)
+            nodes, questions = self._without_idle_questions(nodes, questions)
+        if (before.epoch, before.has_voted, before.may_lead) != (after.epoch, after.has_voted, after.may_lead):
+            messages = frozenset(one for one in messages if not self._is_dead(self._messages[one], nodes))
+        known = world.known
+        if before.view_number != after.view_number or outcome.led_to:
+            known = self._learn(world, nodes, index, None if happening.kind == "crash" else before, outcome.led_to)
+        return World(nodes, messages, questions, world.budget, known)
 
-# Actions
+    def _exchange(
+        self, world: World, nodes: tuple[int, ...], node_id: int, happening: Happening, outcome: Outcome
+    ) -> tuple[frozenset[int], frozenset[Question]]:
+        """Messages and questions after a node has forgotten what it had asked, answered, and asked."""
+        messages, questions = set(world.messages), set(world.questions)
+        if happening.kind == "crash":
+            questions = {one for one in questions if one.holder != node_id}
+        for other in outcome.forgotten:
+            self._forget(messages, questions, node_id, other)
+        for slot, content in outcome.answers:
+            question = next(one for one in questions if one.holder == node_id and one.slot == slot)
+            questions.remove(question)
+            if question.is_live and not self._is_idle(content, nodes[question.source - 1]):
+                messages.add(self._number_message(Message(node_id, question.source, content, ANSWER)))
+        is_looking = not self._may_look and self.nodes.facts[nodes[node_id - 1]].is_looking
+        for destination, content, is_live in outcome.requests:
+            if destination <= len(nodes) and not (is_looking and self._is_fetch(content)):
+                message = Message(node_id, destination, content, LIVE if is_live else STALE)
+                messages.add(self._number_message(message))
+        return frozenset(one for one in messages if not self._is_dead(self._messages[one], nodes)), frozenset(questions)
 
+    def _forget(self, messages: set[int], questions: set[Question], asker: int, other: int) -> None:
+        """This node heeds no answer of that one any more to what it has asked so far."""
+        for number in list(messages):
+            source, destination, content, kind = self._messages[number]
+            if kind == LIVE and (source, destination) == (asker, other):
+                messages.remove(number)
+                messages.add(self._number_message(Message(source, destination, content, STALE)))
+            elif kind == ANSWER and (source, destination) == (other, asker):
+                messages.remove(number)
+        for question in [one for one in questions if (one.holder, one.source) == (other, asker) and one.is_live]:
+            questions.remove(question)
+            questions.add(question._replace(is_live=False))
 
-def _unpack(node: ScopeNode) -> _Bench:
-    bench = pickle.loads(node.packed)  # noqa: S301 - our own bytes, of this very process
-    assert isinstance(bench, _Bench)
-    return bench
+    def _without_idle_questions(
+        self, nodes: tuple[int, ...], questions: frozenset[Question]
+    ) -> tuple[tuple[int, ...], frozenset[Question]]:
+        """Questions that wait to be answered, and nobody waits for the answer: that they wait is of no consequence."""
+        for question in questions:
+            if not question.is_live:
+                index = question.holder - 1
+                after = self.nodes.take(nodes[index], Happening("drop", question.slot)).node
+                nodes = (*nodes[:index], after, *nodes[index + 1 :])
+        return nodes, frozenset(one for one in questions if one.is_live)
 
+    def _is_fetch(self, content: int) -> bool:
+        return isinstance(self.nodes.contents[content], FetchRequest)
 
-def _pack(bench: _Bench) -> ScopeNode:
-    bench.effects.clear()
-    node, log = bench.node, bench.log
-    view = View(
-        is_leader=node.is_leader,
-        epoch=node.epoch,
-        high_watermark=node.high_watermark or 0,
-        start=log.image.start,
-        entries=tuple(log.image.entries),
-        on_disk=(bench.disk.log.start, tuple(bench.disk.log.entries)),
-        snapshots=tuple(sorted(bench.disk.snapshots)),
-        voters=node.voters,
-    )
-    state = (node._replica, bench.disk, bench.log, bench.held, bench.now_ms, bench.life)
-    digest = blake2b(repr(_freeze(state)).encode(), digest_size=16).digest()
-    return ScopeNode(
-        pickle.dumps(bench, pickle.HIGHEST_PROTOCOL),
-        digest,
-        bench.life,
-        view,
-        bool(bench.held) or node._replica.installing is not None,
-        _next_strike(bench) is not None,
-        any(one.end_offset == view.high_watermark for one in view.snapshots),
-    )
+    def _is_idle(self, content: int, node: int) -> bool:
+        """Whether this answer tells its receiver nothing: it was heard, by one who knows of no later epoch."""
+        response = self.nodes.contents[content]
+        if not isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse):
+            return False
+        return response.leader_epoch <= self.nodes.facts[node].epoch
 
-
-def _next_strike(bench: _Bench) -> int | None:
-    due_ms = bench.node.next_deadline_ms
-    return due_ms if due_ms is not None and due_ms < NEVER else None
-
-
-def _step(world: ScopeWorld, index: int, *happens: events.Event) -> ScopeWorld:
-    bench = _unpack(world.nodes[index])
-    return _happened(world, index, bench, [effect for event in happens for effect in bench.step(event)])
-
-
-def _deliver(world: ScopeWorld, message: Message) -> ScopeWorld:
-    world = replace(world, messages=world.messages - {message})
-    if message.is_request:
-        token = (message.source, message.life, message.request_id)
-        event: events.Event = events.RequestReceived(token, message.content)  # type: ignore[arg-type]
-    else:
-        event = events.ResponseReceived(message.request_id, message.content)  # type: ignore[arg-type]
-    return _step(world, message.destination - 1, event)
-
-
-def _strike(world: ScopeWorld, index: int) -> ScopeWorld:
-    bench = _unpack(world.nodes[index])
-    due_ms = _next_strike(bench)
-    assert due_ms is not None
-    bench.now_ms = max(bench.now_ms, due_ms)
-    return _happened(world, index, bench, bench.step(events.Tick()))
-
-
-def _disk(world: ScopeWorld, index: int) -> ScopeWorld:
-    bench = _unpack(world.nodes[index])
-    installing = bench.node._replica.installing
-    bench.flush()
-    if installing is not None:
-        bench.install(installing, _voters_below(world, installing.end_offset))
-    return _happened(world, index, bench, list(bench.effects))
-
-
-def _crash(world: ScopeWorld, index: int) -> ScopeWorld:
-    bench = _unpack(world.nodes[index])
-    bench.life += 1
-    bench.start()
-    effects = bench.step(events.Tick())
-    stale = {one for one in world.messages if not one.is_request and one.destination == index + 1}
-    return _happened(replace(world, messages=world.messages - stale), index, bench, effects)
-
-
-def _snapshot(world: ScopeWorld, index: int) -> ScopeWorld:
-    bench = _unpack(world.nodes[index])
-    end_offset = bench.node.high_watermark or 0
-    snapshot_id = SnapshotId(end_offset, world.known.committed[end_offset - 1].epoch)
-    fault = bench.node.snapshot_fault(snapshot_id)
-    assert fault is None, fault
-    file = SnapshotFile(snapshot_id, 10, bench.now_ms)
-    voters = _voters_below(world, end_offset)
-    bench.disk.snapshots[snapshot_id] = StoredSnapshot(file, bytes(10), voters)
-    bench.now_ms += 2  # so that nobody counts as live: the log start rises at once
-    return _happened(world, index, bench, bench.step(events.SnapshotWritten(snapshot_id)))
-
-
-def _voters_below(world: ScopeWorld, end_offset: int) -> VoterSet | None:
-    stated = [one.value.voters for one in world.known.committed[:end_offset] if isinstance(one.value, do.Voters)]
-    return stated[-1] if stated else None
-
-
-# What an action leads to
-
-
-def _happened(world: ScopeWorld, index: int, bench: _Bench, effects: list[do.Effect]) -> ScopeWorld:
-    before = world.nodes[index].view
-    messages = set(world.messages)
-    leads, led_to = before.is_leader, 0
-    for effect in effects:
-        match effect:
-            case do.RoleChanged(role):
-                leads = role == "Leader"
-            case do.HighWatermarkMoved(offset):
-                led_to = offset if leads else led_to
-            case do.SendRequest(request_id, destination, request):
-                if destination <= len(world.nodes):
-                    messages.add(Message(index + 1, destination, bench.life, request_id, request, True))
-            case do.SendResponse((int(source), int(life), int(request_id)), response, read):
-                if world.nodes[source - 1].life == life:
-                    content = _filled(bench, response, read)
-                    messages.add(Message(index + 1, source, life, request_id, content, False))
-            case do.LoadSnapshot():
-                assert not isinstance(bench.node.role, Leader), "a leader loads a snapshot"
+    def _is_dead(self, message: Message, nodes: tuple[int, ...]) -> bool:
+        """Whether it can change nothing: nobody waits for the answer, and its destination is past its epoch."""
+        if message.kind != STALE:
+            return False
+        facts = self.nodes.facts[nodes[message.destination - 1]]
+        request = self.nodes.contents[message.content]
+        epoch = _epoch_of(request)
+        if epoch != facts.epoch:
+            return epoch < facts.epoch
+        match request:
+            case VoteRequest():
+                return request.pre_vote or facts.has_voted
+            case FetchRequest() | FetchSnapshotRequest():
+                return not facts.may_lead
             case _:
-                pass
-    is_same_life = world.nodes[index].life == bench.life
-    nodes = list(world.nodes)
-    nodes[index] = _pack(bench)
-    world = replace(world, nodes=tuple(nodes), messages=frozenset(messages))
-    views = [node.view for node in nodes]
-    return replace(world, known=learn(world.known, views, index, before if is_same_life else None, led_to))
+                return False
+
+    def _learn(self, world: World, nodes: tuple[int, ...], index: int, before: Facts | None, led_to: int) -> int:
+        facts = self.nodes.facts
+        view_numbers = tuple(facts[one].view_number for one in nodes)
+        key = (world.known, view_numbers, index, -1 if before is None else before.view_number, led_to)
+        known = self._learned.get(key)
+        if known is None:
+            views = [facts[one].view for one in nodes]
+            learned = learn(self._known[world.known], views, index, None if before is None else before.view, led_to)
+            known = self._learned[key] = self._number_known(learned)
+            self._note(learned, views)
+        return known
+
+    def _note(self, known: Known, views: list[View]) -> None:
+        """What a search should have reached somewhere."""
+        sometimes = self.nodes.sometimes
+        writes = [offset for offset, entry in enumerate(known.committed) if isinstance(entry.value, str)]
+        if len(known.leaders) > 1:
+            sometimes.add("a second leader")
+        if len(known.leaders) > 2:
+            sometimes.add("a third leader")
+        if writes:
+            sometimes.add("a write is committed")
+        if writes and known.committed[-1].epoch > known.committed[writes[0]].epoch:
+            sometimes.add("a write survives its leader")
+        if len(writes) > 1:
+            sometimes.add("two writes are committed")
+        stated = known.voters_below(len(known.committed))
+        if stated is not None and len(stated) < len(views):
+            sometimes.add("a change of voters is committed")
+        if sum(view.is_leader for view in views) > 1:
+            sometimes.add("two believe that they lead")
+
+    # Identity
+
+    def fingerprint(self, world: World) -> int:
+        """Worlds that differ in the names of the nodes alone have the same one."""
+        facts, messages, asked = self.nodes.facts, self._message_digests, self._question_digests
+        total = self._known_digests[world.known] + self._digest_budget(world.budget)
+        total += sum([facts[one].digest for one in world.nodes]) + sum([messages[one] for one in world.messages])
+        total += sum([asked.get(one) or self._digest_question(one) for one in world.questions])
+        return min(split(total, len(self.nodes.namings))) or 1
+
+    def _digest_budget(self, budget: Budget) -> int:
+        digest = self._budget_digests.get(budget)
+        if digest is None:
+            digest = self._budget_digests[budget] = self.nodes.digest(lambda _: tuple(budget))
+        return digest
+
+    def _digest_question(self, question: Question) -> int:
+        digest = self.nodes.digest(lambda names: (names[question.holder], question.slot, names[question.source]))
+        self._question_digests[question] = digest
+        return digest
+
+    def _number_message(self, message: Message) -> int:
+        number = self._message_numbers.get(message)
+        if number is None:
+            number = self._message_numbers[message] = len(self._messages)
+            self._messages.append(message)
+            source, destination, content, kind = message
+            said = self.nodes.contents[content]
+            digest = self.nodes.digest(
+                lambda names: (names[source], names[destination], kind, value_of(said, names)),
+            )
+            self._message_digests.append(digest)
+        return number
+
+    def _number_known(self, known: Known) -> int:
+        number = self._known_numbers.get(known)
+        if number is None:
+            number = self._known_numbers[known] = len(self._known)
+            self._known.append(known)
+            self._known_digests.append(self.nodes.digest(lambda names: _value_of_known(known, names)))
+        return number
 
 
-def _filled(bench: _Bench, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
-    if isinstance(read, do.ReadLog) and isinstance(response, FetchResponse):
-        return replace(response, records=bench.log.read(read.offset, 100))
-    if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotResponse):
-        return replace(response, data=bytes(read.size_bytes))
-    return response
+def _value_of_known(known: Known, names: Names) -> Value:
+    leaders = [(epoch, names[node_id]) for epoch, node_id in known.leaders]
+    return leaders, [(entry.epoch, value_of(entry.value, names)) for entry in known.committed], known.ends
 
 
-def marks(world: ScopeWorld) -> Iterator[str]:
-    """What a search should have reached somewhere."""
-    values = [entry.value for entry in world.known.committed]
-    if len(world.known.leaders) > 1:
-        yield "a second leader"
-    if any(isinstance(value, str) for value in values):
-        yield "a write is committed"
-        if len(world.known.leaders) > 1:
-            yield "a write survives its leader"
-    if sum(isinstance(value, do.Voters) for value in values) > 1:
-        yield "a change of voters is committed"
-    if any(node.view.start > 0 for node in world.nodes):
-        yield "a log starts at a snapshot"
-    if sum(node.view.is_leader for node in world.nodes) > 1:
-        yield "two believe that they lead"
-    if any(isinstance(one.content, FetchSnapshotResponse) for one in world.messages):
-        yield "a snapshot is fetched"
-    if any(isinstance(one.content, FetchResponse) and one.content.diverging for one in world.messages):
-        yield "a log is cut"
-
-
-# Identity
-
-
-def model() -> Model[ScopeWorld]:
-    """Quorums, for `small_scope.explore`."""
-    return Model(actions, take, fingerprint, marks, name)
-
-
-def fingerprint(world: ScopeWorld) -> bytes:
-    """Two worlds with the same one have the same future."""
-    messages = sorted(repr(message) for message in world.messages)
-    known = (messages, tuple(world.budget), world.known)
-    state = blake2b(repr(known).encode(), digest_size=16)
-    for node in world.nodes:
-        state.update(node.digest)
-    return state.digest()
-
-
-_SKIPPED = ("log", "config", "jitter", "on_left", "_disk", "voters_in_log")
-
-
-@lru_cache(maxsize=4096)
-def _text(value: object) -> str:
-    return repr(value)
-
-
-def _freeze(value: object) -> object:
-    """The same for equal states, whichever way they came about: dictionaries and sets in order, nothing by identity."""
-    if value is None or isinstance(value, int | str | bytes | Enum):
-        return value
-    if isinstance(value, tuple | list):
-        return tuple(map(_freeze, value))
-    if isinstance(value, dict):
-        return tuple(sorted((repr(_freeze(key)), _freeze(one)) for key, one in value.items()))
-    if isinstance(value, set | frozenset):
-        return tuple(sorted(repr(_freeze(one)) for one in value))
-    names = _parts(value.__class__)
-    if names is None:
-        return _text(value)
-    parts = vars(value) if not names and hasattr(value, "__dict__") else names
-    return (type(value).__name__, *(_freeze(getattr(value, name)) for name in parts if name not in _SKIPPED))
-
-
-_known_parts: dict[type, tuple[str, ...] | None] = {}
-
-
-def _parts(cls: type) -> tuple[str, ...] | None:
-    """The names of a record's fields; none for an ordinary object, None for a value that never changes."""
-    if cls not in _known_parts:
-        names = tuple(one.name for one in fields(cls)) if is_dataclass(cls) else ()
-        is_frozen = is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        _known_parts[cls] = None if is_frozen else names
-    return _known_parts[cls]
+def _epoch_of(request: Request | Response) -> int:
+    match request:
+        case VoteRequest():
+            return request.candidate_epoch
+        case BeginQuorumEpochRequest() | EndQuorumEpochRequest() | FetchRequest() | FetchSnapshotRequest():
+            return request.leader_epoch
+        case _:
+            raise AssertionError(request)

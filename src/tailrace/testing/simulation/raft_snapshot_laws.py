@@ -25,7 +25,14 @@ class RaftSnapshotLaws(Watcher):
         self._asked_ms: dict[tuple[ReplicaKey, SnapshotId], int] = {}
         """When a leader was last asked for a part of it."""
 
+    def started(self, host: RaftHost) -> None:
+        """Who comes back does not lead, and nobody fetches from it any more."""
+        self._forget_who_asked(host)
+
     def changed_role(self, host: RaftHost, change: do.RoleChanged) -> None:
+        self._forget_who_asked(host)
+
+    def _forget_who_asked(self, host: RaftHost) -> None:
         for asked in [one for one in self._asked_ms if one[0] == host.key]:
             del self._asked_ms[asked]
 

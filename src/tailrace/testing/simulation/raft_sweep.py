@@ -13,10 +13,29 @@ from pathlib import Path
 import tailrace
 from tailrace.testing.simulation.raft_cluster import RaftCluster
 from tailrace.testing.simulation.raft_plan import Plan
-from tailrace.testing.simulation.raft_shrink import attempt, explain
+from tailrace.testing.simulation.raft_shrink import RaftAttempts
+from tailrace.testing.simulation.shrink import attempt, explain
 
 BLOCK = 20
 """Seeds that a process runs before it tells how it went."""
+WORLD = (
+    "breach",
+    "network",
+    "raft_cluster",
+    "raft_conduct",
+    "raft_faults",
+    "raft_host",
+    "raft_invariants",
+    "raft_log",
+    "raft_nemesis",
+    "raft_plan",
+    "raft_snapshot_laws",
+    "raft_state",
+    "raft_watcher",
+    "turns",
+    "world",
+)
+"""The modules that a run is made of, besides the machine."""
 STATES = (
     "a log was cut",
     "a write was torn",
@@ -121,9 +140,10 @@ def _run(seed: int, sweep: Sweep) -> None:
     try:
         cluster.run()
     except AssertionError as error:
-        failure = attempt(seed, cluster.plan) if hasattr(error, "law") else None
+        attempts = RaftAttempts(seed)
+        failure = attempt(attempts, cluster.plan)
         broken = f"seed {seed}: {error!r}; {cluster.describe()}"
-        sweep.failures[str(seed)] = broken if failure is None else explain(seed, failure)
+        sweep.failures[str(seed)] = broken if failure is None else explain(attempts, failure)
     sweep.seeds += 1
     sweep.counted += cluster.counts
     sweep.events += cluster.world.events
@@ -157,14 +177,15 @@ def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[Sweep], 
 
 def soak(path: Path, counted: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
     """Run seeds from 0 on until so many count. What is done is kept in the file, as long as the code is the same."""
-    total = _load(path)
+    code = code_version()  # of what runs here, whatever becomes of the files meanwhile
+    total = _load(path, code)
     while total.counted < counted and not total.failures:
         before, began = total.seconds, time.perf_counter()
         wanted = max(counted - total.counted, BLOCK * processes) * 3 // 2
         for block in sweep_blocks(total.seeds, wanted, processes):
             total.add(block)
             total.seconds = before + time.perf_counter() - began
-            _save(path, total)
+            _save(path, total, code)
             tell(total)
             if total.counted >= counted:
                 break
@@ -172,24 +193,24 @@ def soak(path: Path, counted: int, processes: int, tell: Callable[[Sweep], None]
 
 
 def code_version() -> str:
-    """Of the machine and of the simulation: seeds that ran with another one say nothing."""
+    """Of the machine and of its simulation: seeds that ran with another one say nothing."""
     root = Path(tailrace.__file__).parent
+    simulation = [root / "testing/simulation" / f"{name}.py" for name in WORLD]
     digest = blake2b(digest_size=8)
-    for part in ("raft", "testing/simulation"):
-        for source in sorted((root / part).glob("*.py")):
-            digest.update(source.read_bytes())
+    for source in sorted([*(root / "raft").glob("*.py"), *simulation]):
+        digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
-def _load(path: Path) -> Sweep:
+def _load(path: Path, code: str) -> Sweep:
     said = json.loads(path.read_text()) if path.exists() else {}
-    if said.pop("code", None) != code_version():
+    if said.pop("code", None) != code:
         return Sweep()
     return Sweep(**said | {"sometimes": Counter(said["sometimes"]), "faults": Counter(said["faults"])})
 
 
-def _save(path: Path, total: Sweep) -> None:
+def _save(path: Path, total: Sweep, code: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps({"code": code_version(), **total.as_dict()}, indent=1))
+    part.write_text(json.dumps({"code": code, **total.as_dict()}, indent=1))
     part.replace(path)

@@ -1,38 +1,42 @@
 """Exhaustive search of small worlds: every order in which a few things can happen to a few nodes.
 
-A world is an immutable value. Worlds that have been seen are not looked at again. Of two actions that do not concern
-each other only one order is tried, since both lead to the same world (sleep sets: Godefroid, "Partial-Order Methods for
-the Verification of Concurrent Systems", 1996, with the rule for worlds that are met again). When the search ends
-without a breach there is none within that scope.
+A world is an immutable value with a fingerprint of 64 bits; of worlds with the same one only one is looked at. When the
+search ends without a breach there is none within that scope, but for the chance that two different worlds have the same
+fingerprint: with ten million of them less than one in a hundred thousand, for the whole search.
+
+Several processes search depth first from different worlds and share one table of what has been seen. Two of them may
+look at a world twice, if they reach it within the same moment; none is looked at by nobody.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Protocol, TypeVar
 
 W = TypeVar("W")
+A = TypeVar("A")
 
-
-class Action(NamedTuple):
-    """Something that may happen to one node. Equal actions do the same as long as nothing else happens to that node."""
-
-    node: int
-    kind: str
-    detail: Hashable = None
-    is_rationed: bool = False
-    """Whether a common budget for its kind is spent, so that two of a kind concern each other."""
-
-    def concerns(self, other: "Action") -> bool:
-        """Whether it matters which of the two happens first."""
-        return self.node == other.node or (self.is_rationed and other.is_rationed and self.kind == other.kind)
+STARTS_PER_PROCESS = 200
+"""Worlds from which the search goes on in several processes, for each of them: many, since some end soon."""
+REPORT_EVERY = 20_000
+"""Transitions between two looks at the clock."""
 
 
 class ScopeBreach(AssertionError):
     """An invariant does not hold, and the actions that lead there."""
 
     def __init__(self, detail: str, actions: list[str]) -> None:
-        super().__init__("\n  ".join([detail, *actions]))
+        super().__init__(detail, actions)
+        self.detail = detail
         self.actions = actions
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.detail, *self.actions])
 
 
 @dataclass(slots=True)
@@ -42,90 +46,287 @@ class Explored:
     states: int = 0
     transitions: int = 0
     deepest: int = 0
+    seconds: float = 0.0
     is_complete: bool = False
     """Whether every state within the scope was visited."""
     sometimes: set[str] = field(default_factory=set)
     """What was reached somewhere."""
 
+    def summary(self) -> str:
+        """For people."""
+        ended = "all of them" if self.is_complete else "the search was cut off"
+        seen = f"{self.states} states, {self.transitions} transitions, {self.deepest} deep"
+        return f"{seen}: {ended}, no law broken; {self.seconds:.0f} s\nreached: {', '.join(sorted(self.sometimes))}"
 
-@dataclass(frozen=True, slots=True)
-class Model(Generic[W]):
+    def add(self, other: "Explored") -> None:
+        """What another process has seen besides."""
+        self.states += other.states
+        self.transitions += other.transitions
+        self.deepest = max(self.deepest, other.deepest)
+        self.is_complete = self.is_complete and other.is_complete
+        self.sometimes |= other.sometimes
+
+
+class Model(Protocol[W, A]):
     """The worlds to search. Laws must look at states, not at the order in which these came about."""
 
-    actions: Callable[[W], Sequence[Action]]
-    """What can happen next."""
-    take: Callable[[W, Action], W]
-    """The world that it leads to. Raises AssertionError at a breach of a law."""
-    fingerprint: Callable[[W], Hashable]
-    """Equal for worlds that nothing can tell apart."""
-    marks: Callable[[W], Iterable[str]] = lambda _: ()
-    """What is worth telling that it was reached."""
-    name: Callable[[Action], str] = str
+    def actions(self, world: W) -> Sequence[A]:
+        """What can happen next."""
+        ...
+
+    def take(self, world: W, action: A) -> W:
+        """The world that it leads to. Raises AssertionError at a breach of a law."""
+        ...
+
+    def fingerprint(self, world: W) -> int:
+        """At most 64 bits, not 0; the same for worlds that nothing can tell apart, in every process."""
+        ...
+
+    def name(self, action: A) -> str:
+        """The action in words."""
+        ...
+
+    @property
+    def sometimes(self) -> set[str]:
+        """What is worth telling that it was reached, in this process."""
+        ...
 
 
-Sleeping = frozenset[Action]
+class Seen(Protocol):
+    """The fingerprints that have been seen."""
+
+    def claim(self, fingerprint: int) -> bool:
+        """Note this one. Whether it was not there."""
+        ...
+
+
+class SeenHere:
+    """Of one process."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def claim(self, fingerprint: int) -> bool:
+        before = len(self._known)
+        self._known.add(fingerprint)
+        return len(self._known) > before
+
+
+class SeenTogether:
+    """Of a process and of those that it forks: a table with open addresses in shared memory.
+
+    Nothing is locked. Of two that write to the same place at once one is forgotten, and looked at again if it is met
+    again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._size = 1 << max(most * 3 // 2, 1024).bit_length()
+        self._memory = mmap.mmap(-1, self._size * 8)
+        self._table = memoryview(self._memory).cast("Q")
+
+    def claim(self, fingerprint: int) -> bool:
+        table, last = self._table, self._size - 1
+        index = fingerprint & last
+        while True:
+            known = table[index]
+            if known == fingerprint:
+                return False
+            if not known:
+                table[index] = fingerprint
+                return True
+            index = (index + 1) & last
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._table.release()
+        self._memory.close()
 
 
 @dataclass(slots=True)
-class _Visit(Generic[W]):
+class _Visit(Generic[W, A]):
     """A world on the way down, with what is still to be tried there."""
 
     world: W
-    to_do: list[Action]
-    sleeping: Sleeping
-    """What need not be tried any more: it was, before something that does not concern it."""
+    to_do: list[A]
 
 
-def explore(model: Model[W], start: W, *, max_states: int) -> Explored:
-    """Visit every world that can be reached, depth first. Raises ScopeBreach with the way to the first breach."""
-    found = Explored(states=1)
-    seen: dict[Hashable, Sleeping] = {model.fingerprint(start): frozenset()}
-    stack = [_Visit(start, list(model.actions(start)), frozenset())]
-    trail: list[str] = []
-    while stack:
-        visit = stack[-1]
-        if not visit.to_do:
-            stack.pop()
-            del trail[len(stack) - 1 :]
-            continue
-        action = visit.to_do.pop()
-        sleeping = frozenset(one for one in visit.sleeping if not one.concerns(action))
-        visit.sleeping |= {action}
-        del trail[len(stack) - 1 :]
-        trail.append(model.name(action))
-        world = _take(model, visit.world, action, trail)
-        found.transitions += 1
-        to_do, sleeping = _to_do(model, world, sleeping, seen, found)
-        if found.states >= max_states:
-            return found
-        if to_do:
-            stack.append(_Visit(world, to_do, sleeping))
-            found.deepest = max(found.deepest, len(trail))
-    found.is_complete = True
+class _Search(Generic[W, A]):
+    """One process's part."""
+
+    def __init__(self, model: Model[W, A], seen: Seen, *, max_states: int, deadline_s: float) -> None:
+        self._model = model
+        self._seen = seen
+        self._max_states = max_states
+        self._deadline_s = deadline_s
+        self.found = Explored(is_complete=True)
+        self.on_report: Callable[[Explored], None] = lambda _: None
+        self._next_report = REPORT_EVERY
+
+    def visit(self, world: W) -> bool:
+        """Whether nobody has been here."""
+        is_new = self._seen.claim(self._model.fingerprint(world))
+        self.found.states += is_new
+        return is_new
+
+    def below(self, start: W, way: list[str]) -> None:
+        """All that can be reached from a world that has been visited. Raises ScopeBreach with the way to it."""
+        model, seen, found = self._model, self._seen, self.found
+        stack = [_Visit(start, list(model.actions(start)))]
+        tried: list[A] = []
+        while stack and found.is_complete:
+            visit = stack[-1]
+            if not visit.to_do:
+                stack.pop()
+                if tried:
+                    tried.pop()
+                continue
+            action = visit.to_do.pop()
+            found.transitions += 1
+            if found.transitions >= self._next_report:
+                self._report()
+            try:
+                world = model.take(visit.world, action)
+            except AssertionError as error:
+                names = [model.name(one) for one in (*tried, action)]
+                raise ScopeBreach(f"{type(error).__name__}: {error}", [*way, *names]) from error
+            if seen.claim(model.fingerprint(world)):
+                found.states += 1
+                if found.states >= self._max_states:
+                    found.is_complete = False
+                tried.append(action)
+                stack.append(_Visit(world, list(model.actions(world))))
+                found.deepest = max(found.deepest, len(way) + len(tried))
+
+    def _report(self) -> None:
+        self._next_report += REPORT_EVERY
+        self.on_report(self.found)
+        if time.monotonic() > self._deadline_s:
+            self.found.is_complete = False
+
+    def spread(self, start: W, count: int) -> list[tuple[W, list[str]]]:
+        """Breadth first until so many worlds wait, each with the way to it: where processes can begin."""
+        model, waiting = self._model, [(start, list[str]())]
+        while waiting and len(waiting) < count:
+            following: list[tuple[W, list[str]]] = []
+            for world, way in waiting:
+                for action in model.actions(world):
+                    self.found.transitions += 1
+                    try:
+                        after = model.take(world, action)
+                    except AssertionError as error:
+                        detail = f"{type(error).__name__}: {error}"
+                        raise ScopeBreach(detail, [*way, model.name(action)]) from error
+                    if self.visit(after):
+                        following.append((after, [*way, model.name(action)]))
+            waiting = following
+            self.found.deepest += bool(following)
+        return waiting
+
+
+def explore(
+    model: Model[W, A],
+    start: W,
+    *,
+    max_states: int,
+    processes: int = 1,
+    max_seconds: float = 1e9,
+    tell: Callable[[int], None] = lambda _: None,
+) -> Explored:
+    """Visit every world that can be reached. Raises ScopeBreach with the way to the first breach.
+
+    `tell` hears now and then how many worlds have been seen.
+    """
+    began = time.monotonic()
+    deadline_s = began + max_seconds
+    if processes <= 1:
+        alone = _Search(model, SeenHere(), max_states=max_states, deadline_s=deadline_s)
+        alone.on_report = lambda found: tell(found.states)
+        alone.visit(start)
+        alone.below(start, [])
+        found = alone.found
+    else:
+        found = _explore_together(model, start, max_states, processes, deadline_s, tell)
+    found.sometimes |= model.sometimes
+    found.seconds = time.monotonic() - began
     return found
 
 
-def _to_do(
-    model: Model[W], world: W, sleeping: Sleeping, seen: dict[Hashable, Sleeping], found: Explored
-) -> tuple[list[Action], Sleeping]:
-    """What must be tried in this world that was not tried when it was met before."""
-    mark = model.fingerprint(world)
-    slept = seen.get(mark)
-    if slept is None:
-        found.states += 1
-        found.sometimes.update(model.marks(world))
-        seen[mark] = sleeping
-        return [one for one in model.actions(world) if one not in sleeping], sleeping
-    missed = slept - sleeping
-    if not missed:
-        return [], sleeping
-    seen[mark] = slept & sleeping
-    possible = model.actions(world)
-    return [one for one in possible if one in missed], sleeping | frozenset(possible) - missed
-
-
-def _take(model: Model[W], world: W, action: Action, trail: list[str]) -> W:
+def _explore_together(
+    model: Model[W, A],
+    start: W,
+    max_states: int,
+    processes: int,
+    deadline_s: float,
+    tell: Callable[[int], None],
+) -> Explored:
+    seen = SeenTogether(max_states)
     try:
-        return model.take(world, action)
-    except AssertionError as error:
-        raise ScopeBreach(f"{type(error).__name__}: {error}", list(trail)) from error
+        first = _Search(model, seen, max_states=max_states, deadline_s=deadline_s)
+        first.visit(start)
+        starts = first.spread(start, STARTS_PER_PROCESS * processes)
+        first.found.is_complete = first.found.states < max_states
+        share = (max_states - first.found.states) // processes
+        context = get_context("fork")  # so that every process knows these worlds
+        next_start = context.Value("q", 0)
+
+        def search(heard: Connection) -> None:
+            part = _Search(model, seen, max_states=share, deadline_s=deadline_s)
+            part.on_report = lambda found: heard.send(found.states)
+            try:
+                for world, way in _drawn(starts, next_start):
+                    part.below(world, way)
+                    if not part.found.is_complete:
+                        break
+                part.found.sometimes |= model.sometimes
+                heard.send(part.found)
+            except ScopeBreach as breach:
+                heard.send((breach.detail, breach.actions))
+            heard.close()
+            os._exit(0)  # what else the parent has registered to be done at the end is the parent's
+
+        workers: dict[Connection, BaseProcess] = {}
+        for _ in range(processes if starts else 0):
+            hears, speaks = context.Pipe(duplex=False)
+            worker = context.Process(target=search, args=(speaks,))
+            worker.start()
+            speaks.close()
+            workers[hears] = worker
+        _gather(workers, first.found, tell)
+        return first.found
+    finally:
+        seen.close()
+
+
+def _drawn(starts: Sequence[tuple[W, list[str]]], next_start: Any) -> Iterator[tuple[W, list[str]]]:
+    """Those that no other process has taken."""
+    while True:
+        with next_start.get_lock():
+            index = next_start.value
+            next_start.value += 1
+        if index >= len(starts):
+            return
+        yield starts[index]
+
+
+def _gather(workers: dict[Connection, BaseProcess], total: Explored, tell: Callable[[int], None]) -> None:
+    """Hear of all processes until they are done. Raises ScopeBreach, when the others have been stopped."""
+    running: dict[Connection, int] = dict.fromkeys(workers, 0)
+    try:
+        while running:
+            for one in wait(list(running)):
+                assert isinstance(one, Connection)
+                said = one.recv()
+                if isinstance(said, Explored):
+                    total.add(said)
+                    del running[one]
+                elif isinstance(said, int):
+                    running[one] = said
+                    tell(total.states + sum(running.values()))
+                else:
+                    raise ScopeBreach(*said)
+    finally:
+        for one, worker in workers.items():
+            if one in running:
+                worker.terminate()
+            worker.join()
+            one.close()

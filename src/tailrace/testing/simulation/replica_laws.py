@@ -1,0 +1,165 @@
+"""What must hold of the copies of a partition, looked at after every event.
+
+- "committed is for ever": what some leader has had below its high watermark never becomes something else.
+- "a leader has everything committed": whoever leads has all that was ever committed.
+- "copies agree below the high watermark": whatever a replica has below its own high watermark is what is committed.
+- "a high watermark is on the disk": under flushed durability; whoever reads below it will find it after a crash.
+- "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
+- "committed is on enough disks": when a leader's high watermark passes a record, as many of its in-sync replicas as
+  min.insync.replicas asks for have it flushed, or will find it after a crash.
+- "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.replication.partition import Partition
+from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.replica_node import ReplicaNode
+from tailrace.testing.simulation.world import Life
+
+
+class StoredBatch(NamedTuple):
+    """One batch, wherever it is."""
+
+    end_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class ReplicaLaws:
+    """Sees every node, and remembers what was committed."""
+
+    def __init__(self, *, min_in_sync: int, is_flushed: bool, sometimes: Counter[str]) -> None:
+        self.nodes: list[ReplicaNode] = []
+        self.sometimes = sometimes
+        self.committed: dict[TopicPartition, dict[int, StoredBatch]] = {}
+        """By base offset."""
+        self.committed_end: dict[TopicPartition, int] = {}
+        self.leaders: set[tuple[TopicPartition, int, int]] = set()
+        """(partition, leader epoch, broker) of all who have led."""
+        self._min_in_sync = min_in_sync
+        self._is_flushed = is_flushed
+        self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
+        self._sizes: dict[Partition, tuple[int, int]] = {}
+        self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
+
+    def check(self) -> None:
+        """After an event. Raises Breach."""
+        for node in self.nodes:
+            if node.is_up and node.is_serving:
+                for partition in node.table:
+                    self._look_at(node, partition)
+
+    def _look_at(self, node: ReplicaNode, partition: Partition) -> None:
+        name, high_watermark = partition.topic_partition, partition.high_watermark
+        if self._is_flushed and high_watermark > partition.log.flushed_offset:
+            raise Breach("a high watermark is on the disk", f"{name} on {node.node_id}: {high_watermark}")
+        before = self._seen.get(partition, 0)
+        if partition.is_leader:
+            self._look_at_leader(node, partition)
+        self._note(partition)
+        if high_watermark == before:
+            return
+        if high_watermark < before:
+            raise Breach("the high watermark rises", f"{name} on {node.node_id} fell from {before} to {high_watermark}")
+        start = max(before, partition.log.log_start_offset)
+        if partition.is_leader and high_watermark > self.committed_end.get(name, 0):
+            self._check_disks(node, partition)
+        committed = self.committed.setdefault(name, {})
+        for base_offset, batch in batches_between(partition, start, high_watermark):
+            known = committed.get(base_offset)
+            if known is None and not partition.is_leader and batch.end_offset > self.committed_end.get(name, 0):
+                raise Breach(
+                    "copies agree below the high watermark", f"{name} on {node.node_id}: {base_offset} is not committed"
+                )
+            if known is None:
+                committed[base_offset] = batch
+            elif known != batch:
+                law = "committed is for ever" if partition.is_leader else "copies agree below the high watermark"
+                raise Breach(law, f"{name} on {node.node_id} at {base_offset}: {batch} is not {known}")
+        self._seen[partition] = high_watermark
+        if partition.is_leader:
+            self.committed_end[name] = max(self.committed_end.get(name, 0), high_watermark)
+
+    def _note(self, partition: Partition) -> None:
+        """Remember what is worth telling that it was reached."""
+        end_offset = partition.log.log_end_offset
+        in_sync = len(partition.state.in_sync_replicas) if partition.state is not None and partition.is_leader else 0
+        end_before, in_sync_before = self._sizes.get(partition, (0, 0))
+        if (end_offset, in_sync) != (end_before, in_sync_before):
+            self._sizes[partition] = (end_offset, in_sync)
+            self.sometimes["log cut"] += end_offset < end_before
+            is_waited_for = partition.state is not None and bool(partition.state.eligible_leader_replicas)
+            self.sometimes["an eligible leader"] += is_waited_for
+            if in_sync and in_sync_before:
+                self.sometimes["in-sync replicas shrunk"] += in_sync < in_sync_before
+                self.sometimes["in-sync replicas grew"] += in_sync > in_sync_before
+
+    def _look_at_leader(self, node: ReplicaNode, partition: Partition) -> None:
+        name, epoch = partition.topic_partition, partition.leader_epoch
+        if (name, epoch, node.life) in self._checked_leaders:
+            return
+        self._checked_leaders.add((name, epoch, node.life))
+        others = {leader for where, led, leader in self.leaders if (where, led) == (name, epoch)}
+        self.leaders.add((name, epoch, node.node_id))
+        if others - {node.node_id}:
+            raise Breach("one leader per epoch", f"{name} in {epoch}: {sorted(others)} and {node.node_id}")
+        self.check_complete(node, partition)
+
+    def check_complete(self, node: ReplicaNode, partition: Partition) -> None:
+        """Whether it has everything committed. Only for a leader of the newest epoch."""
+        name = partition.topic_partition
+        newest = max(led for where, led, _ in self.leaders if where == name)
+        if partition.leader_epoch < newest:
+            return
+        found = dict(batches_between(partition, partition.log.log_start_offset, partition.log.log_end_offset))
+        for base_offset, batch in self.committed.get(name, {}).items():
+            if base_offset >= partition.log.log_start_offset and found.get(base_offset) != batch:
+                raise Breach(
+                    "a leader has everything committed",
+                    f"{name} on {node.node_id} in epoch {partition.leader_epoch}, at {base_offset}:"
+                    f" {found.get(base_offset)} is not {batch}",
+                )
+
+    def _check_disks(self, leader: ReplicaNode, partition: Partition) -> None:
+        state, end_offset = partition.state, partition.high_watermark
+        assert state is not None
+        having = [node.node_id for node in self.nodes if self._has_durably(node, partition, end_offset)]
+        safe = [replica for replica in having if replica in state.replicas]
+        if len(safe) < min(self._min_in_sync, len(state.replicas)):
+            raise Breach(
+                "committed is on enough disks",
+                f"{partition.topic_partition} led by {leader.node_id} up to {end_offset}: only on {safe}",
+            )
+
+    def _has_durably(self, node: ReplicaNode, led: Partition, end_offset: int) -> bool:
+        if not (node.is_up and node.is_serving):
+            return True  # it is looked at when it is back: nothing committed may be missing then
+        partition = node.table.find(*led.topic_partition)
+        if partition is None:
+            return False
+        log = partition.log
+        return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
+
+    def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
+        """A producer was told that its batch is safe."""
+        batch = self.committed.get(name, {}).get(base_offset)
+        if batch is None or batch.crc != crc:
+            raise Breach("acknowledged is committed", f"{name} at {base_offset}: {batch}")
+
+
+def batches_between(partition: Partition, start: int, end: int) -> Iterable[tuple[int, StoredBatch]]:
+    """The batches of a log from one offset to another, by base offset."""
+    offset = start
+    while offset < end:
+        result = partition.log.read(offset, max_bytes=1 << 20, end_offset=end)
+        if not result.size_bytes:
+            return
+        for chunk in result.records:
+            for _, header in iter_batches(chunk):
+                yield header.base_offset, StoredBatch(header.end_offset, header.partition_leader_epoch, header.crc)
+                offset = header.end_offset

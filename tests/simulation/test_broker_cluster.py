@@ -1,0 +1,58 @@
+"""Brokers and their channel to the active controller in a simulated world: what is acknowledged stays, done once."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
+from tailrace.testing.simulation.network import NetworkFaults
+
+SEEDS = 8
+STORMY = BrokerPlan(
+    network=NetworkFaults(loss=0.1, duplication=0.15, slow=0.1, slow_delay_ms=2_500),
+    crashes_per_s=0.4,
+    isolations_per_s=0.5,
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_in_calm_everybody_administers_through_anybody_and_no_broker_is_fenced() -> None:
+    cluster = BrokerCluster(1, BrokerPlan(chaos_ms=20_000))
+    epochs: set[tuple[int, int]] = set()
+
+    def look() -> None:
+        for node in cluster.nodes.values():
+            if node.is_up and node.lifecycle.broker_epoch >= 0:
+                epochs.add((node.key.id, node.lifecycle.broker_epoch))
+
+    cluster.world.after_event.append(look)
+    cluster.run()
+    assert cluster.acked > 200
+    assert len(epochs) == len(cluster.nodes)  # each registered once
+
+
+def test_acknowledged_requests_survive_crashes_isolation_loss_duplicates_and_delay() -> None:
+    reached: Counter[str] = Counter()
+    acked = 0
+    for seed in range(SEEDS):
+        cluster = BrokerCluster(seed, STORMY)
+        cluster.run()
+        acked += cluster.acked
+        reached.update(cluster.world.sometimes)
+    assert acked > 50 * SEEDS
+    for state in ("asked a node that follows", "active controller crashed", "active controller isolated"):
+        assert reached[state], f"never: {state}"
+
+
+@pytest.mark.parametrize("seed", [121, 141, 152])
+def test_a_request_that_comes_late_and_twice_is_carried_out_once(seed: int) -> None:
+    """Seeds whose topics came back after their deletion when envelopes were not numbered."""
+    BrokerCluster(seed, STORMY).run()

@@ -1,0 +1,83 @@
+"""Every order in which a few things can happen to a partition with three copies: no law is broken in any of them."""
+
+import pytest
+
+from tailrace.replication.leadership import Horizon, Leadership
+from tailrace.replication.replica_progress import ReplicaProgress
+from tailrace.testing.simulation import replica_scope
+from tailrace.testing.simulation.replica_scope import Action, Budget, ReplicaScope, World
+from tailrace.testing.simulation.small_scope import Explored, ScopeBreach, explore
+
+
+def search(budget: Budget) -> Explored:
+    scope = ReplicaScope()
+    found = explore(scope, scope.start(budget), max_states=100_000)
+    print(f"{budget}: {found.summary()}")  # noqa: T201
+    return found
+
+
+@pytest.mark.parametrize(
+    ("budget", "reached"),
+    [
+        (Budget(writes=2), {"2 committed"}),
+        (Budget(writes=1, crashes=1), {"1 committed", "a new leader", "a log diverges", "a replica joins"}),
+        (Budget(writes=1, shrinks=1), {"a replica leaves", "a replica joins", "an eligible leader"}),
+        (Budget(writes=1, alarms=1), {"a new leader", "an answer comes too late"}),
+    ],
+    ids=str,
+)
+def test_every_order_of_a_few_things(budget: Budget, reached: set[str]) -> None:
+    found = search(budget)
+    assert found.is_complete
+    assert reached <= found.sometimes
+
+
+def test_a_replica_that_joins_below_the_high_watermark_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def can_join(self: Leadership, progress: ReplicaProgress, horizon: Horizon) -> bool:
+        return True
+
+    monkeypatch.setattr(Leadership, "_can_join", can_join)
+    with pytest.raises(ScopeBreach, match="lacks"):
+        search(Budget(writes=1, shrinks=1))
+
+
+def test_a_high_watermark_that_forgets_who_is_proposed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def note_maximal(self: Leadership) -> None:
+        self._maximal = frozenset(self.state.in_sync_replicas)
+        for progress in self.replicas.values():
+            progress.may_join = False  # nobody is about to join, either
+
+    monkeypatch.setattr(Leadership, "_note_maximal", note_maximal)
+    with pytest.raises(ScopeBreach):
+        search(Budget(writes=2, shrinks=1))
+
+
+def test_a_leader_that_counts_what_it_has_not_flushed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    safe_end_offset = Leadership.safe_end_offset
+
+    def hasty(self: Leadership, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
+        return safe_end_offset(self, log_end_offset, log_end_offset=log_end_offset, now_ms=now_ms, lag_ms=lag_ms)
+
+    monkeypatch.setattr(Leadership, "safe_end_offset", hasty)
+    with pytest.raises(ScopeBreach):
+        search(Budget(writes=1))
+
+
+def test_a_leader_that_comes_back_in_the_same_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have lost what others have from it, and write something else at the same offsets in the same epoch."""
+    monkeypatch.setattr(replica_scope, "registered", lambda world, broker: world)
+    told = """
+        fetch 3, fetch 2, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, hear 2, flush 2, fetch 2,
+        crash 1, return 1, fetch 3, hear 3, fetch 3, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, flush 1
+    """
+    scope = ReplicaScope()
+    world = scope.start(Budget(writes=2, crashes=1))
+    *steps, last = (step.strip() for step in told.split(","))
+    for step in steps:
+        world = scope.take(world, _named(scope, world, step))
+    with pytest.raises(AssertionError, match="may lead, and lacks"):
+        scope.take(world, _named(scope, world, last))
+
+
+def _named(scope: ReplicaScope, world: World, name: str) -> Action:
+    return next(action for action in scope.actions(world) if scope.name(action) == name)

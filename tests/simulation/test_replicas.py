@@ -1,0 +1,80 @@
+"""Copies of partitions under faults: the product's hosts, with a seeded network, disks and clocks."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tailrace.model.errors import KafkaError
+from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.network import NetworkFaults
+from tailrace.testing.simulation.replica_cluster import ReplicaCluster, ReplicaPlan, run_seed
+
+SEEDS = int(os.environ.get("REPLICA_SEEDS", "24"))
+SOMETIMES = (
+    "crash",
+    "leader crashed",
+    "blackout",
+    "power cut within a step",
+    "false alarm",
+    "election asked for",
+    "reassignment",
+    "partition: isolate leader",
+    "crash that loses what is in the page cache",
+    "log cut",
+    "in-sync replicas shrunk",
+    "in-sync replicas grew",
+    "an eligible leader",
+)
+
+
+def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same() -> None:
+    reached: Counter[str] = Counter()
+    counted = 0
+    for seed in range(SEEDS):
+        cluster = run_seed(seed)
+        reached.update(state for state, count in cluster.world.sometimes.items() if count)
+        counted += cluster.counts
+    assert [state for state in SOMETIMES if not reached[state]] == []
+    assert counted >= SEEDS / 4
+
+
+def test_without_faults_everything_is_acknowledged_at_once() -> None:
+    cluster = ReplicaCluster(0, ReplicaPlan(chaos_ms=3000))
+    cluster.run()
+    assert cluster.acked > 200
+    assert {epoch for _, epoch, _ in cluster.laws.leaders} == {0}, "nobody has lost a leadership"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    one, other = run_seed(3), run_seed(3)
+    assert (one.world.events, one.acked, one.describe()) == (other.world.events, other.acked, other.describe())
+
+
+def test_disks_that_lie_are_found_out() -> None:
+    """A test of durability that passes on them tests nothing."""
+    plan = ReplicaPlan(
+        lying_sync=True, blackouts_per_s=0.5, network=NetworkFaults(), longest_disk_ms=1, produces_per_s=60
+    )
+    broken = []
+    for seed in range(5):
+        try:
+            ReplicaCluster(seed, replace(plan, chaos_ms=5000, converge_ms=5000)).run()
+        except Breach as breach:
+            broken.append(breach.law)
+        except KafkaError:
+            continue  # a checkpoint is torn, and the node says so
+    assert "a leader has everything committed" in broken
+
+
+@pytest.mark.parametrize("min_in_sync", [1, 2, 3])
+def test_one_broker_cut_off_stops_only_what_needs_it(min_in_sync: int) -> None:
+    cluster = ReplicaCluster(1, ReplicaPlan(min_in_sync=min_in_sync, chaos_ms=6000))
+    cluster.world.after(1000, lambda: cluster.network.separate([3], [0, 1, 2, 1000]))
+    acked: list[int] = []
+    for at_ms in (4500, 5900):
+        cluster.world.after(at_ms, lambda: acked.append(cluster.acked))
+    cluster.run()
+    early, late = acked
+    assert (late > early) is (min_in_sync < 3)
