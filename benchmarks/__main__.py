@@ -1,6 +1,7 @@
 """Runs the lines that are asked for, all of them by default, and shows each as a table.
 
-`--save` also writes each line's section into docs/benchmarks/README.md, with a chart; sections of other lines stay.
+`--save` also writes each line's section into docs/benchmarks/README.md or docs/experiments/kip-630.md, with a chart;
+sections of other lines stay.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import subprocess
 import sys
 
 from benchmarks import chart, machine, page, screen
-from benchmarks.lines import LINES, partitions
+from benchmarks.lines import LINES
 from benchmarks.peers import NotReady
 from benchmarks.rounds import Rounds
 from tailrace.model.errors import KafkaError
@@ -35,14 +36,16 @@ def _run(name: str, options: argparse.Namespace, head: str) -> bool:
     screen.console.rule(line.help)
     rounds = Rounds(options.rounds or line.rounds, screen.show_round, warm_ups=line.warm_ups)
     try:
-        section = line.measure(rounds, options.partitions)
+        section = line.measure(rounds, options.size or line.size)
     except FAULTS:
         screen.console.print_exception(max_frames=10)
         return False
     screen.show(section)
     if options.save:
-        page.save(section, head)
-        chart.draw(section, page.DIRECTORY / page.chart_name(name))
+        where = page.EXPERIMENT if line.is_experiment else page.PAGE
+        page.save(section, head, where)
+        if section.bars:
+            chart.draw(section, where.parent / page.chart_name(name))
     return True
 
 
@@ -69,9 +72,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("lines", nargs="*", type=_line, metavar="LINE", help="which; all by default")
     parser.add_argument("--rounds", type=_positive, help="how many count, of each line")
     parser.add_argument(
-        "--partitions", type=_positive, default=partitions.DEFAULT, help=f"for that line ({partitions.DEFAULT:,})"
+        "--size",
+        "--partitions",
+        type=_positive,
+        help="partitions, or megabytes of metadata, of the lines that have a size",
     )
-    parser.add_argument("--save", action="store_true", help="write docs/benchmarks too")
+    parser.add_argument("--save", action="store_true", help="write docs/benchmarks and docs/experiments too")
     return parser.parse_args()
 
 

@@ -12,6 +12,8 @@ from tailrace.spark.java import OLDEST_JAVA, java_version
 VERSION = "4.1.0"
 JARS = Path(sys.prefix) / f"kafka-tools-{VERSION}"
 """The server and the command-line tools. Fetched once, some 45 MB."""
+SHELL_JARS = Path(sys.prefix) / f"kafka-shell-{VERSION}"
+"""The metadata shell, which brings a server of its own: 45 MB more."""
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -37,23 +39,47 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+_SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tailrace</groupId>
+  <artifactId>kafka-shell</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-shell</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
 _TIMEOUT_S = 100
 
 
 def absent() -> str | None:
     """Why Kafka cannot be run here, with the command that would bring it; None if it can."""
+    return _absent(JARS, _POM, "kafka-tools")
+
+
+def shell_absent() -> str | None:
+    """The same for the metadata shell."""
+    return _absent(SHELL_JARS, _SHELL_POM, "kafka-shell")
+
+
+def _absent(jars: Path, pom: str, artifact: str) -> str | None:
     if java_version("java") < OLDEST_JAVA:
         return f"java >= {OLDEST_JAVA} is not installed: apt-get install default-jre-headless"
-    if not JARS.exists() and shutil.which("mvn") is None:
+    if not jars.exists() and shutil.which("mvn") is None:
         return "mvn is not installed: apt-get install maven"
-    if not JARS.exists() and not _fetch():
-        return f"Maven cannot fetch org.apache.kafka:kafka-tools:{VERSION} here"
+    if not jars.exists() and not _fetch(jars, pom):
+        return f"Maven cannot fetch org.apache.kafka:{artifact}:{VERSION} here"
     return None
 
 
-def _fetch() -> bool:
-    with tempfile.TemporaryDirectory(dir=JARS.parent, prefix="kafka-") as work:
-        Path(work, "pom.xml").write_text(_POM)
+def _fetch(jars: Path, pom: str) -> bool:
+    with tempfile.TemporaryDirectory(dir=jars.parent, prefix="kafka-") as work:
+        Path(work, "pom.xml").write_text(pom)
         copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
         try:
             subprocess.run(copy, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
@@ -62,7 +88,7 @@ def _fetch() -> bool:
             return False
         # Renamed when all are there, so that a run that is cut short leaves no half of them.
         try:
-            os.replace(Path(work, "jars"), JARS)
+            os.replace(Path(work, "jars"), jars)
         except OSError:  # another run was faster: a directory that is not empty is not replaced
-            return JARS.exists()
+            return jars.exists()
     return True

@@ -7,6 +7,7 @@ from benchmarks.figures import Section
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "benchmarks"
 PAGE = DIRECTORY / "README.md"
+EXPERIMENT = DIRECTORY.parent / "experiments" / "kip-630.md"
 
 
 def markdown(section: Section, machine: str) -> str:
@@ -45,8 +46,8 @@ def replaced(page: str, name: str, text: str) -> str:
     return before + section + after
 
 
-def save(section: Section, machine: str) -> None:
+def save(section: Section, machine: str, path: Path = PAGE) -> None:
     """Put the section into the page."""
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    page = PAGE.read_text() if PAGE.exists() else "# Measured beside a peer\n"
-    PAGE.write_text(replaced(page, section.name, markdown(section, machine)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = path.read_text() if path.exists() else "# Measured beside a peer\n"
+    path.write_text(replaced(page, section.name, markdown(section, machine)))

@@ -4,7 +4,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.figures import Section
-from benchmarks.lines import frames, latency, partitions, records, requests, start
+from benchmarks.lines import (
+    catch_up,
+    compaction,
+    fence_stall,
+    fencing,
+    frames,
+    latency,
+    partitions,
+    records,
+    requests,
+    snapshots,
+    start,
+)
 from benchmarks.rounds import Rounds
 
 
@@ -16,6 +28,10 @@ class Line(NamedTuple):
     rounds: int = 5
     warm_ups: int = 3
     """A JVM compiles what it runs often, and is slower before: one round is not enough for it."""
+    size: int = partitions.DEFAULT
+    """How many partitions, or megabytes of metadata, unless another number is asked for."""
+    is_experiment: bool = False
+    """Measured beside a text, not beside a peer: its section stands in docs/experiments."""
 
 
 LINES = {
@@ -26,5 +42,45 @@ LINES = {
     start.NAME: Line("start to the first acknowledged record; idle memory", start.measure, warm_ups=1),
     partitions.NAME: Line(
         "many partitions: create, clean restart, idle memory", partitions.measure, rounds=1, warm_ups=0
+    ),
+    fencing.NAME: Line(
+        "KIP-630: the bytes of fencing a broker, one event beside a change for each partition",
+        fencing.measure,
+        rounds=1,
+        warm_ups=0,
+        size=fencing.DEFAULT,
+        is_experiment=True,
+    ),
+    fence_stall.NAME: Line(
+        "KIP-630: how long the event loop stands while a broker with 30,000 partitions is fenced",
+        fence_stall.measure,
+        rounds=3,
+        warm_ups=0,
+        size=fence_stall.DEFAULT,
+        is_experiment=True,
+    ),
+    snapshots.NAME: Line(
+        "KIP-630: a snapshot of so many MB is written and loaded",
+        snapshots.measure,
+        rounds=3,
+        warm_ups=0,
+        size=snapshots.DEFAULT_MEGABYTES,
+        is_experiment=True,
+    ),
+    catch_up.NAME: Line(
+        "KIP-630: a new node by snapshot and by log",
+        catch_up.measure,
+        rounds=1,
+        warm_ups=0,
+        size=catch_up.DEFAULT_MEGABYTES,
+        is_experiment=True,
+    ),
+    compaction.NAME: Line(
+        "KIP-630: what keeping the metadata log short reads, snapshots beside compaction",
+        compaction.measure,
+        rounds=1,
+        warm_ups=0,
+        size=compaction.DEFAULT_MEGABYTES,
+        is_experiment=True,
     ),
 }
