@@ -25,7 +25,7 @@ from fuzz.mutation import Mutator
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.declaration import Field
 from tailrace.protocol.headers import decode_request_header, encode_request
-from tailrace.protocol.registry import APIS, Api
+from tailrace.protocol.registry import CLIENT_APIS, Api
 from tailrace.protocol.schema import decode_from
 from tailrace.testing.cluster import Cluster
 
@@ -90,7 +90,7 @@ def attack_node(
             longest_trip_ms = _judged_ms(control, longest_trip_ms, say)
         try:
             before = memory_mib(cluster.process_id())
-            for api in APIS.values():
+            for api in CLIENT_APIS.values():
                 _attack((host, int(port)), api, topic_id, mutations, Random(f"{seed} {api.name}"))
                 trips.append(Trips(api.name, control.trips_so_far()))
                 say(str(trips[-1]))
@@ -220,11 +220,16 @@ def frames_of(api: Api, topic_id: bytes) -> Iterator[bytes]:
     yield from golden.client_frames(api.name)
     known = {**_KNOWN, "topic_id": topic_id}
 
-    def better(field: Field) -> tuple[object] | None:
-        return (known[field.name],) if field.name in known else None
+    def better_in(version: int) -> Callable[[Field], tuple[object] | None]:
+        def better(field: Field) -> tuple[object] | None:
+            value = known.get(field.name, ...)
+            is_possible = value is not ... and (value is not None or field.nullable.has(version))
+            return (value,) if is_possible else None
+
+        return better
 
     for version in range(api.min_version, api.max_version + 1):
-        for value in examples(api.request, version, better):
+        for value in examples(api.request, version, better_in(version)):
             yield b"".join(encode_request(value, version, 5, "hostile"))
 
 
@@ -244,7 +249,7 @@ def _is_legible(body: bytes) -> bool:
     """Whether the node will take further requests behind this one."""
     try:
         header, position = decode_request_header(body)
-        api = APIS.get(header.api_key)
+        api = CLIENT_APIS.get(header.api_key)
         if api is None or not api.serves(header.api_version):
             return False
         decode_from(api.request, header.api_version, body, position)

@@ -80,7 +80,7 @@ async def _stop_under_load(cluster: Cluster) -> int:
         for number in range(CONNECTIONS):
             clients.create_task(load.run(address, behind_a_fetch=number == 0))
         await load.enough.wait()
-        await asyncio.to_thread(cluster.stop, 0)
+        await asyncio.to_thread(cluster.stop)
     return load.acknowledged
 
 
@@ -90,7 +90,7 @@ def test_what_a_stopping_node_has_written_it_answers() -> None:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics({"orders": 1, "empty": 1})
         acknowledged = asyncio.run(_stop_under_load(cluster))
-        cluster.restart(0)
+        cluster.restart()
         with Admin(cluster.bootstrap_servers) as admin:
             (end,) = admin.list_offsets({TopicPartition("orders", 0): LATEST}).values()
         assert acknowledged == end.offset

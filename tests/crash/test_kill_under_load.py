@@ -24,25 +24,25 @@ STARTS_CUT_SHORT = 0.25
 
 def kill_and_start(cluster: Cluster, chance: random.Random) -> int:
     """Kill the node and start it again; some starts are killed too. How many kills it were."""
-    cluster.kill(0)
+    cluster.kill()
     kills = 1
     while chance.random() < STARTS_CUT_SHORT:
         starting = threading.Thread(target=_start_in_vain, args=(cluster,))
         starting.start()
-        while not cluster.is_running(0):
+        while not cluster.is_running():
             time.sleep(0.001)
         time.sleep(chance.uniform(0, 0.6))
-        os.killpg(cluster.process_id(0), signal.SIGKILL)
+        os.killpg(cluster.process_id(), signal.SIGKILL)
         starting.join()
-        cluster.kill(0)  # takes notice
+        cluster.kill()  # takes notice
         kills += 1
-    cluster.restart(0)
+    cluster.restart()
     return kills
 
 
 def _start_in_vain(cluster: Cluster) -> None:
     with suppress(ClusterError):
-        cluster.restart(0)
+        cluster.restart()
 
 
 @pytest.mark.crash

@@ -1,59 +1,45 @@
 """The power of a real node goes under mixed load: what was acknowledged is there, once, in order.
 
-A kill loses nothing that the operating system has. Here the node keeps a copy of what it has synced
-(`crash/platter/sitecustomize.py`); when the power goes it is killed, and the copy takes the place of its data.
+A kill loses nothing that the operating system has. Here the node keeps a copy of what it has synced (`crash.power`);
+when the power goes it is killed, and the copy takes the place of its data.
 
 REAL_POWER_CUTS in the environment says how often; `make soak` runs twenty.
 """
 
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crash.power import Power
 from crash.workload import put_to_the_test
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
 CUTS = int(os.environ.get("REAL_POWER_CUTS", "2"))
-PLATTER_CODE = Path(__file__).with_name("platter")
 LATEST = -1
 
 
 @pytest.fixture
-def platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a node that is started from now on keeps what it has synced."""
-    monkeypatch.setenv("PYTHONPATH", str(PLATTER_CODE))
-    monkeypatch.setenv("PLATTER", str(tmp_path / "platter"))
-    monkeypatch.setenv("PLATTER_OF", str(tmp_path / "cluster" / "node-0"))
-    return tmp_path / "platter"
-
-
-def cut_power(cluster: Cluster, platter: Path) -> None:
-    """Kill the node, and leave of its data what it has synced."""
-    cluster.kill(0)
-    data = cluster.data_dir(0)
-    shutil.rmtree(data)
-    shutil.copytree(platter / "tree", data)
-    shutil.rmtree(platter / "inodes", ignore_errors=True)
-    (platter / "inodes").mkdir()
-    for file in data.rglob("*"):
-        if file.is_file():
-            os.link(platter / "tree" / file.relative_to(data), platter / "inodes" / str(file.stat().st_ino))
+def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Power:
+    """Of the nodes that are started from now on."""
+    power = Power(tmp_path / "cluster", tmp_path / "platter")
+    for name, text in power.environment.items():
+        monkeypatch.setenv(name, text)
+    return power
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
-    tmp_path: Path, platter: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, power: Power, record_property: Callable[[str, object], None]
 ) -> None:
     def cut_and_start(cluster: Cluster, _: random.Random) -> int:
-        cut_power(cluster, platter)
-        cluster.restart(0)
+        power.cut(cluster)
+        cluster.restart()
         return 1
 
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
@@ -66,7 +52,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
 @pytest.mark.crash
 @pytest.mark.parametrize("lies", [False, True], ids=["syncs", "syncs that do nothing"])
 def test_records_that_were_not_synced_are_gone_after_a_power_cut_and_others_are_not(
-    tmp_path: Path, platter: Path, monkeypatch: pytest.MonkeyPatch, lies: bool
+    tmp_path: Path, power: Power, monkeypatch: pytest.MonkeyPatch, lies: bool
 ) -> None:
     """Else the test above would prove nothing."""
     monkeypatch.setenv("PLATTER_LIES", str(int(lies)))
@@ -76,8 +62,8 @@ def test_records_that_were_not_synced_are_gone_after_a_power_cut_and_others_are_
         with Producer(cluster.bootstrap_servers) as producer:
             for sent in [producer.send("orders", b"v") for _ in range(100)]:
                 sent.result()
-        cut_power(cluster, platter)
-        cluster.restart(0)
+        power.cut(cluster)
+        cluster.restart()
         with Admin(cluster.bootstrap_servers) as admin:
             there = "orders" in {topic.name for topic in admin.list_topics()}
             assert there is not lies

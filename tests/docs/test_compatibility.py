@@ -22,7 +22,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import Setting
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings import BROKER_SETTINGS
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import APIS, CLIENT_APIS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -45,6 +45,8 @@ def apis() -> str:
     def row(key: int) -> tuple[str, ...]:
         api = APIS[key]
         announced = "" if api.advertised_min == api.min_version else f"announced from {api.advertised_min}"
+        if key not in CLIENT_APIS:
+            announced = "on the controllers' listener"
         return str(key), api.name, versions(api.min_version, api.max_version), announced
 
     return _table(("Key", "API", "Versions", ""), map(row, sorted(APIS)))

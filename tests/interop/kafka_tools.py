@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.kafka_jars import JARS, absent
+from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
 
-__all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "run"]
+__all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "run", "shell_absent"]
 
 _TIMEOUT_S = 100
 
@@ -26,11 +26,14 @@ MAIN_CLASSES = {
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-metadata-shell": "org.apache.kafka.shell.MetadataShell",
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-storage": "kafka.tools.StorageTool",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
@@ -48,7 +51,8 @@ def command(script: str, *options: str) -> list[str]:
     """What Kafka's script of this name would start."""
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
     java += [f"-D{name}=UTF-8" for name in ("file.encoding", "sun.stdout.encoding", "stdout.encoding")]
-    return [*java, "-cp", f"{JARS}/*", MAIN_CLASSES[script], *options]
+    jars = SHELL_JARS if script == "kafka-metadata-shell" else JARS
+    return [*java, "-cp", f"{jars}/*", MAIN_CLASSES[script], *options]
 
 
 def run(script: str, *options: str, stdin: str = "", directory: Path | None = None) -> Dump:

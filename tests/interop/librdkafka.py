@@ -11,7 +11,15 @@ from multiprocessing.managers import BaseManager
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 DEADLINE_S = 60
 """A test gives up here. No verdict depends on how fast something is."""
@@ -39,6 +47,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 class _Producer:
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+        self._is_initialized = False
 
     def write(self, topic: str, messages: Sequence[Message], timestamps: Sequence[int] | None = None) -> list[int]:
         """Send all and wait for them: the partition of each. Timestamp 0 is now."""
@@ -62,6 +71,23 @@ class _Producer:
         assert self._producer.flush(DEADLINE_S) == 0
         assert not faults, faults
         return [partitions[number] for number in range(len(messages))]
+
+    def transact(self, topic: str, messages: Sequence[Message], *, is_commit: bool | None) -> None:
+        """Send all in one transaction, and end it, or not for None. The settings name a transactional.id."""
+        if not self._is_initialized:
+            self._producer.init_transactions(DEADLINE_S)
+            self._is_initialized = True
+        self._producer.begin_transaction()
+        self.write(topic, messages)
+        if is_commit is not None:
+            self.end(is_commit=is_commit)
+
+    def end(self, *, is_commit: bool) -> None:
+        """End the transaction that is open."""
+        if is_commit:
+            self._producer.commit_transaction(DEADLINE_S)
+        else:
+            self._producer.abort_transaction(DEADLINE_S)
 
 
 class _Member:
@@ -112,7 +138,14 @@ class ConfluentAdmin:
     """An administrator's calls. Those that change something give the name of the error, or None."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def create_topic(self, topic: str, partitions: int, replicas: int) -> str | None:
+        """The error that the client reports, if there is one."""
+        return _error(self._admin.create_topics([NewTopic(topic, partitions, replicas)]))
+
+    def delete_topic(self, topic: str) -> str | None:
+        return _error(self._admin.delete_topics([topic]))
 
     def add_partitions(
         self, topic: str, count: int, assignment: list[list[int]] | None = None, *, validate_only: bool = False

@@ -63,7 +63,7 @@ def test_features_are_described_and_levels_are_changed_or_only_tried(server: Adm
     before = described()
     assert (before["SupportedMinVersion"], before["SupportedMaxVersion"]) == ("4.0-IV3", "4.1-IV0"), "25 and 26"
     assert before["FinalizedVersionLevel"] == "4.1-IV0"
-    assert int(before["Epoch"]) == server.node.log.log_end_offset - 1
+    assert int(before["Epoch"]) == server.node.log.end_offset - 1
     newest, oldest = (f"metadata.version={level}" for level in (METADATA_VERSION, OLDEST_METADATA_VERSION))
     assert features("upgrade", "--feature", newest, "--dry-run") == (
         f"metadata.version can be upgraded to {METADATA_VERSION}.\n"

@@ -18,7 +18,7 @@ from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.testing import Cluster
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-KINDS = (".log", ".index", ".timeindex", ".snapshot")
+KINDS = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 pytestmark = pytest.mark.interop
 
@@ -38,12 +38,13 @@ def _kafka() -> None:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data of a node that has seen clients, groups, topics that come and go, kill -9 and a clean stop."""
+    """The data of a node that has seen clients, groups, transactions, topics that go, kill -9 and a clean stop."""
     with Cluster(directory=tmp_path_factory.mktemp("node")) as cluster:
         _create_topics(cluster)
         for round_number in range(3):
             _produce(cluster, random.Random(round_number))
             _commit(cluster, f"group-{round_number}")
+            _transact(cluster, random.Random(round_number))
             if round_number < 2:
                 cluster.kill() if round_number else cluster.stop()
                 cluster.restart()
@@ -82,6 +83,13 @@ def _produce(cluster: Cluster, chance: random.Random) -> None:
                 numbers = [number for number in range(first, first + 30) if chance.random() < 1 / 3]
                 times = [chance.choice((0, 1_700_000_000_000 - chance.randrange(10**6))) for _ in numbers]
                 producer.write(topic, [_message(number, chance) for number in numbers], times)
+
+
+def _transact(cluster: Cluster, chance: random.Random) -> None:
+    producer = librdkafka().Producer(cluster.bootstrap_servers, {"transactional.id": "dumped"})
+    for _ in range(12):
+        messages = [_message(number, chance) for number in range(chance.randrange(1, 20))]
+        producer.transact("small", messages, is_commit=chance.random() < 0.5)
 
 
 def _message(number: int, chance: random.Random) -> Message:
@@ -127,8 +135,10 @@ DUMPS = {
     "records": ("[!_]*/*", (".log",), ("--print-data-log",)),
     "records without content": ("*/*", (".log",), ("--deep-iteration",)),
     "groups": ("__consumer_offsets-*/*", (".log",), ("--offsets-decoder",)),
+    "transactions": ("__transaction_state-*/*", (".log",), ("--transaction-log-decoder",)),
     "metadata": ("__cluster_metadata-0/*", (".log",), ("--cluster-metadata-decoder",)),
     "indexes": ("*/*", (".index", ".timeindex"), ("--verify-index-only",)),
+    "aborted transactions": ("small-*/*", (".txnindex",), ()),
 }
 
 
@@ -147,7 +157,10 @@ def test_kafkas_own_dump_finds_no_fault_and_prints_what_ours_prints(
 
 def without_our_fields(text: str) -> list[str]:
     """The lines without the tagged fields of our own, which Kafka's tools pass over."""
-    return [re.sub(r',"(derivedCount|derivedCrc|isUnclean)":(\d+|true)', "", line) for line in text.splitlines()]
+    return [
+        re.sub(r',"(derivedCount|derivedCrc|isUnclean|lastProducerEpoch)":(\d+|true)', "", line)
+        for line in text.splitlines()
+    ]
 
 
 def test_kafkas_own_check_of_indexes_at_its_start_accepts_ours(directory: Path) -> None:

@@ -18,13 +18,10 @@ SETTINGS = {
 
 _NO_ACLS = "a node has no ACLs"
 _NO_TLS = "needs a broker with TLS"
-_NO_TRANSACTIONS = "a node has no transactions"
 NOT_RUN = {
     "test_admin_integration.py::test_create_describe_delete_acls": _NO_ACLS,
     "test_ssl_integration.py::TestSSLConnection::test_ssl_handshake": _NO_TLS,
     "test_ssl_integration.py::TestSSLConnection::test_legacy_kafka_client_ssl": _NO_TLS,
-    "test_producer_integration.py::test_transactional_producer_messages": _NO_TRANSACTIONS,
-    "test_producer_integration.py::test_transactional_producer_offsets": _NO_TRANSACTIONS,
 }
 """What would fail, and why."""
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import ErrorCode
+from tailrace.node.controller_handlers import ControllerServices, build_admin_handlers, build_controller_handlers
 from tailrace.node.handlers import Services, build_handlers
 from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
 from tailrace.protocol.headers import encode_request
@@ -47,11 +48,13 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tailrace.protocol.registry import APIS, Api, api_of
+from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, api_of
 from tailrace.protocol.schema import replace
 from tailrace.protocol.source import Layout
 from tailrace.server.dispatch import Handler
-from tailrace.testing.admin_path import CLUSTER_ID, DIRECTORY_ID
+from tailrace.server.handlers.replica_fetches import ReplicaFetches
+from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.testing.admin_path import CLUSTER_ID
 from tailrace.testing.data_path import BROKER, Exchange, batch_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.group_path import GroupPath
@@ -87,18 +90,32 @@ class WholeNode(GroupPath):
 
     def _handlers(self) -> dict[int, Handler]:
         super()._handlers()  # makes the coordinators
+        of_controllers = ControllerServices(
+            config=self.config,
+            cluster_id=CLUSTER_ID,
+            clock=self.clock,
+            host=self.quorum.host,
+            metadata=self.controller,
+            creating=self.controller,
+            on_broken_invariant=_raise,
+        )
+        keeper = InSyncKeeper(broker_id=BROKER, partitions=self.table, controller=self.controller, clock=self.clock)
         services = Services(
             config=self.config,
             cluster_id=CLUSTER_ID,
             clock=self.clock,
             controller=self.controller,
-            metadata_log=self.controller,
-            directory_id=DIRECTORY_ID,
+            metadata=self.controller,
+            admin=build_admin_handlers(of_controllers),
+            replicas=ReplicaFetches(controller=self.controller, keeper=keeper),
             partitions=self.table,
             coordinators=self.coordinators,
             groups=GroupConfig.read(self.config.integer),
+            transactions=self.transactions,
         )
-        return dict(build_handlers(services))
+        # One node with one listener for all: what controllers serve, under what brokers do.
+        self.of_controllers, self.of_clients = build_controller_handlers(of_controllers), build_handlers(services)
+        return {**self.of_controllers, **self.of_clients}
 
     def ask(self, request: Any, version: int, *, client_id: str | None = "test") -> None:
         """Send the request on a connection of its own, wait for the end of all time, and check what came back."""
@@ -120,6 +137,10 @@ class WholeNode(GroupPath):
         offset = self.produce("honest", b"honest").produced.base_offset
         assert self.fetch("honest", offset).fetched.records is not None
         assert self.connection.is_open
+
+
+def _raise(broken: BaseException) -> None:
+    raise broken
 
 
 def check_answer(request: Any, exchange: Exchange, connection: RecordingConnection) -> None:
@@ -147,6 +168,13 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     failures = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     assert not failures, [logging.Formatter().format(record) for record in failures]
+
+
+def test_each_kind_of_listener_serves_the_apis_that_are_for_it() -> None:
+    node = WholeNode()
+    own = {api_of(ApiVersionsRequest).key}
+    assert node.of_clients.keys() | own == CLIENT_APIS.keys()
+    assert node.of_controllers.keys() | own == CONTROLLER_APIS.keys()
 
 
 # 1. A sensible request, and all that is one step away from it
@@ -359,6 +387,8 @@ def extremes(value: Any, kind: WireType, version: int, flexible: bool) -> Iterat
             yield not value
         case Fixed(code="16s"):
             yield from (bytes(16), bytes(15) + b"\1", b"\xff" * 16)
+        case Fixed(code="H"):
+            yield from (0, 1, (1 << 16) - 1)
         case Fixed(size=size):
             yield from (-(1 << 8 * size - 1), -2, -1, 0, 1, 2, 3, (1 << 8 * size - 1) - 1)
         case Text():
@@ -425,6 +455,8 @@ def numbered(item: Any, number: int) -> Any:
         return f"{item}{number}"
     if isinstance(item, int):
         return number
+    if isinstance(item, bytes):
+        return number.to_bytes(len(item), "big")
     fields = schema_of(type(item)).fields
     texts = [field.name for field in fields if isinstance(field.type, Text) and getattr(item, field.name) is not None]
     numbers = [field.name for field in fields if isinstance(field.type, Fixed) and field.type.size in (4, 8)]

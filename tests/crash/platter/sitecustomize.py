@@ -5,7 +5,7 @@ the copy is: `tree` looks as the data would after a power cut, `inodes` has the 
 bytes of a file get there with `fdatasync` or `fsync` of it, a name with `fsync` of its directory. PLATTER_LIES=1 makes
 both do nothing: what a checker does not find out then, it would never find out.
 
-The rest of a power cut is `crash.test_power_cut`: it kills the node and puts the copy in the place of the data.
+The rest of a power cut is `crash.power`: it kills the nodes and puts the copies in the place of their data.
 """
 
 import os

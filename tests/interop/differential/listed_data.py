@@ -11,8 +11,6 @@ _RANGE = {
 }
 _PART = "responses.partition_responses"
 _TAKEN_BY_KAFKA = {f"{_PART}.base_offset": (-1, ANY), f"{_PART}.log_start_offset": (-1, 0)}
-_REFUSED_TRANSACTION = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)"
-_NO_TRANSACTIONS = "there are no transactions yet, and this code every client takes for final"
 
 _OFFSETS = (
     Difference(
@@ -133,27 +131,16 @@ _PRODUCE = (
 
 _TRANSACTIONS = (
     Difference(
-        "FindCoordinator",
-        ("a transaction's coordinator",),
-        {
-            **{f"{where}error_code": (_REFUSED_TRANSACTION, _OK) for where in ("", "coordinators.")},
-            **{f"{where}node_id": (-1, 1) for where in ("", "coordinators.")},
-            **{f"{where}host": ("", "<host>") for where in ("", "coordinators.")},
-            **{f"{where}port": (-1, "<port>") for where in ("", "coordinators.")},
-        },
-        _NO_TRANSACTIONS,
+        "DescribeTransactions",
+        ("transactions are described",),
+        {"transaction_states": MISSING, "transaction_states.transaction_start_time_ms": (ANY, ANY)},
+        "a transactional id that is named twice is told once: a small request must not have a large answer",
     ),
     Difference(
-        "InitProducerId",
-        ("an id for a transaction of 60000 ms",),
-        {"error_code": (_REFUSED_TRANSACTION, _OK), "producer_id": (-1, ANY), "producer_epoch": (-1, ANY)},
-        _NO_TRANSACTIONS,
-    ),
-    Difference(
-        "InitProducerId",
-        ("an id for a transaction of 0 ms", "an id for a transaction of 2147483647 ms"),
-        {"error_code": (_REFUSED_TRANSACTION, "INVALID_TRANSACTION_TIMEOUT (50)")},
-        _NO_TRANSACTIONS,
+        "ListTransactions",
+        ("transactions by a pattern",),
+        {"error_code": ("INVALID_REGULAR_EXPRESSION (128)", _OK), "transaction_states": MISSING},
+        "regular expressions are not resolved: one of a client's can keep the event loop busy for ever",
     ),
 )
 

@@ -15,8 +15,9 @@ from tailrace.protocol.messages.metadata import (
     MetadataRequestTopic,
     TopicRequest,
 )
+from tailrace.protocol.messages.raft_voters import AddRaftVoterRequest, RaftVoterListener, RemoveRaftVoterRequest
 from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import CLIENT_APIS
 from tailrace.protocol.schema import ZERO_UUID
 
 FIRST, SECOND = "cluster-a", "cluster-b"
@@ -30,6 +31,7 @@ def cluster() -> Script:
     yield from _topic_partitions()
     yield from _describe_cluster()
     yield from _coordinators()
+    yield from _voters()
     yield from _sasl()
     yield from _unknown_versions()
 
@@ -134,9 +136,24 @@ def _sasl() -> Script:
         yield Hangup("sasl")
 
 
+def _voters() -> Script:
+    """Of another cluster: the quorum stays as it is."""
+    directory_id, listener = b"no voter has it.", RaftVoterListener(name="CONTROLLER", host="localhost", port=9093)
+    add = AddRaftVoterRequest(
+        cluster_id="another-cluster",
+        timeout_ms=1_000,
+        voter_id=9,
+        voter_directory_id=directory_id,
+        listeners=(listener,),
+    )
+    yield from ask("another voter for another cluster", add, 0)
+    remove = RemoveRaftVoterRequest(cluster_id="another-cluster", voter_id=9, voter_directory_id=directory_id)
+    yield from ask("a voter less for another cluster", remove, 0)
+
+
 def _unknown_versions() -> Script:
     """Frames of a header and no more, in versions that nobody has."""
-    for key, api in sorted(APIS.items()):
+    for key, api in sorted(CLIENT_APIS.items()):
         for version in {api.min_version - 1, 99, -1}:
             tags = b"\0" if version >= api.flexible_from else b""
             yield SendBytes(f"{api.name} in version {version}", _header(key, version) + tags)
@@ -144,7 +161,7 @@ def _unknown_versions() -> Script:
     for key in (-1, 999, 32767):
         yield SendBytes(f"API {key}", _header(key, 0))
         yield Hangup("bytes")
-    for api in APIS.values():
+    for api in CLIENT_APIS.values():
         yield SendBytes(f"{api.name} without a body", _header(api.key, api.max_version) + b"\0")
         yield Hangup("bytes")
     for what, payload in (("an empty frame", b""), ("a byte", b"\0"), ("a header cut short", _header(3, 9)[:7])):

@@ -26,6 +26,9 @@ SETTINGS: Mapping[str, str] = {
     "num.partitions": "2",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
 }
 
 

@@ -1,0 +1,8 @@
+"""Runs first in a node that is to be of the release before this one, as far as the format of the metadata goes.
+
+Python imports a module of this name before all others.
+"""
+
+from tailrace.metadata import records
+
+records.METADATA_VERSION = records.OLDEST_METADATA_VERSION

@@ -1,0 +1,177 @@
+"""Clients that change a cluster's metadata while its nodes die, and the verdict at the end.
+
+Nothing that was acknowledged is lost, and all nodes tell the same. How long nobody could change anything is measured,
+and is no verdict.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tailrace
+from crash.load import DEADLINE_S
+from crash.metadata_changes import SETTING, Expectation, TopicState
+from tailrace.client.blocking import Admin
+from tailrace.testing import Cluster
+
+NODES = 3
+CLIENTS = {"own-a": "own", "own-b": "own", "theirs": "librdkafka"}
+CONFIG = {
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "metadata.snapshot.min.changed_records.ratio": "0",
+    "metadata.log.segment.bytes": "100000",
+    "metadata.start.offset.lag.time.max.ms": "1000",
+    "offsets.topic.num.partitions": "1",
+    "max.partitions.per.node": "100000",
+}
+"""Snapshots come often and logs are cut short, so that deaths meet them in every state."""
+TESTS = Path(__file__).parent.parent
+
+
+class Worker:
+    """One of the programs of `crash.metadata_load`."""
+
+    def __init__(self, name: str, client: str, servers: str, directory: Path) -> None:
+        self.name = name
+        self.history = directory / f"{name}.jsonl"
+        self._errors = directory / f"{name}.txt"
+        self.done = 0
+        path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "crash.metadata_load", client, name, servers, str(self.history)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        self._reader = threading.Thread(target=self._read_reports, daemon=True)
+        self._reader.start()
+
+    def _read_reports(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as reports:
+            for line in reports:
+                self.done = json.loads(line)["done"]
+
+    def check(self) -> None:
+        """Fail if the program has ended: it should not, yet."""
+        assert self._process.poll() is None, f"{self.name} ended with {self._process.returncode}\n{self._said()}"
+
+    def _said(self) -> str:
+        return self._errors.read_text(errors="replace")[-4000:]
+
+    def finish(self) -> None:
+        """Ask it to end, and wait for its end, which must be a good one."""
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        assert self._process.wait(2 * DEADLINE_S) == 0, f"{self.name}: {self._process.returncode}\n{self._said()}"
+        self._reader.join()
+
+    def kill(self) -> None:
+        """Whatever it does, it is gone afterwards."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def changes(self) -> list[dict[str, Any]]:
+        """All that it has asked for, by now."""
+        with self.history.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+
+@contextmanager
+def working(cluster: Cluster, directory: Path) -> Iterator[Sequence[Worker]]:
+    with ExitStack() as stack:
+        workers = []
+        for name, client in CLIENTS.items():
+            workers.append(Worker(name, client, cluster.bootstrap_servers, directory))
+            stack.callback(workers[-1].kill)
+        yield workers
+
+
+def wait_for_progress(workers: Sequence[Worker], changes: int) -> None:
+    """Wait until everybody has got so many changes through."""
+    wanted = {worker.name: worker.done + changes for worker in workers}
+    deadline = time.monotonic() + DEADLINE_S
+    while late := [worker.name for worker in workers if worker.done < wanted[worker.name]]:
+        for worker in workers:
+            worker.check()
+        assert time.monotonic() < deadline, f"the cluster does not get on; nothing done by {late}"
+        time.sleep(0.005)
+
+
+def fail_over_times(changes: Sequence[Mapping[str, Any]], deaths_s: Sequence[float]) -> list[float]:
+    """Per death, how long it was until a change was acknowledged that was asked for afterwards, in seconds."""
+    answers = sorted((one["asked_s"], one["answered_s"]) for one in changes if one["acknowledged"])
+    times = []
+    for death_s in deaths_s:
+        later = [answered_s for asked_s, answered_s in answers if asked_s >= death_s]
+        if later:
+            times.append(min(later) - death_s)
+    return sorted(times)
+
+
+def told_by(address: str) -> dict[str, TopicState]:
+    """The topics of the load, as one broker describes them."""
+    with Admin(address) as admin:
+        names = [topic.name for topic in admin.list_topics() if not topic.name.startswith("__")]
+        settings = admin.describe_topic_configs(names) if names else {}
+        described = {topic.name: len(topic.partitions) for topic in admin.describe_topics(names)} if names else {}
+    return {
+        name: TopicState(
+            described[name],
+            next((entry.value for entry in settings[name] if entry.name == SETTING and not entry.is_default), None),
+        )
+        for name in names
+    }
+
+
+def put_to_the_test(
+    directory: Path,
+    chance: random.Random,
+    goes_on: Callable[[int], bool],
+    die: Callable[[Cluster, random.Random], None],
+) -> tuple[list[str], str]:
+    """Every promise that was broken, and figures. `die` has nodes die and come back, as long as `goes_on(deaths)`."""
+    deaths_s: list[float] = []
+    expectation = Expectation()
+    with Cluster(NODES, racks=["a", "b", "c"], config=CONFIG, directory=directory / "cluster") as cluster:
+        with working(cluster, directory) as workers:
+            wait_for_progress(workers, 3)
+            while goes_on(len(deaths_s)):
+                deaths_s.append(time.monotonic())
+                die(cluster, chance)
+                wait_for_progress(workers, chance.randrange(1, 6))
+            for worker in workers:
+                worker.finish()
+            changes = [change for worker in workers for change in worker.changes()]
+            for worker in workers:
+                expectation.add(worker.changes())
+        faults = []
+        for node in cluster.node_ids:
+            faults += [f"node {node}: {fault}" for fault in expectation.broken(told_by(cluster.address(node)))]
+    return faults, figures(expectation, fail_over_times(changes, deaths_s), len(deaths_s))
+
+
+def figures(expectation: Expectation, times_s: Sequence[float], deaths: int) -> str:
+    def at(share: float) -> str:
+        return f"{times_s[min(len(times_s) - 1, int(share * len(times_s)))]:.2f} s" if times_s else "-"
+
+    return (
+        f"{deaths} deaths, {expectation.acknowledged} changes acknowledged, {expectation.unknown} unknown,"
+        f" {len(expectation.possible)} topics; until the next acknowledgement: median {at(0.5)}, p99 {at(0.99)},"
+        f" longest {at(1)}"
+    )

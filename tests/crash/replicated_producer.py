@@ -1,0 +1,53 @@
+"""Produces with acks=all until its stdin is closed.
+
+    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY
+
+A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
+HISTORY: [seconds, partition, offset, value] for what was acknowledged, and in the end ["end", sent, not delivered].
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import confluent_kafka
+
+
+def main(servers: str, topic: str, partitions: int, history: Path) -> None:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "message.timeout.ms": 90_000,
+        }
+    )
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    with history.open("w", encoding="utf-8") as out:
+
+        def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is None:
+                value = (message.value() or b"").decode()
+                out.write(json.dumps([time.time(), message.partition(), message.offset(), value]) + "\n")
+
+        sent = 0
+        while not ended.is_set():
+            for partition in range(partitions):
+                producer.produce(topic, value=f"{sent}".encode(), partition=partition, on_delivery=delivered)
+            sent += 1
+            producer.poll(0.001)
+        left = producer.flush(90)
+        out.write(json.dumps(["end", sent * partitions, left]) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

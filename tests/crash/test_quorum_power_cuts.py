@@ -1,0 +1,61 @@
+"""The power of a whole cluster of three goes while clients change metadata: no acknowledged change is lost.
+
+Of every node's data only what it had synced is left (`crash.power`). QUORUM_POWER_CUTS in the environment says how
+often; `make soak` runs fifty.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash.power import Power
+from crash.quorum_workload import put_to_the_test
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.testing import Cluster
+
+CUTS = int(os.environ.get("QUORUM_POWER_CUTS", "2"))
+
+
+@pytest.fixture
+def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Power:
+    """Of the nodes that are started from now on."""
+    power = Power(tmp_path / "cluster", tmp_path / "platter")
+    for name, text in power.environment.items():
+        monkeypatch.setenv(name, text)
+    return power
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_no_acknowledged_change_is_lost(
+    tmp_path: Path, power: Power, record_property: Callable[[str, object], None]
+) -> None:
+    def cut_and_start(cluster: Cluster, _: random.Random) -> None:
+        power.cut(cluster)
+        cluster.start()
+
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    faults, figures = put_to_the_test(tmp_path, random.Random(seed), lambda deaths: deaths < CUTS, cut_and_start)
+    record_property("figures", figures)
+    print(figures)  # noqa: T201
+    assert not faults, f"{len(faults)} promises broken with SEED={seed} ({figures}):\n" + "\n".join(faults[:20])
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("lies", [False, True], ids=["syncs", "syncs that do nothing"])
+def test_what_was_not_synced_is_gone_after_a_power_cut_and_the_rest_is_not(
+    tmp_path: Path, power: Power, monkeypatch: pytest.MonkeyPatch, lies: bool
+) -> None:
+    """Else the test above would prove nothing."""
+    monkeypatch.setenv("PLATTER_LIES", str(int(lies)))
+    with Cluster(3, directory=tmp_path / "cluster") as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name="orders", partitions=3, replication_factor=3)])
+        power.cut(cluster)
+        cluster.start()
+        for node in cluster.node_ids:
+            with Admin(cluster.address(node)) as admin:
+                assert ("orders" in {topic.name for topic in admin.list_topics()}) is not lies

@@ -1,0 +1,104 @@
+"""kill -9 of leaders under load, three replicas each: what was acknowledged is there, once, in order, on whoever leads.
+
+KILLS in the environment says how often; `make soak` runs more.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tailrace.testing import Cluster
+
+KILLS = int(os.environ.get("KILLS", "4"))
+TOPIC, PARTITIONS = "copied", 3
+RESUMES_WITHIN_S = 15
+"""A deadline for a busy machine; the usual figure is a second or two."""
+
+
+@contextmanager
+def producing(cluster: Cluster, history: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "crash.replicated_producer", cluster.bootstrap_servers, TOPIC, str(PARTITIONS)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
+    with subprocess.Popen([*command, str(history)], stdin=subprocess.PIPE, env=environment) as program:
+        yield
+        assert program.stdin is not None
+        program.stdin.close()
+        assert program.wait(150) == 0
+
+
+def acknowledged(history: Path) -> list[tuple[float, int, int, str]]:
+    *lines, end = [json.loads(line) for line in history.read_text().splitlines()]
+    assert end[0] == "end"
+    assert end[2] == 0, f"{end[2]} records were neither acknowledged nor refused"
+    return [(at, partition, offset, value) for at, partition, offset, value in lines]
+
+
+def read_all(servers: str) -> dict[int, dict[int, str]]:
+    """Every record of every partition, by offset."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False}
+    )
+    ends: dict[int, int] = {}
+    for number in range(PARTITIONS):
+        _, ends[number] = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, number), timeout=30)
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    found: dict[int, dict[int, str]] = {number: {} for number in range(PARTITIONS)}
+    deadline = time.monotonic() + 120
+    while any(max(found[number], default=-1) + 1 < end for number, end in ends.items()):
+        assert time.monotonic() < deadline, f"{[len(values) for values in found.values()]} of {ends}"
+        for message in consumer.consume(10_000, 1):
+            assert message.error() is None, message.error()
+            found[message.partition()][message.offset()] = message.value().decode()
+    consumer.close()
+    return found
+
+
+def leader_of(admin: AdminClient, partition: int) -> int:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        leader = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[partition].leader
+        if leader > 0:
+            return int(leader)
+        time.sleep(0.05)
+    raise AssertionError(f"nobody leads {TOPIC}-{partition}")
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
+    chance = random.Random(int(os.environ.get("SEED", random.randrange(2**32))))
+    history = tmp_path / "history"
+    kills: list[float] = []
+    with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
+        admin.create_topics([new])[TOPIC].result(30)
+        with producing(cluster, history):
+            time.sleep(2)
+            for _ in range(KILLS):
+                leader = leader_of(admin, chance.randrange(PARTITIONS))
+                kills.append(time.time())
+                cluster.kill(leader)
+                time.sleep(chance.uniform(0.2, 4))
+                cluster.start(leader)
+                time.sleep(chance.uniform(0.5, 3))
+        acked = acknowledged(history)
+        found = read_all(cluster.bootstrap_servers)
+    lost = [one for one in acked if found[one[1]].get(one[2]) != one[3]]
+    assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
+    for number, values in found.items():
+        sequence = [int(values[offset]) for offset in sorted(values)]
+        assert sequence == sorted(set(sequence)), f"partition {number} is out of order, or has something twice"
+    for kill in kills:
+        assert any(kill + RESUMES_WITHIN_S > at > kill for at, *_ in acked), "nothing was acknowledged after a kill"
+    print(f"{len(acked)} acknowledged through {KILLS} kills")  # noqa: T201

@@ -1,0 +1,140 @@
+"""An observer of another quorum: the product's replica on a real disk and real sockets, without a node around it.
+
+It runs on an event loop of its own, in a thread; whatever is asked of it is asked there.
+"""
+
+import asyncio
+import random
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.topic_config import TopicConfig
+from tailrace.net.connection import Address
+from tailrace.net.turns import Turns
+from tailrace.node.clock import LoopClock
+from tailrace.node.flush_thread import FlushThread
+from tailrace.node.peers import Peers
+from tailrace.raft.ports import RaftConfig
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.raft.voters import ReplicaKey, VoterSet
+from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.storage import OsFiles
+
+_BOOTSTRAP_ID = -2
+_PATIENCE_S = 10
+_NEVER = SnapshotTrigger(min_log_bytes=1 << 40)
+
+T = TypeVar("T")
+
+
+class Observer:
+    """Follows a quorum of one controller, of which only the address is known."""
+
+    def __init__(self, directory: Path, controller: str, *, node_id: int = 900) -> None:
+        host, _, port = controller.rpartition(":")
+        self._address = Address(host, int(port))
+        self._directory = directory
+        self._node_id = node_id
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.faults: list[BaseException] = []
+        """What would have ended the process of a node."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._asked(self._start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._asked(self._stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        """What the question gives, asked on the event loop."""
+
+        async def ask() -> T:
+            return question()
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(_PATIENCE_S)
+
+    def _start(self) -> None:
+        path, files = str(self._directory), OsFiles()
+        self._turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=self.faults.append)
+        clock = LoopClock(self._loop, self._turns)
+        self._disk = FlushThread(
+            directory=path,
+            call_soon=self._loop.call_soon,
+            post=lambda callback: self._loop.call_soon_threadsafe(self._turns.run, callback),
+            on_failure=self.faults.append,
+        )
+        self._peers = Peers(
+            address_of=lambda _: self._address, turns=self._turns, client_id="observer", timeout_ms=2_000
+        )
+        files.make_dirs(path)
+        directory = MetadataDirectory(path, files=files)
+        log = QuorumLog.open(
+            directory.path, METADATA_PARTITION, files=files, config=TopicConfig(), now_ms=clock.now_ms()
+        )
+        self._host = QuorumHost(
+            key=ReplicaKey(self._node_id, secrets.token_bytes(16)),
+            cluster_id=None,
+            log=log,
+            directory=directory,
+            initial_voters=VoterSet(()),
+            bootstrap_ids=(_BOOTSTRAP_ID,),
+            config=RaftConfig(snapshot_max_bytes=2_000),
+            jitter=random.random,
+            clock=clock,
+            disk=self._disk,
+            peer=self._peers,
+            on_storage_failed=self.faults.append,
+        )
+        self._controller = QuorumController(
+            ControllerMachine(random_bytes=secrets.token_bytes), host=self._host, clock=clock, snapshot_trigger=_NEVER
+        )
+        self._turns.run(self._controller.start)
+
+    def _stop(self) -> None:
+        self._peers.close()
+        self._disk.stop()
+        self._turns.run(self._controller.close)
+
+    # What it knows
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._asked(lambda: self._controller.image)
+
+    @property
+    def applied_end_offset(self) -> int:
+        return self._asked(lambda: self._controller.applied_end_offset)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._asked(lambda: self._host.log.log_start_offset)
+
+    @property
+    def leader_id(self) -> int:
+        return self._asked(lambda: self._host.node.leader_id)
+
+    @property
+    def voters(self) -> VoterSet:
+        return self._asked(lambda: self._host.node.voters)
+
+    @property
+    def snapshot_ids(self) -> list[tuple[int, int]]:
+        """Of the snapshots that stand for records, by end offset and epoch."""
+        return self._asked(lambda: [tuple(one.id) for one in self._host.log.snapshots])

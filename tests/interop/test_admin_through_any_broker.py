@@ -1,0 +1,101 @@
+"""Foreign administrators' clients at a broker that is not the active controller, while that one is killed."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import kafka
+import kafka.admin
+import pytest
+
+from interop.librdkafka import ConfluentAdmin, librdkafka, wait_until
+from tailrace.client.blocking import Admin
+from tailrace.testing import Cluster
+
+pytestmark = pytest.mark.interop
+
+DEATHS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3) as started:
+        yield started
+
+
+@pytest.fixture
+def follower(cluster: Cluster) -> str:
+    """Where a broker listens that is not the active controller."""
+    leader_id = cluster.controller_id
+    return cluster.address(next(node_id for node_id in cluster.broker_ids if node_id != leader_id))
+
+
+@pytest.fixture
+def confluent(follower: str) -> ConfluentAdmin:
+    admin: ConfluentAdmin = librdkafka().ConfluentAdmin(follower)
+    return admin
+
+
+@pytest.fixture
+def kafka_python(follower: str) -> Iterator[kafka.KafkaAdminClient]:
+    client = kafka.KafkaAdminClient(bootstrap_servers=follower)
+    yield client
+    client.close()
+
+
+def topics_at(address: str) -> dict[str, int]:
+    """How many partitions each topic has, as one broker says."""
+    with Admin(address) as admin:
+        return {topic.name: len(topic.partitions) for topic in admin.describe_topics()}
+
+
+def test_librdkafka_creates_changes_and_deletes_topics(
+    cluster: Cluster, follower: str, confluent: ConfluentAdmin
+) -> None:
+    topic = f"confluent-{uuid4()}"
+    assert confluent.create_topic(topic, 2, 3) is None
+    assert topics_at(follower)[topic] == 2  # whoever asks the same broker next, sees it
+    assert confluent.add_partitions(topic, 5) is None
+    assert topics_at(follower)[topic] == 5
+    assert confluent.write_settings(topic, {"retention.ms": "1234"}) is None
+    assert confluent.settings(topic)["retention.ms"][0] == "1234"
+    assert confluent.delete_topic(topic) is None
+    assert topic not in topics_at(follower)
+    wait_until(lambda: all(topic not in topics_at(cluster.address(one)) for one in cluster.broker_ids), "all agree")
+
+
+def test_kafka_python_creates_changes_and_deletes_topics(
+    cluster: Cluster, follower: str, kafka_python: kafka.KafkaAdminClient
+) -> None:
+    topic = f"kafka-python-{uuid4()}"
+    kafka_python.create_topics([kafka.admin.NewTopic(topic, num_partitions=2, replication_factor=3)])
+    assert topics_at(follower)[topic] == 2
+    kafka_python.create_partitions({topic: kafka.admin.NewPartitions(total_count=3)})
+    assert topics_at(follower)[topic] == 3
+    kafka_python.delete_topics([topic])
+    assert topic not in topics_at(follower)
+
+
+def test_an_error_of_the_controller_comes_back_through_any_broker(confluent: ConfluentAdmin) -> None:
+    topic = f"twice-{uuid4()}"
+    assert confluent.create_topic(topic, 1, 1) is None
+    assert confluent.create_topic(topic, 1, 1) == "TOPIC_ALREADY_EXISTS"
+    assert confluent.create_topic(f"many-{uuid4()}", 1, 9) == "INVALID_REPLICATION_FACTOR"
+
+
+def test_requests_outlive_the_controller(cluster: Cluster) -> None:
+    created = []
+    for _ in range(DEATHS):
+        leader_id = cluster.controller_id
+        survivor = cluster.address(next(node_id for node_id in cluster.broker_ids if node_id != leader_id))
+        admin: ConfluentAdmin = librdkafka().ConfluentAdmin(survivor)
+        topic = f"survivor-{uuid4()}"
+        admin.create_topic(f"{topic}-before", 1, 2)
+        cluster.kill(leader_id)
+        assert admin.create_topic(topic, 1, 2) is None
+        created.append(topic)
+        assert admin.delete_topic(f"{topic}-before") is None
+        cluster.start(leader_id)
+    for node_id in cluster.broker_ids:
+        there = topics_at(cluster.address(node_id))
+        assert set(created) <= set(there)
+        assert not [topic for topic in there if topic.endswith("-before")]

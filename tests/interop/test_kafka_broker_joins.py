@@ -1,0 +1,110 @@
+"""A real Apache Kafka broker joins a cluster of ours: it fetches our snapshot, registers, serves, and replicates.
+
+It reads what our controllers write by its own code: the snapshot and the log behind it, the answers to its
+registration, its heartbeats and its changes of the ISR, and topics that it forwards to be made (Envelope). It does so
+until a broker is fenced: what we derive from that is not in the log, and Kafka does not derive (DESIGN 2.8).
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from benchmarks.peers import free_addresses
+from benchmarks.process import Process
+from interop.kafka_tools import JARS, absent, run
+from interop.librdkafka import wait_until
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.testing import Cluster
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+KAFKA = 9
+TOPICS = 30
+OFTEN = {
+    "metadata.log.max.record.bytes.between.snapshots": "5000",
+    "metadata.snapshot.min.changed_records.ratio": "0",
+    "metadata.log.segment.bytes": "10000",
+    "metadata.start.offset.lag.time.max.ms": "200",
+}
+SETTINGS = """process.roles=broker
+node.id={id}
+listeners=PLAINTEXT://{address}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={controllers}
+log.dirs={data}
+broker.rack=z
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Three nodes whose log starts at a snapshot."""
+    if why := absent():
+        pytest.skip(why)
+    with Cluster(3, racks=["a", "b", "c"], config=OFTEN) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            for number in range(TOPICS):
+                settings = {"retention.ms": str(number + 1)}
+                topic = NewTopic(name=f"topic-{number}", partitions=2, replication_factor=3, configs=settings)
+                admin.create_topics([topic])
+        leader = cluster.data_dir(cluster.controller_id) / "__cluster_metadata-0"
+        wait_until(lambda: min(int(log.stem) for log in leader.glob("*.log")) > 0, "the log is cut short")
+        yield cluster
+
+
+@pytest.fixture
+def kafka(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """The address of a broker of Apache Kafka that the cluster counts among its own."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        cluster_id = admin.describe_cluster().cluster_id
+        endpoints = [each for voter in admin.describe_quorum().endpoints.values() for each in voter]
+    (address,) = free_addresses(1)
+    controllers = ",".join(f"{each.host}:{each.port}" for each in endpoints)
+    properties = tmp_path / "server.properties"
+    properties.write_text(SETTINGS.format(id=KAFKA, address=address, controllers=controllers, data=tmp_path / "data"))
+    run("kafka-storage", "format", "-t", str(cluster_id), "-c", str(properties))
+    java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx320m", "-cp", f"{JARS}/*", "kafka.Kafka"]
+    process = Process([*java, str(properties)], output=tmp_path / "output")
+    process.start()
+    try:
+        wait_until(lambda: is_unfenced(cluster), "the cluster counts on the broker")
+        snapshots = list((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
+        assert snapshots != [], "it has fetched one of ours"
+        yield address
+    finally:
+        process.kill()
+
+
+def is_unfenced(cluster: Cluster) -> bool:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return any((one.node_id, one.is_fenced, one.rack) == (KAFKA, False, "z") for one in admin.list_brokers())
+
+
+def test_it_tells_what_we_tell_and_takes_part(cluster: Cluster, kafka: str) -> None:
+    def told_alike(described: Callable[[str], str]) -> str:
+        """What it and each of our brokers tell, which is the same."""
+        told = [described(address) for address in (kafka, *map(cluster.address, cluster.broker_ids))]
+        assert len(set(told)) == 1, told
+        return told[0]
+
+    def topics(address: str) -> str:
+        lines = run("kafka-topics", "--bootstrap-server", address, "--describe").out.splitlines()
+        return "\n".join(sorted(lines))
+
+    assert told_alike(topics).count("PartitionCount: 2") == TOPICS
+
+    replicas = ("--replica-assignment", f"{KAFKA}:1,1:{KAFKA}")
+    run("kafka-topics", "--bootstrap-server", kafka, "--create", "--topic", "mixed", *replicas)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    for number in range(40):
+        producer.produce("mixed", str(number).encode(), partition=number % 2)
+    assert producer.flush(60) == 0
+    del producer
+    described = run("kafka-topics", "--bootstrap-server", cluster.address(2), "--describe", "--topic", "mixed").out
+    assert f"Leader: {KAFKA}\tReplicas: {KAFKA},1\tIsr: {KAFKA},1\t" in described
+    assert f"Leader: 1\tReplicas: 1,{KAFKA}\tIsr: 1,{KAFKA}\t" in described
+    for address in (kafka, cluster.address(1)):
+        ends = run("kafka-get-offsets", "--bootstrap-server", address, "--topic", "mixed").out
+        assert sorted(ends.split()) == ["mixed:0:20", "mixed:1:20"]
