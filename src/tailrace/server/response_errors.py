@@ -13,6 +13,8 @@ from typing import Any
 from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
 
 _FIELD = "error_code"
+_FIELD_OF_A_PARTITION = "partition_error_code"
+"""AddPartitionsToTxn's name for it."""
 
 Look = Callable[[Any, list[int]], None]
 
@@ -63,6 +65,8 @@ def _look_into(schema: Schema) -> Look | None:
     for field in schema.fields:
         if field.name == _FIELD:
             parts.append(_look_at_code)
+        elif field.name == _FIELD_OF_A_PARTITION:
+            parts.append(_look_at_code_of_a_partition)
         elif isinstance(field.type, Array) and isinstance(field.type.element, Nested):
             inner = _look_into(field.type.element.schema)
             if inner is not None:
@@ -75,6 +79,11 @@ def _look_into(schema: Schema) -> Look | None:
 def _look_at_code(value: Any, found: list[int]) -> None:
     if value.error_code:
         found.append(value.error_code)
+
+
+def _look_at_code_of_a_partition(value: Any, found: list[int]) -> None:
+    if value.partition_error_code:
+        found.append(value.partition_error_code)
 
 
 def _look_at_each(elements: Callable[[Any], Any], inner: Look) -> Look:
