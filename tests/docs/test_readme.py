@@ -69,6 +69,24 @@ def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
     assert re.search(r"\|\s*alice\|\s*hello\|\s*\d+\|\s*\d+\|", said), said
 
 
+@pytest.mark.timeout(120)
+def test_three_nodes_come_up_as_it_says(tmp_path: Path) -> None:
+    shell = _blocks("sh", "tailrace up")
+    assert "127.0.0.1:9192" in shell
+    # Its six ports follow each other: where they begin, here, is whatever was free last.
+    shell = shell.replace("--listen 127.0.0.1:9192", "--listen 127.0.0.1:0")
+    at_first = "$(cut -d' ' -f3 cluster.txt | cut -d, -f1)"
+    shell = shell.replace("--bootstrap-server 127.0.0.1:9192", f"--bootstrap-server {at_first}")
+    env = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    bash = shutil.which("bash")
+    assert bash is not None
+    script = f"set -eu\n{shell}\nkill %1\nwait\necho three are over\n"
+    with _process_group([bash, "-m", "-c", script], tmp_path, env) as process:
+        said, _ = process.communicate(timeout=100)
+    assert "three are over" in said, said
+    assert re.search(r"LeaderId:\s+[123]\b", said), said
+
+
 def test_the_fixture_of_the_tour_gives_a_node(tmp_path: Path) -> None:
     head = "from tailrace.client.blocking import Producer\n\n\n"
     (tmp_path / "test_tour.py").write_text(head + _blocks("python", "tailrace_cluster"))

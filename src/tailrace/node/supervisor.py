@@ -113,17 +113,27 @@ def _live_as_child(work: Callable[[], None], environment: Mapping[str, str], pip
         for standard, pipe in enumerate(pipes):
             os.dup2(pipe, standard)
         os.closerange(len(pipes), os.sysconf("SC_OPEN_MAX"))
+        _open_standard_streams()
         os.environ.clear()
         os.environ.update(environment)
         work()
         code = 0
     except SystemExit as end:
         code = end.code
+    except BaseException as fault:  # noqa: BLE001 - the process ends here; somebody must hear why
+        os.write(2, f"{type(fault).__name__}: {fault}\n".encode(errors="replace"))
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _open_standard_streams() -> None:
+    """Python's streams know what their descriptors were: one of a file seeks, which a pipe does not let it."""
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
 class _Child:
