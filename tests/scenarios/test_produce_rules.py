@@ -402,7 +402,7 @@ def test_min_insync_replicas_is_at_most_the_number_of_replicas() -> None:
 
 
 def test_the_high_watermark_does_not_pass_with_too_few_in_sync_replicas_so_acks_all_waits() -> None:
-    """Kafka answers 20 when the replicas have shrunk and the high watermark passes; here it does not pass (KIP-966)."""
+    """Kafka answers 20 when the high watermark passes; here it does not pass (KIP-966), and 20 comes at the end."""
     node = in_sync_of_two(1, 2)
     waiting = node.produce("orders", b"v", timeout_ms=500)
     node.create(replicas=(1, 2), in_sync=(1,), config=TopicConfig(min_insync_replicas=2))
@@ -410,7 +410,7 @@ def test_the_high_watermark_does_not_pass_with_too_few_in_sync_replicas_so_acks_
     assert not waiting.is_answered
     assert node.table.get("orders", 0).high_watermark == 0
     node.clock.advance(500)
-    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert waiting.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])

@@ -105,7 +105,7 @@ class Partition(Replica):
         )
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self._has_enough_in_sync = True
-        self._leadership: Leadership | None = None  # of who leads and has followers
+        self._leadership: Leadership | None = None  # of who leads and has others, or something to tell
         self._end_watchers: dict[Watcher, None] | None = None
         self._monotonic_ms = monotonic_ms
         self._lag_ms = lag_ms
@@ -424,7 +424,8 @@ class Partition(Replica):
 
     def _follow_state(self, state: PartitionState) -> None:
         self.state = state
-        if not self.is_leader or state.replicas == (self._broker_id,):
+        is_alone = state.replicas == (self._broker_id,)
+        if not self.is_leader or (is_alone and not state.is_recovering):
             self._leadership = None
         elif self._leadership is None:
             self._leadership = Leadership(state, own_id=self._broker_id, now_ms=self._monotonic_ms())

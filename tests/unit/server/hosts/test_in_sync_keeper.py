@@ -2,6 +2,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
 from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -41,10 +43,16 @@ class SlowController:
         self.waiting.append((command, on_done))
 
 
-def state(in_sync: Sequence[int], *, partition_epoch: int = 0, is_recovering: bool = False) -> PartitionState:
+def state(
+    in_sync: Sequence[int],
+    *,
+    partition_epoch: int = 0,
+    is_recovering: bool = False,
+    replicas: Sequence[int] = (1, 2, 3),
+) -> PartitionState:
     return PartitionState(
         topic_id=TOPIC_ID,
-        replicas=(BrokerId(1), BrokerId(2), BrokerId(3)),
+        replicas=tuple(map(BrokerId, replicas)),
         in_sync_replicas=tuple(map(BrokerId, in_sync)),
         leader=BROKER,
         leader_epoch=LeaderEpoch(4),
@@ -179,9 +187,10 @@ def test_a_refusal_of_one_partition_leaves_the_others_alone() -> None:
     assert bench.proposed == [[(0, [1, 2])]]
 
 
-def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recovered() -> None:
+@pytest.mark.parametrize("replicas", [(1, 2, 3), (1,)], ids=["with others", "alone"])
+def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recovered(replicas: Sequence[int]) -> None:
     bench = Bench((1,))
-    recovering = state((1,), partition_epoch=1, is_recovering=True)
+    recovering = state((1,), partition_epoch=1, is_recovering=True, replicas=replicas)
     bench.node.table.update(TopicPartition("orders", 0), recovering)
     topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: recovering})
     bench.keeper.load(replace(bench.controller.image, topics={"orders": topic}))
