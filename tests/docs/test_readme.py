@@ -32,16 +32,27 @@ def _free_port() -> int:
 
 @contextmanager
 def _process_group(command: list[str], cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A command whose children, the node among them, all end with the block."""
+    """A command whose children, the node among them, end with the block: jobs of a shell have groups of their own."""
     process = subprocess.Popen(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        for pid in _of_session(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         process.wait(timeout=60)
+
+
+def _of_session(session: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            pid, _, fields = entry.read_text().partition(" (")
+            if int(fields.rpartition(")")[2].split()[3]) == session:
+                found.append(int(pid))
+    return found
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:
