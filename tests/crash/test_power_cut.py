@@ -23,15 +23,6 @@ CUTS = int(os.environ.get("REAL_POWER_CUTS", "2"))
 LATEST = -1
 
 
-@pytest.fixture
-def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Power:
-    """Of the nodes that are started from now on."""
-    power = Power(tmp_path / "cluster", tmp_path / "platter")
-    for name, text in power.environment.items():
-        monkeypatch.setenv(name, text)
-    return power
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(

@@ -19,15 +19,6 @@ from tailrace.testing import Cluster
 CUTS = int(os.environ.get("QUORUM_POWER_CUTS", "2"))
 
 
-@pytest.fixture
-def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Power:
-    """Of the nodes that are started from now on."""
-    power = Power(tmp_path / "cluster", tmp_path / "platter")
-    for name, text in power.environment.items():
-        monkeypatch.setenv(name, text)
-    return power
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
 def test_no_acknowledged_change_is_lost(

@@ -73,6 +73,13 @@ def leader_of(admin: AdminClient, partition: int) -> int:
     raise AssertionError(f"nobody leads {TOPIC}-{partition}")
 
 
+def until_something_is_acknowledged(history: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not (history.exists() and history.stat().st_size):
+        assert time.monotonic() < deadline, "nothing was acknowledged"
+        time.sleep(0.05)
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
@@ -84,7 +91,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
         new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([new])[TOPIC].result(30)
         with producing(cluster, history):
-            time.sleep(2)
+            until_something_is_acknowledged(history)
             for _ in range(KILLS):
                 leader = leader_of(admin, chance.randrange(PARTITIONS))
                 kills.append(time.time())

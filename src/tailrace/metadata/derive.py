@@ -60,7 +60,8 @@ def finished(steps: Steps[T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            value: T = end.value
+            return value
 
 
 class Circumstances(Protocol):

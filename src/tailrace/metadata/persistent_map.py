@@ -38,7 +38,8 @@ class PersistentMap(Mapping[K, V]):
             return self._shared[key]
         if found is _GONE:
             raise KeyError(key)
-        return found  # type: ignore[no-any-return]
+        value: V = found
+        return value
 
     @overload
     def get(self, key: K, /) -> V | None: ...
@@ -50,8 +51,8 @@ class PersistentMap(Mapping[K, V]):
             return self._shared.get(key, default)
         return default if found is _GONE else found
 
-    def __contains__(self, key: object) -> bool:
-        found = self._changes.get(key, _ABSENT)  # type: ignore[arg-type]
+    def __contains__(self, key: Any) -> bool:
+        found = self._changes.get(key, _ABSENT)
         return key in self._shared if found is _ABSENT else found is not _GONE
 
     def __len__(self) -> int:
@@ -130,7 +131,8 @@ class MapDraft(Generic[K, V]):
             return self._shared[key]
         if found is _GONE:
             raise KeyError(key)
-        return found  # type: ignore[no-any-return]
+        value: V = found
+        return value
 
     def __contains__(self, key: K) -> bool:
         found = self._changes.get(key, _ABSENT)
