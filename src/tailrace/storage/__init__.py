@@ -3,6 +3,7 @@
 The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
 """
 
+from tailrace.storage.batch_file import AppendBatch, ReadResult
 from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
@@ -11,7 +12,7 @@ from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.recovery import Damage, RecoveryReport
-from tailrace.storage.segment import AppendBatch, ReadResult, TimestampOffset
+from tailrace.storage.timestamps import TimestampOffset
 from tailrace.storage.transaction_index import AbortedTransaction
 
 __all__ = [

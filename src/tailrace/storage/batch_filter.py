@@ -1,6 +1,7 @@
 """Which records of a log stay when it is compacted: two passes over its batches, as Kafka's cleaner makes them. Pure.
 
-`KeyCollector` sees the dirty batches in order and learns the last offset of every key. `BatchFilter` then sees all
+`KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen those
+of transactions before, and their markers, and knows which of them count. `BatchFilter` then sees all
 batches from the log's first one on, and gives each as it is to be stored:
 
 1. A record stays if no later one has its key. One without a key goes: nothing can ever replace it.
@@ -13,7 +14,9 @@ batches from the log's first one on, and gives each as it is to be stored:
 6. A batch whose records cannot be read stays as it is: its sender wrote it before the topic was compacted.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords
@@ -40,61 +43,87 @@ class AbortedTransactions:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
+        """Note one. Those of a producer come in their order: it has one transaction at a time."""
         self._ranges.setdefault(producer_id, []).append((first_offset, marker_offset))
 
     def has(self, header: BatchHeader) -> bool:
-        ranges = self._ranges.get(header.producer_id, ())
-        return any(first <= header.base_offset < marker for first, marker in ranges)
+        """Whether this batch of a producer belongs to one of them."""
+        ranges = self._ranges.get(header.producer_id)
+        if ranges is None:
+            return False
+        at = bisect_right(ranges, header.base_offset, key=itemgetter(0))
+        return at > 0 and header.base_offset < ranges[at - 1][1]
+
+
+class TransactionEnds:
+    """How the transactions of the dirty part end, so that no key has to wait for it. Feed it their batches and markers.
+
+    Takes memory for those that were aborted, and for producers: not for what they wrote.
+    """
+
+    def __init__(self) -> None:
+        self.aborted = AbortedTransactions()
+        self.is_known = False
+        """Whether all were seen, up to where the dirty part ends."""
+        self._open: dict[int, int] = {}  # producer id -> where its transaction begins
+
+    @property
+    def undecided_from(self) -> int | None:
+        """Where the first transaction begins that has no end in the dirty part; None if all have."""
+        return min(self._open.values(), default=None)
+
+    def add(self, header: BatchHeader, marker: ControlType | None) -> None:
+        """Take the next batch of a transaction, or its marker."""
+        if not header.is_control:
+            self._open.setdefault(header.producer_id, header.base_offset)
+        elif marker in _MARKERS:
+            first_offset = self._open.pop(header.producer_id, None)
+            if first_offset is not None and marker is ControlType.ABORT:
+                self.aborted.add(header.producer_id, first_offset, header.base_offset)
+
+    def counts(self, header: BatchHeader) -> bool:
+        """Whether the records of this batch of data are there for readers."""
+        if not header.is_transactional:
+            return True
+        first_offset = self._open.get(header.producer_id)
+        return (first_offset is None or header.base_offset < first_offset) and not self.aborted.has(header)
 
 
 class KeyCollector:
-    """The first pass. Feed it the batches from the first dirty offset on, until `is_full`."""
+    """The first pass. Feed it the batches from the first dirty offset on, until `is_full`.
+
+    Before the first batch of a transaction `ends` must be known.
+    """
 
     def __init__(self, first_dirty_offset: int, *, memory_bytes: int) -> None:
         self.keys = KeyMap(memory_bytes)
-        self.aborted = AbortedTransactions()
+        self.ends = TransactionEnds()
         self._first_dirty_offset = first_dirty_offset
         self._end_offset = first_dirty_offset
-        self._open: dict[int, list[tuple[int, bytes]]] = {}
-        """Per producer in a transaction: first its first offset, then the keys that count if it is committed."""
 
     @property
     def end_offset(self) -> int:
         """Below it all is known: every key, and how every transaction ended."""
-        return min([self._end_offset, *(entries[0][0] for entries in self._open.values())])
+        undecided_from = self.ends.undecided_from
+        return self._end_offset if undecided_from is None else min(self._end_offset, undecided_from)
 
     @property
     def is_full(self) -> bool:
-        """Whether the rest is for the next compaction. Never before there is something for this one."""
+        """Whether the rest is for the next compaction. Not before there is something for this one, if there can be."""
+        undecided_from = self.ends.undecided_from
+        if undecided_from is not None and undecided_from <= self._first_dirty_offset:
+            return True
         return self.keys.is_full and self.end_offset > self._first_dirty_offset
 
     def add(self, buffer: Buffer, header: BatchHeader) -> None:
         """Take the next batch. Raises CorruptRecords if its checksum is wrong."""
         self._end_offset = header.end_offset
         records = _readable(buffer, header)
-        if records is None or not records.spans:
+        if records is None or header.is_control or not self.ends.counts(header):
             return
-        if header.is_control:
-            self._end_transaction(records)
-        elif header.is_transactional:
-            entries = self._open.setdefault(header.producer_id, [(header.base_offset, b"")])
-            entries += [(span.offset, span.key) for span in records.spans if span.key is not None]
-            self.keys.charge(sum(len(span.key or b"") for span in records.spans), len(records.spans))
-        else:
-            for span in records.spans:
-                if span.key is not None:
-                    self.keys.put(span.key, span.offset)
-
-    def _end_transaction(self, records: BatchRecords) -> None:
-        kind = _marker(records)
-        entries = self._open.pop(records.header.producer_id, None) if kind is not None else None
-        if entries is None:
-            return
-        if kind is ControlType.ABORT:
-            self.aborted.add(records.header.producer_id, entries[0][0], records.header.base_offset)
-            return
-        for offset, key in entries[1:]:
-            self.keys.put(key, offset)
+        for span in records.spans:
+            if span.key is not None:
+                self.keys.put(span.key, span.offset)
 
 
 class BatchFilter:
@@ -109,7 +138,7 @@ class BatchFilter:
         delete_retention_ms: int,
     ) -> None:
         self._keys = collected.keys
-        self._aborted = collected.aborted
+        self._aborted = collected.ends.aborted
         self._end_offset = collected.end_offset
         self._is_last_of_producer = is_last_of_producer
         self._now_ms = now_ms

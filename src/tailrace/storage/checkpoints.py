@@ -29,6 +29,8 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
+_MAX_OFFSET: Final = 2**63 - 1
+
 
 def replace_file(files: FileSystem, path: str, content: Buffer) -> None:
     """Put this content at `path`, durable when the call returns. On any thread, one at a time for each path."""
@@ -55,6 +57,8 @@ def parse_offsets(data: bytes, *, path: str) -> dict[TopicPartition, int]:
         for line in lines[2:]:
             topic, partition, offset = line.split(" ")
             offsets[TopicPartition(topic, int(partition))] = int(offset)
+        if not all(0 <= offset <= _MAX_OFFSET for offset in offsets.values()):
+            raise ValueError
         if len(offsets) != count:
             raise ValueError
     except (ValueError, IndexError):

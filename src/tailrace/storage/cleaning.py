@@ -7,21 +7,22 @@ right log behind.
 The bytes it writes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from tailrace.model.errors import KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header
+from tailrace.protocol.records.control import read_marker
+from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.batch_filter import BatchFilter, KeyCollector
 from tailrace.storage.compaction import Cleanable, group_segments
 from tailrace.storage.files import File, FileSystem
 from tailrace.storage.producer_state import ProducerState
-from tailrace.storage.segment import AppendBatch, Segment
+from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned
-from tailrace.storage.transaction_index import AbortedTransaction
 
 _WRITE_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 4 << 20
@@ -41,13 +42,12 @@ class Compaction:
         config: TopicConfig,
         producers: ProducerState,
         durable_end: int,
-        aborted_of: Callable[[Segment], Iterable[AbortedTransaction]],
         before_swap: Callable[[int], None],
         on_broken: Callable[[str], None],
         now_ms: int,
         memory_bytes: int,
     ) -> None:
-        """Below `durable_end` nothing can be lost or truncated. `aborted_of` reads a segment's aborted transactions.
+        """Below `durable_end` nothing can be lost or truncated.
 
         `before_swap` is told the offset below which there are gaps from then on; `on_broken` why a swap failed half
         way, so that only recovery can tell what is there.
@@ -60,7 +60,6 @@ class Compaction:
         self._config = config
         self._producers = producers
         self._durable_end = durable_end
-        self._aborted_of = aborted_of
         self._before_swap = before_swap
         self._on_broken = on_broken
         self._now_ms = now_ms
@@ -155,12 +154,28 @@ class Compaction:
             end_offset = segments[at + 1].base_offset if at + 1 < len(segments) else plan.end_offset
             if end_offset <= plan.first_dirty_offset:
                 continue
-            for _, buffer, header in segment.batches():
+            for position, buffer, header in segment.batches():
                 if header.last_offset >= plan.first_dirty_offset:
+                    if header.is_transactional and not collected.ends.is_known:
+                        yield from self._learn_ends(segments[at:], position)
                     if collected.is_full:
                         return
                     collected.add(buffer, header)
                 yield self._note_read(header)
+
+    def _learn_ends(self, segments: Sequence[Segment], position: int) -> Iterator[int]:
+        """Learn how transactions end, from this position in the first of these segments on: by headers and markers."""
+        ends = self._collected.ends
+        for segment in segments:
+            for at, header in segment.headers(position):
+                if header.is_control and header.is_transactional:
+                    marker = read_marker(segment.file.pread(header.size_bytes, at), header)
+                    ends.add(header, None if marker is None else marker.type)
+                elif header.is_transactional and header.records_count:
+                    ends.add(header, None)
+                yield self._note_read(header)
+            position = 0
+        ends.is_known = True
 
     def _note_read(self, header: BatchHeader) -> int:
         self.bytes_read += header.size_bytes
@@ -202,7 +217,7 @@ class Compaction:
                 yield self._note_read(header)
         self._write(waiting)
         for segment in group:
-            for aborted in self._aborted_of(segment):
+            for aborted in self._segments.aborted_of(segment):
                 if filter_.is_needed(aborted.last_offset):
                     cleaned.aborted.append(aborted)
         filter_.needed_markers.clear()

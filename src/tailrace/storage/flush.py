@@ -1,8 +1,12 @@
-"""One flush on its way from the log's owner to the disk and back."""
+"""Flushes of one log: what is to be synced, and one flush on its way from the log's owner to the disk and back."""
 
-from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.files import File, FileSystem
+from collections.abc import Iterable
+
+from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
+from tailrace.storage.epoch_cache import EpochCache
+from tailrace.storage.files import File, FileSystem, join
 from tailrace.storage.segment import Segment
+from tailrace.storage.segments import Segments
 
 
 class FlushTicket:
@@ -56,3 +60,101 @@ class FlushTicket:
             replace_file(self._system, *self._epoch_checkpoint)
         for directory in self.directories:
             self._system.sync_dir(directory)
+
+
+class Flushes:
+    """The flushes of one log, one at a time, and what the next one has to see to beside the batches."""
+
+    __slots__ = ("_files", "_generation", "_ticket", "unsynced_directories", "unsynced_files")
+
+    def __init__(
+        self, files: FileSystem, *, unsynced_directories: tuple[str, ...] = (), unsynced_files: tuple[File, ...] = ()
+    ) -> None:
+        self._files = files
+        self._generation = 0
+        self._ticket: FlushTicket | None = None
+        self.unsynced_directories = unsynced_directories
+        """Where names were made that may not be durable."""
+        self.unsynced_files = unsynced_files
+        """Files that are whole and may not be durable, beside those of the segments."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether one has begun and is not finished."""
+        return self._ticket is not None
+
+    @property
+    def has_other_work(self) -> bool:
+        """Whether there is anything to sync but batches."""
+        return bool(self.unsynced_directories or self.unsynced_files)
+
+    def note_new(self, file: File, directory: str) -> None:
+        """A file was written, with others beside it perhaps, whose names are in this directory."""
+        self.unsynced_files += (file,)
+        self.unsynced_directories = self.unsynced_directories or (directory,)
+
+    def note_truncation(self) -> None:
+        """What a flush that is under way covers may be gone: it is not to count."""
+        self._generation += 1
+
+    def forget_removed_files(self) -> None:
+        """Leave out what is not there any more."""
+        unsynced = self.unsynced_files
+        self.unsynced_files = tuple(file for file in unsynced if self._files.exists(file.path))
+        for file in unsynced:
+            if file not in self.unsynced_files:
+                file.close()
+
+    def begin(
+        self,
+        directory: str,
+        segments: Segments,
+        epochs: EpochCache,
+        *,
+        end_offset: int,
+        has_new_batches: bool,
+        others: Iterable[File] = (),
+    ) -> FlushTicket:
+        """What has to be synced for all that is in the log now, which ends at `end_offset`, to be durable."""
+        assert self._ticket is None, f"{directory}: a flush is under way"
+        rolled = tuple(segment for segment in segments.all if segment.unsynced_files)
+        files = [*self.unsynced_files, *(file for segment in rolled for file in segment.unsynced_files)]
+        if has_new_batches:
+            files.append(segments.active.file)
+        files += others
+        for file in files:
+            file.pin()
+        epoch_checkpoint = None
+        if epochs.is_dirty:
+            epoch_checkpoint = (join(directory, LEADER_EPOCHS), epochs.to_bytes())
+            epochs.is_dirty = False
+        self._ticket = FlushTicket(
+            self._files,
+            segments=rolled,
+            files=tuple(files),
+            directories=self.unsynced_directories,
+            epoch_checkpoint=epoch_checkpoint,
+            end_offset=end_offset,
+            generation=self._generation,
+            finished_files=self.unsynced_files,
+        )
+        self.unsynced_directories = self.unsynced_files = ()
+        return self._ticket
+
+    def finish(self, ticket: FlushTicket, epochs: EpochCache) -> bool:
+        """Take over what `ticket.sync` has made durable; whether it counts: not if the log was truncated meanwhile."""
+        assert ticket is self._ticket, "not the flush that is under way"
+        self._ticket = None
+        for file in ticket.files:
+            file.unpin()
+        for file in ticket.finished_files:
+            file.close()
+        if ticket.generation == self._generation:
+            synced = frozenset(ticket.files)
+            for segment in ticket.segments:
+                segment.mark_synced(synced)
+            return True
+        epochs.is_dirty = True
+        # Since the flush began, a roll may have made names that it has not covered.
+        self.unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self.unsynced_directories)))
+        return False

@@ -35,9 +35,12 @@ class Gaps:
             write_gap_bound(self._files, self._directory, bound)
             self.bound = bound
 
-    def accept(self, base_offset: int, end_offset: int, *, is_compacted: bool) -> None:
-        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good."""
-        is_legal = base_offset > end_offset and (is_compacted or base_offset <= self.bound)
+    def accept(self, base_offset: int, end_offset: int, *, is_expected: bool) -> None:
+        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
+
+        `is_expected`: this log is compacted, or its leader's may have been.
+        """
+        is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
         assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
         if base_offset > self.bound:
             self.allow(base_offset + _MARGIN)

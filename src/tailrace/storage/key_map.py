@@ -39,10 +39,6 @@ class KeyMap:
             return
         self._offsets[name] = offset
 
-    def charge(self, key_bytes: int, count: int) -> None:
-        """Count keys that are kept elsewhere until it is clear whether they are put."""
-        self._room_bytes -= key_bytes + count * _ENTRY_BYTES
-
     def last_offset(self, key: bytes) -> int:
         """The last offset of this key, -1 if it was never put."""
         return self._offsets.get(name_of(key), -1)

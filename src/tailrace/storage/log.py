@@ -18,31 +18,19 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader
-from tailrace.protocol.records.control import read_marker
-from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
+from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
-from tailrace.storage.compaction import Cleanable, find_cleanable
-from tailrace.storage.files import Buffer, File, FileSystem, join, parent
-from tailrace.storage.flush import FlushTicket
-from tailrace.storage.gaps import Gaps
+from tailrace.storage.compaction import Cleanable
+from tailrace.storage.compactions import Compactions
+from tailrace.storage.files import File, FileSystem, parent
+from tailrace.storage.flush import Flushes, FlushTicket
+from tailrace.storage.log_producers import LogProducers
+from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.recovery import LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
-from tailrace.storage.segment import AppendBatch, ReadResult, Segment, TimestampOffset
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.segments import Segments
-from tailrace.storage.snapshots import (
-    begin_snapshot,
-    load_producers,
-    rebuild_aborted,
-    remove_snapshots_above,
-    snapshot_offsets,
-    write_snapshot,
-)
-from tailrace.storage.timestamps import max_timestamp_offset, offset_for_timestamp
-from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 _STEP_BYTES: Final = 1 << 20
 
@@ -55,65 +43,52 @@ class RetiredSegment(NamedTuple):
     reason: Reason
 
 
-class Log:
+class Log(ReadableLog):
     """The log of one partition. Made by `Log.open`."""
 
     __slots__ = (
-        "_compaction",
-        "_config",
-        "_directory",
+        "_compactions",
         "_failure",
         "_files",
-        "_gaps",
-        "_generation",
+        "_flushes",
         "_is_changed",
         "_limits",
-        "_segments",
-        "_snapshot_offset",
-        "_ticket",
-        "_unsynced_directories",
-        "_unsynced_files",
-        "epochs",
+        "_log_producers",
         "first_dirty_offset",
         "flushed_offset",
-        "log_end_offset",
-        "log_start_offset",
-        "producers",
-        "recovery",
     )
 
-    _unsynced_directories: tuple[str, ...]
-    _unsynced_files: tuple[File, ...]
-
     def __init__(self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig) -> None:
-        self._directory = directory
+        super().__init__(directory, loaded, files=files, config=config)
         self._files = files
-        self._config = config
         self._limits = loaded.limits
-        self._gaps = Gaps(directory, loaded.gap_bound, files=files)
-        self._segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
-        self._snapshot_offset = loaded.snapshot_offset
-        self.log_start_offset = loaded.log_start_offset
-        """The first offset that can be read."""
-        self.log_end_offset = loaded.log_end_offset
-        """The offset of the next record."""
+        self._log_producers = LogProducers(
+            directory,
+            loaded.producers,
+            files=files,
+            segments=self._segments,
+            snapshot_offset=loaded.snapshot_offset,
+        )
         self.flushed_offset = loaded.log_end_offset
         """All below it is durable."""
+        self._compactions = Compactions(
+            directory,
+            files=files,
+            segments=self._segments,
+            limits=loaded.limits,
+            producers=loaded.producers,
+        )
         self.first_dirty_offset = loaded.log_start_offset
         """Below it the log is compacted; a checkpoint that the owner writes now and then."""
-        self._compaction: Compaction | None = None
-        self.epochs = loaded.epochs
-        self.producers = loaded.producers
-        self.recovery = loaded.report
         damage = loaded.report.damage
         self._failure = str(damage) if damage is not None else ""
         # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
-        self._unsynced_directories = (directory, parent(directory)) if is_unsure else ()
-        # Beside those of the segments.
-        self._unsynced_files = loaded.unsynced_files
-        self._generation = 0
-        self._ticket: FlushTicket | None = None
+        self._flushes = Flushes(
+            files,
+            unsynced_directories=(directory, parent(directory)) if is_unsure else (),
+            unsynced_files=loaded.unsynced_files,
+        )
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
         self._is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
 
@@ -194,23 +169,6 @@ class Log:
         return log
 
     @property
-    def directory(self) -> str:
-        return self._directory
-
-    @property
-    def config(self) -> TopicConfig:
-        return self._config
-
-    @property
-    def size_bytes(self) -> int:
-        """All batches, indexes not counted."""
-        return self._segments.size_bytes
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
-    @property
     def is_offline(self) -> bool:
         """Whether a failure or damage has ended this log's service until it is opened again."""
         return bool(self._failure)
@@ -219,28 +177,31 @@ class Log:
     def is_flushed(self) -> bool:
         """Whether a flush now would change nothing."""
         return (
-            self.flushed_offset == self.log_end_offset
-            and not self._unsynced_directories
-            and not self._unsynced_files
-            and not self.epochs.is_dirty
+            self.flushed_offset == self.log_end_offset and not self._flushes.has_other_work and not self.epochs.is_dirty
         )
 
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next append, retention and compaction on."""
-        if self._config.is_compacted and not config.is_compacted and not self._failure:
+        if self._config.is_compacted != config.is_compacted and not self._failure:
             self.abort_compaction()
             try:
-                self._gaps.allow(self.flushed_offset)  # another program may have compacted what it found
+                # Another program may have compacted what it found. What is not durable yet has no gaps: if a part of it
+                # is lost, that must not pass for one because the log is compacted from now on.
+                self._gaps.allow(self.flushed_offset)
             except StorageError as fault:
                 self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
         self._config = config
         self._limits.take(config)
 
-    def append(self, batches: Sequence[AppendBatch]) -> None:
+    def append(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False) -> None:
         """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
 
+        With `may_have_gaps` they only have to ascend: they come from a leader whose log may have been compacted, under
+        settings that nobody has any more. In a compacted log they always may.
+
         Staged producer batches (`producers.stage`) are taken over with them, and forgotten if the append fails. Raises
-        StorageError; only a failure that could not be undone puts the log offline.
+        StorageError, and CorruptRecords for damage that is met on the way; only a failure that could not be undone puts
+        the log offline.
         """
         if self._failure:
             self._refuse()
@@ -250,13 +211,15 @@ class Log:
         saved_epochs = epochs.entries
         active = self._segments.active
         try:
-            end_offset = self._check_offsets(batches)
+            if not active.knows_aborted:
+                self._segments.aborted_of(active)  # before anything is written: its file may not be readable
+            end_offset = self._check_offsets(batches, may_have_gaps=may_have_gaps)
             if active.count_that_fit(batches) == len(batches):
                 active.append(batches)
-                self._take_producers(active, batches)
+                self._log_producers.take(active, batches)
             else:
                 self._append_across_segments(batches)
-        except StorageError:
+        except (StorageError, CorruptRecords):
             epochs.replace(saved_epochs)
             self.producers.discard_staged()
             self._cut_back()
@@ -264,14 +227,14 @@ class Log:
         self._is_changed = True
         self.log_end_offset = end_offset
 
-    def _check_offsets(self, batches: Sequence[AppendBatch]) -> int:
+    def _check_offsets(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool) -> int:
         """The log's end after these batches. Enters their epochs."""
         end_offset = self.log_end_offset
         epochs = self.epochs
         for _, header in batches:
             base_offset = header.base_offset
             if base_offset != end_offset:
-                self._gaps.accept(base_offset, end_offset, is_compacted=self._config.is_compacted)
+                self._gaps.accept(base_offset, end_offset, is_expected=may_have_gaps or self._config.is_compacted)
             epoch = header.partition_leader_epoch
             if epoch != epochs.latest_epoch:
                 assert epoch > epochs.latest_epoch, f"{self._directory}: epoch {epoch} after {epochs.latest_epoch}"
@@ -287,25 +250,6 @@ class Log:
         if self._config.is_compacted and not self._gaps.is_known:
             self._gaps.allow(self.flushed_offset)
 
-    def _take_producers(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
-        producers = self.producers
-        if producers.has_staged and not producers.stages_transactions:
-            producers.apply_staged()
-            return
-        producers.discard_staged()
-        for buffer, header in batches:
-            if header.producer_id >= 0:
-                self._apply_producer(segment, buffer, header)
-
-    def _apply_producer(self, segment: Segment, buffer: Buffer, header: BatchHeader) -> None:
-        if not header.is_control:
-            self.producers.apply(header)
-            return
-        completed = self.producers.apply(header, read_marker(buffer, header))
-        if completed is not None and completed.is_aborted:
-            self._aborted_of(segment)
-            segment.note_aborted(completed)
-
     def _append_across_segments(self, batches: Sequence[AppendBatch]) -> None:
         """Append with one roll or more. On a failure everything is undone, or the log goes offline."""
         segments, producers = self._segments, self.producers
@@ -320,10 +264,8 @@ class Log:
                     continue
                 part, rest = rest[:count], rest[count:]
                 segments.active.append(part)
-                for buffer, header in part:
-                    if header.producer_id >= 0:
-                        self._apply_producer(segments.active, buffer, header)
-        except StorageError:
+                self._log_producers.apply(segments.active, part)
+        except (StorageError, CorruptRecords):
             producers.replace(saved_producers, end_offset=self.log_end_offset)
             self._undo_append(segment_count, size_bytes)
             raise
@@ -334,8 +276,8 @@ class Log:
             self._segments.remove_after(segment_count)
             self._segments.active.cut_to(size_bytes, self.log_end_offset)
             # A snapshot of producers at an offset that other batches will lead to is not to be believed.
-            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, self.log_end_offset)
-            self._forget_removed_files()
+            self._log_producers.remove_snapshots_above(self.log_end_offset)
+            self._flushes.forget_removed_files()
             self._files.sync_dir(self._directory)
         except (StorageError, CorruptRecords) as fault:
             self._fail(f"an append failed and could not be undone: {fault.detail}")
@@ -364,131 +306,27 @@ class Log:
             self._segments.active.sync()
             self._files.sync_dir(self._directory)
         self._segments.active.write_indexes()
-        self._unsynced_files += (begin_snapshot(self._files, self._directory, base_offset, self.producers),)
-        self._snapshot_offset = base_offset
+        self._flushes.note_new(self._log_producers.begin_snapshot(base_offset), self._directory)
         self._segments.add(base_offset)
-        self._unsynced_directories = self._unsynced_directories or (self._directory,)
-
-    def _forget_removed_files(self) -> None:
-        """Leave out what is not there any more, for the next flush."""
-        unsynced = self._unsynced_files
-        self._unsynced_files = tuple(file for file in unsynced if self._files.exists(file.path))
-        for file in unsynced:
-            if file not in self._unsynced_files:
-                file.close()
-
-    def read(
-        self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
-    ) -> ReadResult:
-        """Whole batches from the one that contains `offset`, all below `end_offset`, from one segment (KIP-74).
-
-        If a compaction has removed that one, from the next one on.
-
-        With `min_one_message` the first batch is given even if it is larger than `max_bytes`. Empty at the end. Raises
-        OFFSET_OUT_OF_RANGE outside the log, CorruptRecords for bytes on the disk that are no batches.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not between {self.log_start_offset} and {self.log_end_offset} ({self._directory})",
-            )
-        if end_offset is None or end_offset > self.log_end_offset:
-            end_offset = self.log_end_offset
-        if offset >= end_offset:
-            return ReadResult([], 0, offset, offset, 0)
-        result = self._segments.read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message
-        )
-        if result is None:
-            self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
-            return ReadResult([], 0, offset, offset, 0)
-        if not result.size_bytes:
-            return ReadResult([], 0, offset, offset, result.end_position)
-        if result.first_offset > offset:
-            self._check_gap(offset, result.first_offset)
-        return result
-
-    def _check_gap(self, offset: int, next_offset: int) -> None:
-        if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
-            raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
-
-    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records from `offset` on and below `end_offset`, in the order of their markers.
-
-        Whoever reads that range leaves their records out. Only of what lies below the last stable offset is all known.
-        """
-        return self._segments.aborted_transactions(offset, end_offset, load=self._aborted_of)
-
-    def _aborted_of(self, segment: Segment) -> TransactionIndex:
-        """The segment's aborted transactions; a damaged file is made anew."""
-        try:
-            return segment.aborted
-        except CorruptRecords:
-            rebuild_aborted(self._files, self._directory, self._segments.all, segment)
-            aborted = segment.aborted
-            if segment is not self._segments.active:
-                # Whole or not at all: nobody looks through the segment again.
-                replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
-                aborted.is_dirty = False
-            return aborted
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record, by offset, whose timestamp is at least this one; None if there is none."""
-        return offset_for_timestamp(self._segments, timestamp, log_start_offset=self.log_start_offset)
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
-        return max_timestamp_offset(self._segments, log_start_offset=self.log_start_offset)
 
     def begin_flush(self) -> FlushTicket:
         """What has to be synced for all that is appended now to be durable. One flush at a time."""
-        assert self._ticket is None, f"{self._directory}: a flush is under way"
         if self._failure:
             self._refuse()
-        segments = tuple(segment for segment in self._segments.all if segment.unsynced_files)
-        files = [*self._unsynced_files, *(file for segment in segments for file in segment.unsynced_files)]
-        if self.flushed_offset < self.log_end_offset:
-            files.append(self._segments.active.file)
-        if self._compaction is not None:
-            files += self._compaction.unsynced_files
-        for file in files:
-            file.pin()
-        epoch_checkpoint = None
-        if self.epochs.is_dirty:
-            epoch_checkpoint = (join(self._directory, LEADER_EPOCHS), self.epochs.to_bytes())
-            self.epochs.is_dirty = False
-        ticket = FlushTicket(
-            self._files,
-            segments=segments,
-            files=tuple(files),
-            directories=self._unsynced_directories,
-            epoch_checkpoint=epoch_checkpoint,
+        return self._flushes.begin(
+            self._directory,
+            self._segments,
+            self.epochs,
             end_offset=self.log_end_offset,
-            generation=self._generation,
-            finished_files=self._unsynced_files,
+            has_new_batches=self.flushed_offset < self.log_end_offset,
+            others=self._compactions.unsynced_files,
         )
-        self._unsynced_directories = self._unsynced_files = ()
-        self._ticket = ticket
-        return ticket
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Take over what `ticket.sync` has made durable. Nothing counts if the log was truncated meanwhile."""
-        assert ticket is self._ticket, f"{self._directory}: not the flush that is under way"
-        self._ticket = None
-        for file in ticket.files:
-            file.unpin()
-        for file in ticket.finished_files:
-            file.close()
-        if self._compaction is not None:
-            self._compaction.mark_synced(ticket.files)
-        if ticket.generation == self._generation:
+        if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
-            for segment in ticket.segments:
-                segment.mark_synced(ticket.files)
-        else:
-            self.epochs.is_dirty = True
-            # Since the flush began, a roll may have made names that it has not covered.
-            self._unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self._unsynced_directories)))
+        self._compactions.mark_synced(frozenset(ticket.files))
 
     def flush(self) -> None:
         """Begin, sync and finish in one go, for owners without a flush thread."""
@@ -511,22 +349,24 @@ class Log:
             return
         assert offset >= self.log_start_offset, f"{self._directory}: truncation to {offset} below the log start"
         self.abort_compaction()
-        self._generation += 1
+        self._flushes.note_truncation()
         self._is_changed = True
         try:
             at = self._segments.index_of(offset)
             segment = self._segments.all[at]
             position = segment.locate(offset)
-            end_offset = min(offset, segment.offset_at(position)) if position < segment.size_bytes else offset
-            self._aborted_of(segment)  # in memory: the file goes
+            end_offset = offset
+            if position < segment.size_bytes:
+                end_offset = min(offset, segment.header_at(position).base_offset)
+            self._segments.aborted_of(segment)  # in memory: the file goes
             if end_offset < self.log_start_offset:
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
-            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, end_offset)
-            self._forget_removed_files()
+            self._log_producers.remove_snapshots_above(end_offset)
+            self._flushes.forget_removed_files()
             # Names first: bytes of a cut segment that came back after a power cut would be taken for the log.
             self._files.sync_dir(self._directory)
             if end_offset > segment.end_offset_before(position):
@@ -545,7 +385,7 @@ class Log:
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
-        self._reload_producers()
+        self._log_producers.reload(end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log is empty and begins at this offset. For a replica that fell behind its leader.
@@ -555,11 +395,11 @@ class Log:
         if self._failure:
             self._refuse()
         self.abort_compaction()
-        self._generation += 1
+        self._flushes.note_truncation()
         self._is_changed = True
         try:
-            self._snapshot_offset = remove_snapshots_above(self._files, self._directory, -1)
-            self._forget_removed_files()
+            self._log_producers.remove_snapshots_above(-1)
+            self._flushes.forget_removed_files()
             self._segments.restart(offset)
         except StorageError as fault:
             self._fail(f"a new start at {offset} failed: {fault.detail}")
@@ -567,17 +407,6 @@ class Log:
         self.log_start_offset = self.flushed_offset = self.log_end_offset = self.first_dirty_offset = offset
         self.epochs.replace(())
         self.producers.replace({}, end_offset=offset)
-
-    def _reload_producers(self) -> None:
-        state, self._snapshot_offset, _ = load_producers(
-            self._files,
-            self._directory,
-            list(self._segments.all),
-            snapshot_offsets(self._files.list_dir(self._directory)),
-            end_offset=self.log_end_offset,
-            latest_snapshot=self._segments.active.base_offset,
-        )
-        self.producers.replace(state.producers, end_offset=self.log_end_offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Let the log begin at this offset; what lies below goes with the next retention. Never moves back.
@@ -622,20 +451,19 @@ class Log:
         ]
         self._is_changed = True
         self.abort_compaction()
-        self.advance_log_start(segments.all[len(reasons)].base_offset)
+        start_offset = segments.all[len(reasons)].base_offset
+        # It alone says from now on what was known of producers there, and a roll leaves it to the next flush.
+        self._log_producers.sync_snapshot(start_offset)
+        self.advance_log_start(start_offset)
         segments.retire(len(reasons), deadline_ms=now_ms + self._config.file_delete_delay_ms)
-        self._forget_removed_files()
+        self._flushes.forget_removed_files()
         return retired
 
     def cleanable(self, now_ms: int, *, end_offset: int) -> Cleanable:
         """What a compaction now would do. `end_offset` is the smaller of high watermark and last stable offset."""
-        first_open_offset = self.producers.first_open_offset
-        if first_open_offset is not None:
-            end_offset = min(end_offset, first_open_offset)
-        return find_cleanable(
-            self._segments.all,
-            config=self._config,
-            now_ms=now_ms,
+        return self._compactions.cleanable(
+            self._config,
+            now_ms,
             first_dirty_offset=self.first_dirty_offset,
             log_start_offset=self.log_start_offset,
             end_offset=end_offset,
@@ -648,48 +476,31 @@ class Log:
         steps, and flushes the log when it asks for that; then `finish_compaction`. `memory_bytes` bounds the map of
         keys: what it cannot hold is left for the next compaction.
         """
-        assert self._compaction is None, f"{self._directory}: a compaction is under way"
         if self._failure:
             self._refuse()
-        end_offset = min(end_offset, self.flushed_offset)
-        plan = self.cleanable(now_ms, end_offset=end_offset)
-        if not plan.dirty_bytes:
-            return None
-        self._compaction = Compaction(
-            self._directory,
-            plan,
-            files=self._files,
-            segments=self._segments,
-            limits=self._limits,
-            config=self._config,
-            producers=self.producers,
-            durable_end=end_offset,
-            aborted_of=self._aborted_of,
+        return self._compactions.begin(
+            self._config,
+            now_ms,
+            first_dirty_offset=self.first_dirty_offset,
+            log_start_offset=self.log_start_offset,
+            durable_end=min(end_offset, self.flushed_offset),
             before_swap=self._before_swap,
             on_broken=self._fail,
-            now_ms=now_ms,
             memory_bytes=memory_bytes,
         )
-        return self._compaction
+
+    def finish_compaction(self, compaction: Compaction) -> None:
+        """Take over what a compaction that is over has achieved."""
+        self.first_dirty_offset = max(self.first_dirty_offset, self._compactions.finish(compaction))
+
+    def abort_compaction(self) -> None:
+        """Give up the compaction that is under way, if there is one."""
+        self.first_dirty_offset = max(self.first_dirty_offset, self._compactions.abort())
 
     def _before_swap(self, bound: int) -> None:
         self._is_changed = True
         # What is not durable yet may be lost, and must not pass for compacted then.
         self._gaps.allow(bound if self._gaps.is_known else max(bound, self.flushed_offset))
-
-    def finish_compaction(self, compaction: Compaction) -> None:
-        """Take over what a compaction that is over has achieved."""
-        if compaction is self._compaction:
-            assert compaction.is_over, f"{self._directory}: the compaction is under way"
-            self._compaction = None
-            if compaction.is_complete:
-                self.first_dirty_offset = max(self.first_dirty_offset, compaction.end_offset)
-
-    def abort_compaction(self) -> None:
-        """Give up the compaction that is under way, if there is one."""
-        if self._compaction is not None:
-            self._compaction.abort()
-            self.finish_compaction(self._compaction)
 
     def compact(self, now_ms: int, *, end_offset: int, memory_bytes: int = 1 << 27) -> Compaction | None:
         """Begin, make all steps and finish in one go, for owners without an event loop."""
@@ -708,14 +519,14 @@ class Log:
     @property
     def closed(self) -> ClosedLog | None:
         """What `reopen` needs once the log has been closed cleanly; None if it must be opened from its files."""
-        if self.producers and self._snapshot_offset != self.log_end_offset:
+        if self.producers and self._log_producers.snapshot_offset != self.log_end_offset:
             return None
         return ClosedLog(
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             first_dirty_offset=max(self.first_dirty_offset, self.log_start_offset),
             gap_bound=self._gaps.bound,
-            snapshot_offset=self._snapshot_offset,
+            snapshot_offset=self._log_producers.snapshot_offset,
             has_producers=bool(self.producers),
             segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in self._segments.all),
             # As recovery: an epoch without a record is begun anew by who is elected.
@@ -733,20 +544,19 @@ class Log:
                 self._close_cleanly()
         finally:
             self._segments.close()
-            for file in self._unsynced_files:
+            for file in self._flushes.unsynced_files:
                 file.close()
             self._fail("it was closed")
 
     def _close_cleanly(self) -> None:
-        assert self._ticket is None, f"{self._directory}: a flush is under way"
+        assert not self._flushes.is_under_way, f"{self._directory}: a flush is under way"
         if self._segments.active.size_bytes:
             self._segments.active.write_indexes()
         for segment in self._segments.all:
             if segment.unsynced_files:
                 segment.sync()
-        if self.log_start_offset < self.log_end_offset and self._snapshot_offset < self.log_end_offset:
-            write_snapshot(self._files, self._directory, self.log_end_offset, self.producers)
-            self._snapshot_offset = self.log_end_offset
+        if self.log_start_offset < self.log_end_offset and self._log_producers.snapshot_offset < self.log_end_offset:
+            self._log_producers.write_snapshot(self.log_end_offset)
         self.flush()
         self._segments.unlink_retired(None)
         self._files.sync_dir(self._directory)

@@ -10,6 +10,8 @@ Invariants:
 4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
    epoch never fall. What the newest batch of a producer is does not change with that, unless the marker's producer
    epoch is a new one: then the next batch starts at 0 (KIP-890).
+5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker is not, since that would keep a transaction open
+   elsewhere, but it is not remembered: there was nothing here for it to end.
 
 An entry is never changed, only replaced, so that a copy of the table is a shallow one.
 """
@@ -170,10 +172,12 @@ class ProducerState:
         """Let later checks see this batch, which is about to be written at its base offset."""
         producer_id = header.producer_id
         if producer_id >= 0:
-            entry = self._staged.get(producer_id) or self._producers.get(producer_id)
-            self._staged[producer_id] = _advanced(entry, header, marker)
             if header.is_transactional:
                 self.stages_transactions = True
+            entry = self._staged.get(producer_id) or self._producers.get(producer_id)
+            if entry is None and header.is_control and len(self._producers) + len(self._staged) >= MOST_PRODUCERS:
+                return
+            self._staged[producer_id] = _advanced(entry, header, marker)
 
     def discard_staged(self) -> None:
         """Forget what was staged: it is not going to be written."""
@@ -199,6 +203,8 @@ class ProducerState:
         if producer_id < 0:
             return None
         entry = self._producers.get(producer_id)
+        if entry is None and header.is_control and len(self._producers) >= MOST_PRODUCERS:
+            return None
         self._producers[producer_id] = _advanced(entry, header, marker)
         if not header.is_transactional:
             return None

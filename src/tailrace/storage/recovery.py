@@ -9,34 +9,29 @@
 4. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
-from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, TEMPORARY_SUFFIX, read_gap_bound, replace_file
+from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET
+from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
-from tailrace.storage.files import File, FileSystem, join, parent
-from tailrace.storage.producer_state import ProducerState
-from tailrace.storage.segment import (
+from tailrace.storage.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
+    offset_in_name,
     segment_name,
 )
+from tailrace.storage.files import File, FileSystem, join, parent
+from tailrace.storage.leftovers import remove_leftovers
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.segments import DELETED_SUFFIX
-from tailrace.storage.snapshots import (
-    SNAPSHOT_SUFFIX,
-    load_producers,
-    rebuild_aborted,
-    snapshot_offsets,
-    snapshot_path,
-)
+from tailrace.storage.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
 from tailrace.storage.swap import finish_swaps
 
 UNKNOWN_GAPS: Final = -1
@@ -151,10 +146,10 @@ class Loader:
     def load(self) -> LoadedLog:
         """The log. With damage, the part before it (`report.damage`)."""
         finish_swaps(self._files, self._directory, limits=self._limits)
-        self._names = self._without_leftovers(self._files.list_dir(self._directory))
+        self._names = remove_leftovers(self._files, self._directory, limits=self._limits)
         if GAP_BOUND in self._names:
             self._gap_bound = read_gap_bound(self._files, self._directory)
-        bases = sorted(int(name[:20]) for name in self._names if _is_log(name))
+        bases = sorted(base for name in self._names if (base := offset_in_name(name, LOG_SUFFIX)) is not None)
         self._segments = [Segment(self._directory, base, files=self._files, limits=self._limits) for base in bases]
         if not self._segments:
             self._start_empty()
@@ -173,6 +168,8 @@ class Loader:
             end_offset = self._settle(end_offset, checked_from)
             producers, snapshot_offset = self._producers(end_offset, checked_from)
             self._settle_aborted(checked_from)
+            for segment in self._segments[checked_from:-1]:
+                segment.forget_indexes()  # what was made of the whole log would stay in memory
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
         epochs = self._epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
@@ -191,35 +188,6 @@ class Loader:
             is_new=self._is_new,
             report=self._report,
         )
-
-    def _without_leftovers(self, names: list[str]) -> set[str]:
-        """Finish deletions and replacements that were under way; what is left."""
-        retired = -1
-        gone: set[str] = set()
-        for name in names:
-            if name.endswith(DELETED_SUFFIX):
-                gone.add(name)
-                if _is_log(name.removesuffix(DELETED_SUFFIX)):
-                    retired = max(retired, int(name[:20]))
-            elif name.endswith(TEMPORARY_SUFFIX):
-                gone.add(name)
-        kept_logs = {name[:20] for name in names if _is_log(name) and int(name[:20]) > retired}
-        for name in names:
-            # Retention takes the oldest segments. If one of them is gone, a power cut may have brought back older ones.
-            is_ours = _is_log(name) or name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX))
-            if is_ours and name[:20] not in kept_logs:
-                gone.add(name)
-        self._unlink(name for name in gone if not name.endswith(DELETED_SUFFIX))
-        # The proof that older segments are gone may only go after they have.
-        self._unlink(name for name in gone if name.endswith(DELETED_SUFFIX))
-        return set(names) - gone
-
-    def _unlink(self, names: Iterable[str]) -> None:
-        names = sorted(names)
-        for name in names:
-            self._files.unlink(join(self._directory, name))
-        if names:
-            self._files.sync_dir(self._directory)
 
     def _start_empty(self) -> None:
         start = self._log_start_offset
@@ -445,10 +413,6 @@ class Loader:
                 is_written = True
         if is_written:
             self._files.sync_dir(self._directory)
-
-
-def _is_log(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX) and len(name) == 20 + len(LOG_SUFFIX) and name[:20].isdecimal()
 
 
 def _checked_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:

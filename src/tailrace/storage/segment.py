@@ -11,67 +11,26 @@ Invariants:
    without abort markers: that a file is missing tells nothing. It is durable before anything trusts the segment.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from struct import Struct
-from typing import Final, NamedTuple
+from collections.abc import Collection, Sequence
 
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, read_header
-from tailrace.protocol.records.record import read_records
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader
+from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, AppendBatch, BatchFile
+from tailrace.storage.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_name,
+)
 from tailrace.storage.files import Buffer, File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 from tailrace.storage.transactions import CompletedTransaction
 
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 
-_SPAN: Final = Struct(">qi11xi")
-"""Base offset, batch length and last offset delta: all that a walk over batches needs."""
-_LENGTH_OFFSET: Final = 12
-_SMALLEST_LENGTH: Final = HEADER_SIZE - _LENGTH_OFFSET
-MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-_LOCATE_BYTES: Final = 4096 + HEADER_SIZE
-_WALK_BYTES: Final = 65536
-
-
-class AppendBatch(NamedTuple):
-    """One whole batch with its header as stamped: base offset and leader epoch are those it is stored with."""
-
-    buffer: Buffer
-    header: BatchHeader
-
-
-class ReadResult(NamedTuple):
-    """Whole batches of one segment. Empty if the first did not fit or there was nothing to read."""
-
-    records: list[Buffer]
-    size_bytes: int
-    first_offset: int
-    """Base offset of the first batch, at most the offset that was asked for."""
-    next_offset: int
-    """The offset after the last batch."""
-    end_position: int
-    """Where the last batch ends in its segment."""
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by its timestamp."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-def segment_name(base_offset: int) -> str:
-    """The 20 digits that name a segment's files."""
-    return f"{base_offset:020d}"
-
-
-class Segment:
+class Segment(BatchFile):
     """One segment. Its file opens at the first use, its indexes load when they are needed."""
 
     __slots__ = (
@@ -86,9 +45,6 @@ class Segment:
         "_stem",
         "_suffix",
         "_time_index",
-        "base_offset",
-        "file",
-        "size_bytes",
         "unsynced_files",
     )
 
@@ -149,6 +105,11 @@ class Segment:
                 raise CorruptRecords(f"{path}: {fault.detail}") from None
             self._aborted = aborted
         return aborted
+
+    @property
+    def knows_aborted(self) -> bool:
+        """Whether `aborted` is in memory: then it cannot fail."""
+        return self._aborted is not None
 
     def note_aborted(self, completed: CompletedTransaction) -> None:
         """Note a transaction whose abort marker lies behind all others of the segment."""
@@ -272,7 +233,7 @@ class Segment:
             self._offset_index.append(last_offset - self.base_offset, position)  # type: ignore[union-attr]
             self._note_max_timestamp()
             self._bytes_since_entry = 0
-        self._bytes_since_entry += header.batch_length + _LENGTH_OFFSET
+        self._bytes_since_entry += header.batch_length + LENGTH_OFFSET
 
     def _note_max_timestamp(self) -> None:
         assert self._time_index is not None
@@ -333,7 +294,7 @@ class Segment:
         self._max_timestamp = self._max_timestamp_offset = self._first_timestamp = -1
         if not self.size_bytes:
             return
-        self._first_timestamp = self._header_at(0).max_timestamp
+        self._first_timestamp = self.header_at(0).max_timestamp
         last = self._time_index.last
         position = 0
         if last is not None:
@@ -423,63 +384,6 @@ class Segment:
         self.rebuild_indexes()
         return self._walk_to(offset, 0)
 
-    def _walk_to(self, offset: int, position: int) -> int:
-        size_bytes = self.size_bytes
-        is_first = position > 0
-        while position < size_bytes:
-            chunk = self.file.pread(min(_LOCATE_BYTES, size_bytes - position), position)
-            at = 0
-            while at + _SPAN.size <= len(chunk):
-                base_offset, length, delta = _SPAN.unpack_from(chunk, at)
-                if length < _SMALLEST_LENGTH or delta < 0 or (is_first and base_offset > offset):
-                    raise self._corrupt(position + at, "no batch starts here")
-                is_first = False
-                if base_offset + delta >= offset:
-                    return position + at
-                at += length + _LENGTH_OFFSET
-            if not at:
-                raise self._corrupt(position, "the file ends inside a batch")
-            position += at
-        return size_bytes
-
-    def read(self, position: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
-        """Whole batches from this position on that end before `end_offset` and fit into `max_bytes`.
-
-        With `min_one_message` the first one is given however large it is (KIP-74).
-        """
-        wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
-        if not min_one_message and wanted > _LOCATE_BYTES and self._first_exceeds(position, max_bytes):
-            return ReadResult([], 0, -1, -1, position)
-        data = self.file.lend(min(wanted, self.size_bytes - position), position)
-        if len(data) < _SPAN.size:
-            if min_one_message or wanted >= HEADER_SIZE:
-                raise self._corrupt(position, "the file ends inside a batch")
-            return ReadResult([], 0, -1, -1, position)
-        first_offset, length, delta = _SPAN.unpack_from(data)
-        size = length + _LENGTH_OFFSET
-        if length < _SMALLEST_LENGTH or delta < 0 or position + size > self.size_bytes:
-            raise self._corrupt(position, "no whole batch starts here")
-        next_offset = first_offset + delta + 1
-        if next_offset > end_offset or (size > max_bytes and not min_one_message):
-            return ReadResult([], 0, first_offset, first_offset, position)
-        if size > len(data):
-            data = self.file.lend(size, position)
-            if len(data) != size:
-                raise self._corrupt(position, "the file ends inside a batch")
-            return ReadResult([data], size, first_offset, next_offset, position + size)
-        end, next_offset = self._whole_batches(
-            data, position, end_offset=end_offset, size=size, next_offset=next_offset
-        )
-        return ReadResult([_head(data, end)], end, first_offset, next_offset, position + end)
-
-    def _first_exceeds(self, position: int, max_bytes: int) -> bool:
-        """Whether the first batch is too large for what is left of an answer, as most are once it is nearly full.
-
-        Asked before a large read: it would read what fills the rest, of each partition that follows, for nothing.
-        """
-        head = self.file.pread(_SPAN.size, position)
-        return len(head) == _SPAN.size and _SPAN.unpack(head)[1] + _LENGTH_OFFSET > max_bytes
-
     def _whole_batches(
         self, data: Buffer, position: int, *, end_offset: int, size: int, next_offset: int
     ) -> tuple[int, int]:
@@ -492,80 +396,19 @@ class Segment:
             )
             start = max(start, boundary - position)
         try:
-            return self._walk_whole(data, position, start, end_offset=end_offset, next_offset=next_offset)
+            return self._walk_over(data, position, start, end_offset=end_offset, next_offset=next_offset)
         except CorruptRecords:
             if start == size:
                 raise
         # Either the index or the log is wrong; the batches themselves decide.
         self.rebuild_indexes()
-        return self._walk_whole(data, position, size, end_offset=end_offset, next_offset=next_offset)
+        return self._walk_over(data, position, size, end_offset=end_offset, next_offset=next_offset)
 
-    def _walk_whole(
-        self, data: Buffer, position: int, end: int, *, end_offset: int, next_offset: int
-    ) -> tuple[int, int]:
-        unpack, last_start = _SPAN.unpack_from, len(data) - HEADER_SIZE
-        while end <= last_start:
-            base_offset, length, delta = unpack(data, end)
-            if length < _SMALLEST_LENGTH or delta < 0 or base_offset < next_offset:
-                raise self._corrupt(position + end, "no batch starts here")
-            after = end + length + _LENGTH_OFFSET
-            if after > len(data) or base_offset + delta >= end_offset:
-                break
-            end = after
-            next_offset = base_offset + delta + 1
-        return end, next_offset
-
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch from this position on, its header only. Raises CorruptRecords that names file and position."""
-        while position < self.size_bytes:
-            chunk = self.file.pread(min(_WALK_BYTES, self.size_bytes - position), position)
-            at = 0
-            while at + HEADER_SIZE <= len(chunk):
-                header = self._parse(chunk, at, position)
-                if position + at + header.size_bytes > self.size_bytes:
-                    raise self._corrupt(position + at, "the file ends inside a batch")
-                yield position + at, header
-                at += header.size_bytes
-            if not at:
-                raise self._corrupt(position, "the file ends inside a batch")
-            position += at
-
-    def batches(self, position: int = 0) -> Iterator[tuple[int, memoryview, BatchHeader]]:
-        """Every batch from this position on, whole: its position, bytes and header. Raises CorruptRecords."""
-        while position < self.size_bytes:
-            chunk = self.file.pread(min(_WALK_BYTES, self.size_bytes - position), position)
-            at = 0
-            while at + HEADER_SIZE <= len(chunk):
-                header = self._parse(chunk, at, position)
-                end = at + header.size_bytes
-                if position + end > self.size_bytes:
-                    raise self._corrupt(position + at, "the file ends inside a batch")
-                if end > len(chunk):
-                    if at:
-                        break
-                    chunk = self.file.pread(end, position)
-                yield position + at, memoryview(chunk)[at:end], header
-                at = end
-            if not at:
-                raise self._corrupt(position, "the file ends inside a batch")
-            position += at
-
-    def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
-        try:
-            header = read_header(chunk, at)
-        except CorruptRecords as fault:
-            raise self._corrupt(position + at, fault.detail) from None
-        # The checksum does not cover the base offset, and no index entry can hold one from elsewhere.
-        if header.base_offset < self.base_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
-            raise self._corrupt(position + at, f"offset {header.base_offset} is not one of this segment")
-        return header
-
-    def offset_at(self, position: int) -> int:
-        """The base offset of the batch that starts at this position."""
-        return self._header_at(position).base_offset
-
-    def _header_at(self, position: int) -> BatchHeader:
-        return self._parse(self.file.pread(HEADER_SIZE, position), 0, position)
+    def floor_of_time(self, timestamp: int) -> int:
+        """An offset before which no record is as late as this."""
+        self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index.floor(timestamp) + self.base_offset
 
     def end_offset_before(self, position: int) -> int:
         """Where the batches before this position end; the base offset if there are none."""
@@ -580,22 +423,6 @@ class Segment:
                 break
             end_offset = header.end_offset
         return end_offset
-
-    def find_timestamp(self, timestamp: int, *, from_offset: int) -> TimestampOffset | None:
-        """The first record at or after `from_offset` whose timestamp is at least this one."""
-        self._load_indexes()
-        assert self._time_index is not None
-        offset = max(self._time_index.floor(timestamp) + self.base_offset, from_offset)
-        for position, header in self.headers(self.locate(offset)):
-            if header.max_timestamp < timestamp or header.last_offset < from_offset:
-                continue
-            for record in read_records(self.file.pread(header.size_bytes, position)):
-                if record.timestamp >= timestamp and record.offset >= from_offset:
-                    return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)
-        return None
-
-    def _corrupt(self, position: int, why: str) -> CorruptRecords:
-        return CorruptRecords(f"{self.log_path} at position {position}: {why}")
 
     def remove_index_files(self) -> None:
         """Remove the index files, which no longer say the truth; those in memory stay."""
@@ -616,10 +443,3 @@ class Segment:
         """Give the descriptors back."""
         self._close_index_files()
         self.file.close()
-
-
-def _head(data: Buffer, size_bytes: int) -> Buffer:
-    """The first bytes of what was read. A small part is copied: a view would hold all of it until it is sent."""
-    if size_bytes == len(data):
-        return data
-    return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])

@@ -5,14 +5,17 @@ segments are renamed to `.deleted` and removed some time later.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
+from tailrace.model.errors import CorruptRecords
+from tailrace.storage.batch_file import ReadResult
+from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.files import FileSystem
-from tailrace.storage.segment import ReadResult, Segment
+from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.snapshots import snapshot_path
+from tailrace.storage.snapshots import rebuild_aborted, snapshot_path
 from tailrace.storage.swap import swap_in
 from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 
@@ -90,16 +93,14 @@ class Segments:
         """The segment that holds this offset, and those after it."""
         return self._segments[self.index_of(offset) :]
 
-    def aborted_transactions(
-        self, offset: int, end_offset: int, *, load: Callable[[Segment], TransactionIndex]
-    ) -> list[AbortedTransaction]:
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from `offset` on and below `end_offset`, by their markers.
 
-        A marker may stand in a later segment than its records. `load` gives the index of a segment.
+        A marker may stand in a later segment than its records.
         """
         found: list[AbortedTransaction] = []
         for segment in self.from_offset(offset):
-            aborted = load(segment)
+            aborted = self.aborted_of(segment)
             if aborted:
                 self.keep_loaded(segment)
                 of_segment, is_complete = aborted.collect(offset, end_offset=end_offset)
@@ -107,6 +108,19 @@ class Segments:
                 if is_complete:
                     break
         return found
+
+    def aborted_of(self, segment: Segment) -> TransactionIndex:
+        """The segment's aborted transactions; a damaged file is made anew."""
+        try:
+            return segment.aborted
+        except CorruptRecords:
+            rebuild_aborted(self._files, self._directory, self._segments, segment)
+            aborted = segment.aborted
+            if segment is not self.active:
+                # Whole or not at all: nobody looks through the segment again.
+                replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
+                aborted.is_dirty = False
+            return aborted
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         """The segment and position of the first batch that ends at or after this offset, None if there is none."""
@@ -166,13 +180,17 @@ class Segments:
         self._settle()
         # The names of the segments that stay must be durable before those before them go.
         self._files.sync_dir(self._directory)
-        for segment in going:
-            segment.close()
-            snapshot = snapshot_path(self._directory, segment.base_offset)
-            for path in (segment.log_path, *segment.index_paths, segment.transaction_index_path, snapshot):
-                if self._files.exists(path):
-                    self._files.rename(path, path + DELETED_SUFFIX)
-                    self._retired = (*self._retired, (deadline_ms, path + DELETED_SUFFIX))
+        renamed: list[tuple[int, str]] = []
+        try:
+            for segment in going:
+                segment.close()
+                snapshot = snapshot_path(self._directory, segment.base_offset)
+                for path in (segment.log_path, *segment.index_paths, segment.transaction_index_path, snapshot):
+                    if self._files.exists(path):
+                        self._files.rename(path, path + DELETED_SUFFIX)
+                        renamed.append((deadline_ms, path + DELETED_SUFFIX))
+        finally:
+            self._retired = (*self._retired, *renamed)
         self._files.sync_dir(self._directory)
 
     def swap(self, base_offset: int, count: int) -> None:
@@ -189,10 +207,10 @@ class Segments:
 
     def unlink_retired(self, now_ms: int | None) -> None:
         """Remove the retired files whose time has come; all of them without a time."""
-        due = [path for deadline_ms, path in self._retired if now_ms is None or deadline_ms <= now_ms]
+        due = [item for item in self._retired if now_ms is None or item[0] <= now_ms]
         if due:
-            self._retired = tuple(item for item in self._retired if item[1] not in due)
-            for path in due:
+            self._retired = tuple(item for item in self._retired if now_ms is not None and item[0] > now_ms)
+            for _, path in due:
                 self._files.unlink(path)
 
     def close(self) -> None:

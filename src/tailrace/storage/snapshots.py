@@ -5,18 +5,16 @@ is based on: whoever cuts a log removes the snapshots above the cut, durably, be
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.storage.checkpoints import replace_file
+from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
 from tailrace.storage.files import File, FileSystem, append_all, join
 from tailrace.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot
-from tailrace.storage.segment import Segment, segment_name
+from tailrace.storage.segment import Segment
 from tailrace.storage.transactions import CompletedTransaction
-
-SNAPSHOT_SUFFIX: Final = ".snapshot"
 
 
 def snapshot_path(directory: str, offset: int) -> str:
@@ -26,7 +24,8 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
     """The offsets of the producer snapshots among these names, in order."""
-    return sorted(int(name[:20]) for name in names if name.endswith(SNAPSHOT_SUFFIX) and name[:20].isdecimal())
+    offsets = (offset_in_name(name, SNAPSHOT_SUFFIX) for name in names)
+    return sorted(offset for offset in offsets if offset is not None)
 
 
 def write_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> None:

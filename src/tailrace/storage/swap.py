@@ -20,17 +20,18 @@ its name already, or the old one stays: what that says too much is of transactio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tailrace.storage.files import FileSystem, join
-from tailrace.storage.segment import (
+from tailrace.storage.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
+    offset_in_name,
     segment_name,
 )
+from tailrace.storage.files import FileSystem, join
+from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.snapshots import SNAPSHOT_SUFFIX
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -100,12 +101,12 @@ def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) ->
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False
-    swapped = [int(name[:20]) for name in unfinished if name[20:] == LOG_SUFFIX + SWAP_SUFFIX and name[:20].isdecimal()]
+    swapped = [base for name in unfinished if (base := offset_in_name(name, LOG_SUFFIX + SWAP_SUFFIX)) is not None]
     aborted = {segment_name(base) + TRANSACTION_INDEX_SUFFIX + SWAP_SUFFIX for base in swapped} & set(unfinished)
     for name in unfinished:
-        if name[20:] != LOG_SUFFIX + SWAP_SUFFIX and name not in aborted:
+        if offset_in_name(name, LOG_SUFFIX + SWAP_SUFFIX) is None and name not in aborted:
             files.unlink(join(directory, name))
-    bases = [int(name[:20]) for name in names if name[20:] == LOG_SUFFIX and name[:20].isdecimal()]
+    bases = [base for name in names if (base := offset_in_name(name, LOG_SUFFIX)) is not None]
     for base_offset in swapped:
         segment = Segment(directory, base_offset, files=files, limits=limits, suffix=SWAP_SUFFIX)
         end_offset = base_offset

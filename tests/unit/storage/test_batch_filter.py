@@ -1,11 +1,13 @@
 """What compaction leaves of single batches: tombstones, transactions, producers, batches nobody can read."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.protocol.records.batch import BatchHeader, read_header, seal
-from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker, read_marker
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage.batch_filter import BatchFilter, KeyCollector
+from tailrace.storage.batch_filter import AbortedTransactions, BatchFilter, KeyCollector
 
 NOW_MS = 10_000
 RETENTION_MS = 500
@@ -32,9 +34,13 @@ def compacted(
 ) -> list[bytes]:
     """The batches after one compaction; `last` are the offsets of the batches that are the last of their producer."""
     collector = KeyCollector(first_dirty, memory_bytes=1 << 20)
-    for content in stored:
-        if read_header(content).last_offset >= first_dirty:
-            collector.add(content, read_header(content))
+    dirty = [(content, read_header(content)) for content in stored if read_header(content).last_offset >= first_dirty]
+    for content, header in dirty:
+        if header.is_transactional and header.records_count:
+            found = read_marker(content, header)
+            collector.ends.add(header, None if found is None else found.type)
+    for content, header in dirty:
+        collector.add(content, header)
 
     def is_last(header: BatchHeader) -> bool:
         return header.base_offset in last
@@ -91,6 +97,23 @@ def test_a_tombstone_stays_until_the_horizon_that_its_first_compaction_sets(has_
 def test_what_an_aborted_transaction_wrote_goes_and_replaces_nothing() -> None:
     stored = [batch(0, (b"a", b"old")), sent(1, (b"a", b"never")), marker(2, ControlType.ABORT)]
     assert values(compacted(stored)) == [(0, b"old")]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), max_size=20),
+    producer_id=st.sampled_from((P, Q)),
+    offset=st.integers(0, 150),
+)
+def test_a_batch_is_aborted_if_it_lies_in_a_transaction_of_its_producer_that_was(
+    lengths: list[int], producer_id: int, offset: int
+) -> None:
+    aborted, ranges, start = AbortedTransactions(), [], 0
+    for length in lengths:
+        ranges.append((start, start + length))
+        aborted.add(P, start, start + length)
+        start += length + 2
+    is_within = producer_id == P and any(first <= offset < marker for first, marker in ranges)
+    assert aborted.has(read_header(sent(offset, (b"a", b"1"), producer_id=producer_id))) is is_within
 
 
 def test_what_a_committed_transaction_wrote_replaces_what_was_before_it() -> None:

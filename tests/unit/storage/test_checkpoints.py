@@ -28,7 +28,18 @@ def test_a_checkpoint_of_offsets_has_kafkas_lines(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"0\n", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff"]
+    "content",
+    [
+        b"",
+        b"0\n",
+        b"1\n0\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0\n",
+        b"0\n1\na 0 x\n",
+        b"0\n1\na 0 -1\n",
+        b"0\n1\na 0 9223372036854775808\n",
+        b"\xff",
+    ],
 )
 def test_a_wrong_checkpoint_of_offsets_is_refused_by_name(disk: SimulatedDisk, content: bytes) -> None:
     checkpoints.replace_file(disk, f"{ROOT}/{checkpoints.LOG_STARTS}", content)

@@ -39,15 +39,15 @@ def test_what_is_noted_holds_whatever_the_settings_say() -> None:
 
 def test_a_follower_notes_a_gap_with_some_room_so_that_not_every_batch_costs_a_write() -> None:
     disk, known = gaps(0)
-    known.accept(10, 5, is_compacted=True)
+    known.accept(10, 5, is_expected=True)
     operations = disk.operations
-    known.accept(30, 12, is_compacted=False)
+    known.accept(30, 12, is_expected=False)
     assert disk.operations == operations
 
 
 def test_a_batch_that_goes_back_or_leaves_a_hole_in_a_plain_log_is_a_broken_invariant() -> None:
     _, known = gaps(0)
     with pytest.raises(AssertionError):
-        known.accept(4, 5, is_compacted=True)
+        known.accept(4, 5, is_expected=True)
     with pytest.raises(AssertionError):
-        known.accept(6, 5, is_compacted=False)
+        known.accept(6, 5, is_expected=False)

@@ -1,13 +1,14 @@
 """One log on the simulated disk: appending, reading, rolling, failing, truncating, retiring."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.batch import iter_batches, read_header, seal
 from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
 from tailrace.storage.producer_state import parse_snapshot
 from tailrace.storage.retention import Reason
@@ -419,6 +420,29 @@ def test_retention_by_size_renames_first_and_removes_later() -> None:
     assert names(disk, ".snapshot")[0] == log.log_start_offset
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("is_under_way", [False, True], ids=["before the flush", "during the flush"])
+def test_what_is_known_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
+    """All before the new segment is flushed and may go; what the roll wrote is not flushed yet."""
+    disk = durable_disk(seed)
+    log = open_log(disk, replace(SMALL, retention_bytes=0))
+    while log.segment_count == 1:
+        log.flush()
+        log.append([last := stored_batch(log.log_end_offset, producer_id=7, base_sequence=log.log_end_offset)])
+    flushed = log.flushed_offset
+    if is_under_way:
+        log.begin_flush()
+    assert log.apply_retention(NOW, flushed)
+    disk.power_cut()
+    disk.reboot()
+    again = open_log(disk, recovery_point=flushed)
+    assert again.log_start_offset == flushed
+    assert 7 in again.producers.producers
+    retry = again.producers.check(stored_batch(flushed - 1, producer_id=7, base_sequence=flushed - 1).header)
+    assert retry == Duplicate(flushed - 1, flushed - 1, FIRST_TIMESTAMP_MS + flushed - 1)
+    assert last.header.base_offset == flushed
+
+
 def test_retention_by_time_and_by_log_start_leave_the_active_segment() -> None:
     disk = SimulatedDisk()
     log = open_log(disk, TopicConfig(segment_bytes=1000, retention_ms=1000))
@@ -461,6 +485,44 @@ def test_the_largest_timestamp_may_lie_anywhere() -> None:
         log.append([stored_batch(offset, first_timestamp=NOW + offset + late)])
     assert log.max_timestamp_offset() == (NOW + 10_017, 17, 0)
     assert log.offset_for_timestamp(NOW + 9000) == (NOW + 10_011, 11, 0)
+
+
+def test_a_batch_that_nobody_can_read_does_not_end_the_search_for_a_time() -> None:
+    """Only its checksum is right: its sender is believed about what it holds."""
+    log = open_log(SimulatedDisk())
+    unreadable = bytearray(stored_batch(1).buffer)
+    unreadable[61:] = b"\xff" * (len(unreadable) - 61)
+    seal(unreadable)
+    log.append([stored_batch(0), AppendBatch(bytes(unreadable), read_header(unreadable)), stored_batch(2)])
+    assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 1) == (FIRST_TIMESTAMP_MS + 2, 2, 0)
+
+
+def test_a_damaged_batch_ends_the_search_for_a_time() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    size = len(fill(log, 3)[0].buffer)
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size - 1)
+    with pytest.raises(CorruptRecords, match="checksum"):
+        log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 1)
+
+
+def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment() -> None:
+    """Where the log starts within a segment, that one is looked through; a sender that lies about a time costs none."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for offset in range(40):
+        log.append([stored_batch(offset, first_timestamp=NOW + 10_000 - offset if offset < 3 else NOW + offset)])
+    assert log.max_timestamp_offset() == (NOW + 10_000, 0, 0)
+    log.advance_log_start(2)
+    assert log.max_timestamp_offset() == (NOW + 9_998, 2, 0)
+    log.advance_log_start(3)
+    assert log.max_timestamp_offset() == (NOW + 39, 39, 0)
+    liar = bytearray(stored_batch(40).buffer)
+    liar[35:43] = (NOW + 20_000).to_bytes(8, "big")
+    seal(liar)
+    log.append([AppendBatch(bytes(liar), read_header(liar))])
+    disk.fail_reads_of(f"{DIRECTORY}/{names(disk, '.log')[1]:020d}.log")
+    assert log.max_timestamp_offset() is None
 
 
 def test_compressed_batches_are_looked_into() -> None:

@@ -228,3 +228,30 @@ def test_a_damaged_snapshot_is_refused_at_every_bit() -> None:
     for cut in range(len(data)):
         with pytest.raises(CorruptRecords):
             parse_snapshot(data[:cut])
+
+
+def test_markers_of_made_up_producers_are_not_remembered_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written all the same: a marker that is refused would keep its transaction open elsewhere."""
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
+    state = ProducerState()
+    markers = [stored_batch(n, producer_id=n, is_transactional=True, is_control=True).header for n in range(5)]
+    for marker in markers:
+        state.check_coordinators(marker, MARKER)
+        state.stage(marker, MARKER)
+    assert [state.latest(n) is not None for n in range(5)] == [True, True, True, False, False]
+    assert state.stages_transactions
+    for marker in markers:
+        assert state.apply(marker, MARKER) is None
+    state.discard_staged()
+    assert list(state.producers) == [0, 1, 2]
+
+
+def test_the_marker_of_a_known_producer_ends_its_transaction_however_many_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 1)
+    state = state_of(header(0, 0, is_transactional=True))
+    state.stage(marker_header(1), MARKER)
+    assert not state.is_in_transaction(5, 0)
+    assert state.apply(marker_header(1), MARKER) == CompletedTransaction(5, 0, 1, False, 2)
+    assert state.first_open_offset is None

@@ -1,5 +1,7 @@
 """What is trusted, checked and cut when a log is opened."""
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.model.errors import CorruptRecords, StorageError
@@ -208,6 +210,27 @@ def test_a_gap_above_the_bound_is_damage_also_in_a_compacted_log() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
+def test_a_follower_believes_the_gaps_of_a_leader_whose_topic_was_compacted_once(clean: bool) -> None:
+    """The settings say `delete` since before this replica was there; so nothing here knows of gaps."""
+    disk = SimulatedDisk.with_directory("/data")
+    log = open_log(disk)
+    log.append([stored_batch(0)])
+    with pytest.raises(AssertionError):
+        log.append([stored_batch(5)])
+    log.append([stored_batch(5)], may_have_gaps=True)
+    log.append([stored_batch(9), stored_batch(10)], may_have_gaps=True)
+    if clean:
+        log.close()
+    else:
+        log.flush()
+        disk.power_cut()
+        disk.reboot()
+    again = open_log(disk, recovery_point=11, clean=clean)
+    assert (again.log_end_offset, again.recovery.cut_reason) == (11, "")
+    assert [again.read(offset, max_bytes=1).first_offset for offset in (0, 1, 6, 10)] == [0, 5, 9, 10]
+
+
+@pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("harm", ["missing", "empty", "torn", "garbage"])
 def test_a_missing_or_wrong_index_is_made_anew(disk: SimulatedDisk, harm: str, clean: bool) -> None:
     open_log(disk).close()
@@ -300,6 +323,40 @@ def test_a_half_done_retention_is_finished(disk: SimulatedDisk) -> None:
     assert log.log_start_offset == third
     assert segments(disk)[0] == third
     assert not disk.exists(path_of(first, ".index"))
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_kafka_has_truncated_tells_nothing_of_the_segments_before_it(disk: SimulatedDisk, clean: bool) -> None:
+    """Kafka renames what it cuts off as what it retires, and removes it a minute later if it still runs."""
+    open_log(disk).close()
+    *kept, last_but_one, last = segments(disk)
+    for base_offset in (last_but_one, last):
+        disk.rename(path_of(base_offset), path_of(base_offset, ".log.deleted"))
+    disk.unlink(path_of(COUNT, ".snapshot"))
+    log = open_log(disk, recovery_point=last_but_one, clean=clean)
+    assert (log.log_start_offset, log.log_end_offset) == (0, last_but_one)
+    assert segments(disk) == kept
+    assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
+
+
+def test_what_kafka_has_truncated_tells_nothing_although_the_log_has_gone_on_since(disk: SimulatedDisk) -> None:
+    """Behind the cut its segments begin elsewhere."""
+    first, second, third, *_ = segments(disk)
+    disk.open(path_of(third - 1, ".log.deleted"), create=True).writev([b"cut off"])
+    log = open_log(disk, recovery_point=COUNT)
+    assert (log.log_start_offset, log.log_end_offset) == (0, COUNT)
+    assert segments(disk)[:3] == [first, second, third]
+
+
+def test_what_kafka_has_compacted_tells_nothing_of_the_segment_that_it_became(disk: SimulatedDisk) -> None:
+    first, second, third, *_ = segments(disk)
+    for base_offset in (first, second):
+        content = disk.read_bytes(path_of(base_offset))
+        disk.open(path_of(base_offset, ".log.deleted"), create=True).writev([content])
+    disk.unlink(path_of(second))
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, recovery_point=COUNT)
+    assert (log.log_start_offset, log.log_end_offset) == (0, COUNT)
+    assert segments(disk)[:2] == [first, third]
 
 
 def test_a_log_that_ends_below_its_start_begins_there_anew(disk: SimulatedDisk) -> None:
@@ -396,6 +453,48 @@ def test_an_epoch_that_was_cut_off_is_not_taken_from_a_checkpoint_that_still_has
     assert log.epochs.entries == ((1, 0),)
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("suffix", [".log", ".log.swap", ".log.deleted", ".snapshot"])
+@pytest.mark.parametrize("digits", ["9" * 20, "٠" * 20, "0" * 19 + "x", "0" * 19, "0" * 20 + "."])
+def test_a_name_that_is_no_offset_names_nothing_of_the_log(
+    disk: SimulatedDisk, digits: str, suffix: str, clean: bool
+) -> None:
+    open_log(disk).close()
+    disk.open(f"{DIRECTORY}/{digits}{suffix}", create=True).writev([b"x" * 100])
+    log = open_log(disk, recovery_point=COUNT, clean=clean)
+    assert (log.log_start_offset, log.log_end_offset) == (0, COUNT)
+    check_that_nothing_is_missing(log)
+    assert len(log.producers) == 1
+
+
+def test_after_a_recovery_only_the_active_segment_keeps_its_indexes_in_memory(disk: SimulatedDisk) -> None:
+    """A log of terabytes may be checked whole, and its indexes would stay for good."""
+    log = open_log(disk)
+    assert log.recovery.segments_checked == len(segments(disk)) > 2
+    for base_offset in segments(disk)[:-1]:
+        disk.fail_reads_of(path_of(base_offset, ".index"))
+        with pytest.raises(StorageError, match=".index"):
+            log.read(base_offset, max_bytes=1)
+    assert log.read(segments(disk)[-1], max_bytes=1).size_bytes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_segment_that_is_lost_does_not_pass_for_a_gap_because_the_topic_is_compacted_now(seed: int) -> None:
+    disk = SimulatedDisk.with_directory("/data", seed)
+    log = open_log(disk)
+    log.append([stored_batch(0)])
+    log.flush()
+    for offset in range(1, COUNT):
+        log.append([stored_batch(offset)])
+    assert log.segment_count >= 3
+    compacted = replace(CONFIG, cleanup_policy=("compact",))
+    log.update_config(compacted)
+    disk.power_cut()
+    disk.reboot()
+    log = Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0, recovery_point=1)
+    check_that_nothing_is_missing(log)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_segment_that_is_lost_does_not_pass_for_a_gap_where_gaps_are_legal(seed: int) -> None:
     """Gaps were legal up to an offset, and the log was cut back below it and filled again, but not flushed."""
@@ -411,7 +510,10 @@ def test_a_segment_that_is_lost_does_not_pass_for_a_gap_where_gaps_are_legal(see
     assert log.segment_count >= 3
     disk.power_cut()
     disk.reboot()
-    log = open_log(disk)
+    check_that_nothing_is_missing(open_log(disk))
+
+
+def check_that_nothing_is_missing(log: Log) -> None:
     offset = 0
     while offset < log.log_end_offset:
         result = log.read(offset, max_bytes=1000)

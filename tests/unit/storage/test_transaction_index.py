@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import seal
+from tailrace.protocol.records.batch import read_header, seal
+from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
@@ -214,6 +215,33 @@ def test_a_log_that_is_cut_back_into_an_older_segment_keeps_what_that_one_says(d
     assert opened(disk, recovery_point=2, clean=True).aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
 
 
+def test_an_append_that_cannot_read_what_was_aborted_before_leaves_the_log_as_it_was(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(disk)
+    log.append([data(0), abort(1)])
+    log.close()
+    log = opened(disk, recovery_point=2, clean=True)
+    before = log.size_bytes, dict(log.producers.producers), log.epochs.entries
+
+    read = disk.read_bytes
+
+    def read_most(path: str) -> bytes:
+        if path == FIRST_FILE:
+            raise StorageError(f"cannot read {path}: Input/output error")
+        return read(path)
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(disk, "read_bytes", read_most)
+        with pytest.raises(StorageError):
+            log.append([data(2, sequence=1), abort(3)])
+    assert (log.size_bytes, log.producers.producers, log.epochs.entries) == before
+    log.append([data(2, sequence=1), abort(3)])
+    assert offsets_of(log) == [0, 1, 2, 3]
+    log.flush()
+    assert opened(disk).recovery.cut_reason == ""
+
+
 COMPACTED = replace(CONFIG, cleanup_policy=("compact",), delete_retention_ms=1000)
 
 
@@ -234,6 +262,54 @@ def test_a_compacted_log_names_the_aborted_transactions_that_have_batches_left(d
     log.close()
     log = opened(disk, COMPACTED, recovery_point=log.log_end_offset, clean=True)
     assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+
+
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_several_passes(
+    disk: SimulatedDisk, is_commit: bool
+) -> None:
+    """How it ended is known before its first key is: none of them waits in memory for that."""
+    log = opened(disk, COMPACTED)
+    for key in range(40):
+        log.append([keyed(log.log_end_offset, b"%d" % key, in_transaction=False)])
+    for key in range(40):
+        log.append([keyed(log.log_end_offset, b"%d" % key, in_transaction=True)])
+    marker = stored_marker(log.log_end_offset, producer_id=7, is_commit=is_commit)
+    log.append([marker, stored_batch(marker.header.end_offset, value_bytes=380)])
+    log.flush()
+    ends = []
+    for _ in range(40):
+        compaction = log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000)
+        if compaction is None:
+            break
+        ends.append(compaction.end_offset)
+    assert sum(40 < end < marker.header.base_offset for end in ends) >= (2 if is_commit else 0)
+    assert ends == sorted(set(ends))
+    assert log.first_dirty_offset > marker.header.base_offset
+    assert records_below(log, marker.header.base_offset) == list(range(40, 80) if is_commit else range(40))
+
+
+def records_below(log: Log, end_offset: int) -> list[int]:
+    """The offsets of the records that are left, markers not counted."""
+    found: list[int] = []
+    offset = 0
+    while (result := log.read(offset, max_bytes=1)).first_offset < end_offset:
+        found += [record.offset for record in read_records(result.records[0])]
+        offset = result.next_offset
+    return found
+
+
+def keyed(offset: int, key: bytes, *, in_transaction: bool) -> AppendBatch:
+    buffer = build_batch(
+        [Record(0, FIRST_TIMESTAMP_MS, key, b"v")],
+        base_offset=offset,
+        leader_epoch=0,
+        producer_id=7 if in_transaction else -1,
+        producer_epoch=0 if in_transaction else -1,
+        base_sequence=offset if in_transaction else -1,
+        is_transactional=in_transaction,
+    )
+    return AppendBatch(bytes(buffer), read_header(buffer))
 
 
 def test_a_log_cut_into_a_gap_keeps_the_aborted_transactions_of_the_segment_before_it(disk: SimulatedDisk) -> None:

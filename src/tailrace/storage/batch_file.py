@@ -1,0 +1,210 @@
+"""A file that whole batches tile, and the walks over them: from batch to batch, by what their headers say."""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, check_crc, read_header
+from tailrace.protocol.records.record import Record, read_records
+from tailrace.storage.files import Buffer, File
+
+_SPAN: Final = Struct(">qi11xi")
+"""Base offset, batch length and last offset delta: all that a walk over batches needs."""
+_SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""How far an offset may be from the first of its file, so that an index entry can hold it."""
+_SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
+_WALK_BYTES: Final = 65536
+
+
+class AppendBatch(NamedTuple):
+    """One whole batch with its header as stamped: base offset and leader epoch are those it is stored with."""
+
+    buffer: Buffer
+    header: BatchHeader
+
+
+class ReadResult(NamedTuple):
+    """Whole batches of one segment. Empty if the first did not fit or there was nothing to read."""
+
+    records: list[Buffer]
+    size_bytes: int
+    first_offset: int
+    """Base offset of the first batch, at most the offset that was asked for."""
+    next_offset: int
+    """The offset after the last batch."""
+    end_position: int
+    """Where the last batch ends in its segment."""
+
+
+class BatchFile:
+    """The first `size_bytes` of a file are whole batches, whose offsets rise from `base_offset` on.
+
+    Whatever does not look like that is CorruptRecords that names file and position.
+    """
+
+    __slots__ = ("base_offset", "file", "size_bytes")
+
+    base_offset: int
+    file: File
+    size_bytes: int
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch from this position on, its header only."""
+        while position < self.size_bytes:
+            chunk = self.file.pread(min(_WALK_BYTES, self.size_bytes - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = self._parse(chunk, at, position)
+                if position + at + header.size_bytes > self.size_bytes:
+                    raise self.corrupt(position + at, "the file ends inside a batch")
+                yield position + at, header
+                at += header.size_bytes
+            if not at:
+                raise self.corrupt(position, "the file ends inside a batch")
+            position += at
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, memoryview, BatchHeader]]:
+        """Every batch from this position on, whole: its position, bytes and header."""
+        while position < self.size_bytes:
+            chunk = self.file.pread(min(_WALK_BYTES, self.size_bytes - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = self._parse(chunk, at, position)
+                end = at + header.size_bytes
+                if position + end > self.size_bytes:
+                    raise self.corrupt(position + at, "the file ends inside a batch")
+                if end > len(chunk):
+                    if at:
+                        break
+                    chunk = self.file.pread(end, position)
+                yield position + at, memoryview(chunk)[at:end], header
+                at = end
+            if not at:
+                raise self.corrupt(position, "the file ends inside a batch")
+            position += at
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch that starts at this position."""
+        return self._parse(self.file.pread(HEADER_SIZE, position), 0, position)
+
+    def records_at(self, position: int, header: BatchHeader) -> Sequence[Record]:
+        """The records of one batch; none if they cannot be read although the bytes are those that were written.
+
+        Raises CorruptRecords if they are not.
+        """
+        content = self.file.pread(header.size_bytes, position)
+        try:
+            check_crc(content, 0, header)
+        except CorruptRecords as fault:
+            raise self.corrupt(position, fault.detail) from None
+        try:
+            return read_records(content)
+        except CorruptRecords:
+            return ()  # its sender wrote it like this, and nobody looks into batches that are appended
+
+    def _walk_to(self, offset: int, position: int) -> int:
+        """The position of the first batch that ends at or after this offset, walking from a position before it.
+
+        `size_bytes` if there is none.
+        """
+        size_bytes = self.size_bytes
+        is_first = position > 0
+        while position < size_bytes:
+            chunk = self.file.pread(min(_SPAN_WALK_BYTES, size_bytes - position), position)
+            at = 0
+            while at + _SPAN.size <= len(chunk):
+                base_offset, length, delta = _SPAN.unpack_from(chunk, at)
+                if length < _SMALLEST_LENGTH or delta < 0 or (is_first and base_offset > offset):
+                    raise self.corrupt(position + at, "no batch starts here")
+                is_first = False
+                if base_offset + delta >= offset:
+                    return position + at
+                at += length + LENGTH_OFFSET
+            if not at:
+                raise self.corrupt(position, "the file ends inside a batch")
+            position += at
+        return size_bytes
+
+    def _walk_over(
+        self, data: Buffer, position: int, end: int, *, end_offset: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Where the last whole batch before `end_offset` ends in `data`, and its end offset.
+
+        `data` was read at this position. The walk begins at `end`, where a batch ends whose end offset is at most
+        `next_offset`.
+        """
+        unpack, last_start = _SPAN.unpack_from, len(data) - HEADER_SIZE
+        while end <= last_start:
+            base_offset, length, delta = unpack(data, end)
+            if length < _SMALLEST_LENGTH or delta < 0 or base_offset < next_offset:
+                raise self.corrupt(position + end, "no batch starts here")
+            after = end + length + LENGTH_OFFSET
+            if after > len(data) or base_offset + delta >= end_offset:
+                break
+            end = after
+            next_offset = base_offset + delta + 1
+        return end, next_offset
+
+    def _first_exceeds(self, position: int, max_bytes: int) -> bool:
+        """Whether the batch at this position is larger than this."""
+        head = self.file.pread(_SPAN.size, position)
+        return len(head) == _SPAN.size and _SPAN.unpack(head)[1] + LENGTH_OFFSET > max_bytes
+
+    def read(self, position: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
+        """Whole batches from this position on that end before `end_offset` and fit into `max_bytes`.
+
+        With `min_one_message` the first one is given however large it is (KIP-74).
+        """
+        wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
+        if not min_one_message and wanted > _SPAN_WALK_BYTES and self._first_exceeds(position, max_bytes):
+            return ReadResult([], 0, -1, -1, position)
+        data = self.file.lend(min(wanted, self.size_bytes - position), position)
+        if len(data) < _SPAN.size:
+            if min_one_message or wanted >= HEADER_SIZE:
+                raise self.corrupt(position, "the file ends inside a batch")
+            return ReadResult([], 0, -1, -1, position)
+        first_offset, length, delta = _SPAN.unpack_from(data)
+        size = length + LENGTH_OFFSET
+        if length < _SMALLEST_LENGTH or delta < 0 or position + size > self.size_bytes:
+            raise self.corrupt(position, "no whole batch starts here")
+        next_offset = first_offset + delta + 1
+        if next_offset > end_offset or (size > max_bytes and not min_one_message):
+            return ReadResult([], 0, first_offset, first_offset, position)
+        if size > len(data):
+            data = self.file.lend(size, position)
+            if len(data) != size:
+                raise self.corrupt(position, "the file ends inside a batch")
+            return ReadResult([data], size, first_offset, next_offset, position + size)
+        end, next_offset = self._whole_batches(
+            data, position, end_offset=end_offset, size=size, next_offset=next_offset
+        )
+        return ReadResult([_head(data, end)], end, first_offset, next_offset, position + end)
+
+    def _whole_batches(
+        self, data: Buffer, position: int, *, end_offset: int, size: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Where the last whole batch before `end_offset` ends in `data`, and its end offset; `size` ends the first."""
+        return self._walk_over(data, position, size, end_offset=end_offset, next_offset=next_offset)
+
+    def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
+        try:
+            header = read_header(chunk, at)
+        except CorruptRecords as fault:
+            raise self.corrupt(position + at, fault.detail) from None
+        # The checksum does not cover the base offset, and no index entry can hold one from elsewhere.
+        if header.base_offset < self.base_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            raise self.corrupt(position + at, f"offset {header.base_offset} is not one of this segment")
+        return header
+
+    def corrupt(self, position: int, why: str) -> CorruptRecords:
+        """The error for what stands at this position."""
+        return CorruptRecords(f"{self.file.path} at position {position}: {why}")
+
+
+def _head(data: Buffer, size_bytes: int) -> Buffer:
+    """The first bytes of what was read. A small part is copied: a view would hold all of it until it is sent."""
+    if size_bytes == len(data):
+        return data
+    return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])

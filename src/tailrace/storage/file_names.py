@@ -1,0 +1,25 @@
+"""The names of a segment's files: 20 digits, and a suffix for what the file holds. Kafka's."""
+
+from typing import Final
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+"""Of what was known of the producers when the log ended at this offset."""
+
+_DIGITS: Final = 20
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+def segment_name(base_offset: int) -> str:
+    """The 20 digits that name a segment's files."""
+    return f"{base_offset:0{_DIGITS}d}"
+
+
+def offset_in_name(name: str, suffix: str) -> int | None:
+    """The offset of a file with this suffix; None for any other name."""
+    digits = name.removesuffix(suffix)
+    is_one = len(digits) == _DIGITS and len(name) == _DIGITS + len(suffix) and digits.isascii() and digits.isdecimal()
+    return int(digits) if is_one and int(digits) <= _MAX_OFFSET else None

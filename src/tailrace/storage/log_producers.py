@@ -1,0 +1,90 @@
+"""What a log knows about its producers, in step with its segments: batch by batch, and by snapshots on the disk."""
+
+from collections.abc import Iterable, Sequence
+
+from tailrace.protocol.records.control import read_marker
+from tailrace.storage.batch_file import AppendBatch
+from tailrace.storage.files import File, FileSystem
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import Segment
+from tailrace.storage.segments import Segments
+from tailrace.storage.snapshots import (
+    begin_snapshot,
+    load_producers,
+    remove_snapshots_above,
+    snapshot_offsets,
+    snapshot_path,
+    write_snapshot,
+)
+
+
+class LogProducers:
+    """The producers of one log."""
+
+    __slots__ = ("_directory", "_files", "_segments", "_state", "snapshot_offset")
+
+    def __init__(
+        self, directory: str, state: ProducerState, *, files: FileSystem, segments: Segments, snapshot_offset: int
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._segments = segments
+        self._state = state
+        self.snapshot_offset = snapshot_offset
+        """The offset of the newest snapshot, -1 for none."""
+
+    def take(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
+        """Take over batches that are in this segment now: what was staged if that is all there is to it."""
+        state = self._state
+        if state.has_staged and not state.stages_transactions:
+            state.apply_staged()
+            return
+        state.discard_staged()
+        self.apply(segment, batches)
+
+    def apply(self, segment: Segment, batches: Iterable[AppendBatch]) -> None:
+        """Take over batches one by one, and enter the transactions that they abort."""
+        state = self._state
+        for buffer, header in batches:
+            if header.producer_id < 0:
+                continue
+            if not header.is_control:
+                state.apply(header)
+                continue
+            completed = state.apply(header, read_marker(buffer, header))
+            if completed is not None and completed.is_aborted:
+                self._segments.aborted_of(segment)
+                segment.note_aborted(completed)
+
+    def begin_snapshot(self, offset: int) -> File:
+        """As `snapshots.begin_snapshot`, when the log ends at this offset."""
+        file = begin_snapshot(self._files, self._directory, offset, self._state)
+        self.snapshot_offset = offset
+        return file
+
+    def write_snapshot(self, offset: int) -> None:
+        """As `snapshots.write_snapshot`, when the log ends at this offset."""
+        write_snapshot(self._files, self._directory, offset, self._state)
+        self.snapshot_offset = offset
+
+    def sync_snapshot(self, offset: int) -> None:
+        """Have the snapshot at this offset durable, if there is one that says anything."""
+        path = snapshot_path(self._directory, offset)
+        if self._state and self._files.exists(path):
+            self._files.sync_file(path)
+
+    def remove_snapshots_above(self, offset: int) -> None:
+        """As `snapshots.remove_snapshots_above`: other batches will lead to these offsets."""
+        self.snapshot_offset = remove_snapshots_above(self._files, self._directory, offset)
+
+    def reload(self, end_offset: int) -> None:
+        """Know what is known where the log ends now: it was cut."""
+        found, self.snapshot_offset, _ = load_producers(
+            self._files,
+            self._directory,
+            list(self._segments.all),
+            snapshot_offsets(self._files.list_dir(self._directory)),
+            end_offset=end_offset,
+            latest_snapshot=self._segments.active.base_offset,
+        )
+        self._state.replace(found.producers, end_offset=end_offset)
