@@ -15,6 +15,7 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.rounds import Rounds
 from tailrace.server.ports import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
@@ -60,7 +61,7 @@ class Teller:
         self.retry("orders", 1)
         for number in range(3):
             self.turn(("orders", number % 2), ("invoices", 0))
-        self.node.table.apply_retention()
+        Rounds(self.node.table, clock=self.node.clock).apply_retention()
         self.produce("orders", 1, 5)
         self.replace_invoices()
         self.turn(("invoices", 0), ("orders", 1))

@@ -14,8 +14,8 @@ import pytest
 
 from tailrace.raft import events
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.hosts.quorum_flushes import QuorumFlushes
 from tailrace.testing.disk import TOTAL_SPACE
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.quorum_cluster import QuorumCluster
@@ -113,15 +113,16 @@ def test_a_vote_that_is_not_written_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_flush_that_is_reported_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = QuorumHost._flush
+    begin = QuorumFlushes._begin
 
     def too_early(self: Any) -> None:
-        begun = self._begun_flush
-        flush(self)
-        if self._begun_flush > begun:
-            self.step(events.LogFlushed(self._begun_flush))
+        begun = self._begun
+        begin(self)
+        if self._begun > begun:
+            host = self._on_flushed.__self__
+            host.step(events.LogFlushed(self._begun))
 
-    monkeypatch.setattr(QuorumHost, "_flush", too_early)
+    monkeypatch.setattr(QuorumFlushes, "_begin", too_early)
     plan = QuorumPlan(longest_disk_ms=40, blackouts_per_s=1.5, commands_per_s=50)
     assert breach(plan) in ("leader completeness", "committed is never lost or changed")
 

@@ -37,6 +37,18 @@ def test_a_leader_that_comes_back_owes_nothing_to_those_who_fetched_from_it(seed
     RaftCluster(seed, Plan.of(seed)).run()
 
 
+@pytest.mark.parametrize("seed", [3293])
+def test_an_answer_that_waits_for_a_promise_may_find_that_its_records_have_gone(seed: int) -> None:
+    """A leader of one voter had answered a fetch below the snapshot to which its log was then shortened."""
+    RaftCluster(seed, Plan.of(seed)).run()
+
+
+@pytest.mark.parametrize("seed", [8477])
+def test_voters_that_were_replaced_while_the_leader_lost_its_disk_find_the_next_leader(seed: int) -> None:
+    """They told each other that the one of before still leads, and never asked anybody else."""
+    RaftCluster(seed, Plan.of(seed)).run()
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     def trace(seed: int) -> tuple[int, object, object]:
         cluster = RaftCluster(seed, Plan.of(seed))

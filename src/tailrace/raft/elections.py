@@ -135,7 +135,8 @@ class Elections:
     def learn(self, epoch: int, leader_id: int, now_ms: int, *, from_leader: bool = False) -> None:
         """Somebody knows of this epoch, and perhaps of its leader. An older epoch is no news.
 
-        `from_leader`: the leader says so itself. Only then is it worth following by one who has just given it up.
+        `from_leader`: the leader says so itself. Only then is it worth following by one who has given it up: two that
+        have lost it would else send each other back to it for ever.
         """
         replica = self._replica
         is_other = leader_id not in (NOBODY, replica.key.id)
@@ -145,8 +146,8 @@ class Elections:
             else:
                 replica.unattached(epoch, now_ms)
         elif epoch == replica.epoch and is_other and replica.leader_id in (NOBODY, leader_id):
-            given_up = isinstance(replica.role, Prospective) and replica.leader_id == leader_id and not from_leader
-            if not isinstance(replica.role, Follower) and not given_up:
+            has_given_up = isinstance(replica.role, Prospective | Unattached) and replica.leader_id == leader_id
+            if not isinstance(replica.role, Follower) and (from_leader or not has_given_up):
                 replica.follow(epoch, leader_id, now_ms)
 
     # Our own election

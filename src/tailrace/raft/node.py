@@ -265,7 +265,9 @@ class RaftNode:
             replica.links.back_off(opened.destination, now_ms)
         else:
             is_current = response.leader_epoch == replica.epoch
-            self._elections.learn(response.leader_epoch, response.leader_id, now_ms)
+            # A leader that answers a Vote may be one that serves nobody: who stands does not go back to it for that.
+            says_leader = isinstance(before, Unattached) and response.leader_id == opened.destination
+            self._elections.learn(response.leader_epoch, response.leader_id, now_ms, from_leader=says_leader)
             if is_current and replica.role is before:
                 self._use(opened, response, now_ms)
         if isinstance(opened.request, EndQuorumEpochRequest) and isinstance(replica.role, Resigned):

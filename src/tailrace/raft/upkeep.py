@@ -22,18 +22,28 @@ class Upkeep:
         if self._next_ms is None or self._next_ms > now_ms:
             return
         replica = self._replica
-        snapshots = replica.log.snapshots
-        if not snapshots or replica.installing is not None:
+        role, snapshots = replica.role, replica.log.snapshots
+        if isinstance(role, Leader):
+            self._forget_silent(role, now_ms)
+        elif not snapshots or replica.installing is not None:
             self._next_ms = None  # until there is one
             return
         self._next_ms = now_ms + replica.config.upkeep_interval_ms
+        if not snapshots:
+            return
         start = self._log_start(now_ms)
         if start > replica.log.log_start_offset:
             replica.outbox.add(RaiseLogStart(start))
             replica.voters.trim(start)
-        served = replica.role.served if isinstance(replica.role, Leader) else ()
+        served = role.served if isinstance(role, Leader) else ()
         if superfluous := superfluous_snapshots(snapshots, start, served):
             replica.outbox.add(DeleteSnapshots(superfluous))
+
+    def _forget_silent(self, leader: Leader, now_ms: int) -> None:
+        """Observers that have gone, and snapshots that nobody asks for any more."""
+        config = self._replica.config
+        leader.replicas.drop_silent(self._replica.voters.current.keys, now_ms, config.live_replica_ms)
+        leader.served = recently_served(leader.served, now_ms, config.served_snapshot_ms)
 
     def _log_start(self, now_ms: int) -> int:
         replica = self._replica
@@ -41,8 +51,6 @@ class Upkeep:
         start = replica.log.log_start_offset
         match role:
             case Leader():
-                role.replicas.drop_silent(replica.voters.current.keys, now_ms, config.live_replica_ms)
-                role.served = recently_served(role.served, now_ms, config.served_snapshot_ms)
                 live = role.replicas.live(now_ms, config.live_replica_ms)
                 return leader_log_start(
                     replica.log.snapshots, start, live, role.served, now_ms, config.start_offset_lag_ms

@@ -81,10 +81,13 @@ class VoterChanges:
         _check_version(voter)
         progress = leader.replicas.known(voter.key)
         reached_ms = UNKNOWN if progress is None else progress.last_caught_up_ms
-        if reached_ms == UNKNOWN or reached_ms + self._replica.config.caught_up_ms <= now_ms:
+        if progress is None or reached_ms == UNKNOWN or reached_ms + self._replica.config.caught_up_ms <= now_ms:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has not caught up with the log: start it and let it fetch"
             )
+        # It votes from the append on: one that is gone could keep the others from ever committing anything again.
+        if progress.last_contact_ms + self._replica.config.fetch_timeout_ms <= now_ms:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has fallen silent: start it again")
 
     def committed(self, leader: Leader, now_ms: int) -> None:
         """The high watermark moved: a change may be done, and the leader may have removed itself."""

@@ -22,7 +22,7 @@ from typing import Self
 import tailrace
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
-from tailrace.node.config import Endpoint
+from tailrace.node.endpoints import Endpoint
 from tailrace.node.local_cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.reserved_ports import ReservedPorts
 from tailrace.node.supervisor import READY

@@ -115,6 +115,24 @@ class TestLosingTheLeader:
         assert bench.role == "Unattached"
         assert {one.destination for one in bench.sent(FetchRequest)} == {1, 2}
 
+    def test_an_observer_that_has_given_a_leader_up_believes_nobody_but_that_leader_that_it_leads(self) -> None:
+        """Else two that follow a leader which is gone would tell each other for ever that it is still there."""
+        bench = follower(key=key_of(9))
+        bench.advance(1000)
+        still_leads = FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=5)
+        bench.answer(bench.sent(FetchRequest, 1)[-1], still_leads)
+        assert bench.role == "Unattached"
+        bench.advance(1000)
+        bench.answer(bench.sent(FetchRequest, 2)[-1], bench.led(high_watermark=0, log_start_offset=0))
+        assert bench.role == "Follower"
+
+    def test_an_observer_that_has_given_a_leader_up_believes_anybody_of_a_later_one(self) -> None:
+        bench = follower(key=key_of(9))
+        bench.advance(1000)
+        later = FetchResponse(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=6)
+        bench.answer(bench.sent(FetchRequest, 1)[-1], later)
+        assert (bench.role, bench.node.leader_id, bench.node.epoch) == ("Follower", 3, 6)
+
 
 class TestDiverging:
     @pytest.mark.parametrize(

@@ -375,6 +375,17 @@ class TestDescribing:
         assert [(one.key.id, one.log_end_offset) for one in answer.observers] == [(9, START)]
         assert [one.last_caught_up_ms for one in answer.voters] == [bench.now_ms, bench.now_ms, -1]
 
+    def test_observers_that_have_gone_are_forgotten_without_a_snapshot_too(self) -> None:
+        bench = leader(config=RaftConfig(live_replica_ms=5000))
+        bench.fetch(9, START, 1)
+        for _ in range(12):
+            bench.advance(500)
+            bench.fetch(2, FIRST, 2)
+        bench.step(events.DescribeQuorum("ask"))
+        answer = bench.answer_to("ask")
+        assert isinstance(answer, QuorumDescription)
+        assert (bench.role, answer.observers) == ("Leader", ())
+
     def test_only_the_leader_knows(self) -> None:
         bench = RaftBench()
         bench.step(events.DescribeQuorum("ask"))

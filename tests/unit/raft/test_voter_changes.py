@@ -60,6 +60,14 @@ class TestAdding:
         bench.fetch(5, 1, 1)
         assert refusal(bench, AddVoter(Voter(key_of(5)))) is ErrorCode.REQUEST_TIMED_OUT
 
+    def test_one_that_has_fallen_silent_must_come_back_first(self) -> None:
+        """An only voter would lose its majority to it, for good."""
+        bench = leader()
+        bench.advance(1000)
+        assert refusal(bench, AddVoter(Voter(key_of(4)))) is ErrorCode.REQUEST_TIMED_OUT
+        bench.fetch(4, FIRST, 1)
+        assert change(bench, AddVoter(Voter(key_of(4)))) is None
+
     @pytest.mark.parametrize("voter", [Voter(ReplicaKey(4)), Voter(key_of(4), max_kraft_version=0)])
     def test_one_without_a_directory_or_too_old_is_refused(self, voter: Voter) -> None:
         assert refusal(leader(), AddVoter(voter)) is ErrorCode.INVALID_REQUEST

@@ -8,6 +8,7 @@ is its own; it may jump forwards, as after a pause of the whole machine.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
@@ -376,6 +377,9 @@ class RaftHost:
 
     def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
         if isinstance(read, do.ReadLog) and isinstance(response, FetchResponse):
+            if read.offset < self.log.log_start_offset:
+                # As the product's host says: the answer waited for the disk, and the log start has passed it meanwhile.
+                return replace(response, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             count = max(1, read.max_bytes // ENTRY_BYTES)
             return replace(response, records=self.log.read(read.offset, count))
         if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotResponse):

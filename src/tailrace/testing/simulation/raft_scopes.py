@@ -25,5 +25,6 @@ LONG_SCOPES = (
     LongScope(Budget(writes=1, crashes=1, timeouts=1)),
     LongScope(Budget(writes=2, crashes=1, timeouts=1), instant_disk=True),
     LongScope(Budget(writes=2, crashes=2, voter_changes=1), instant_disk=True),
+    LongScope(Budget(writes=2, crashes=2, snapshots=1, voter_changes=1), instant_disk=True),
 )
-"""Each ends. Together they have what one search cannot: three or four of the kinds at once, more on instant disks."""
+"""Each ends. The last one has everything at once, on instant disks; the others have some of it with more around it."""
