@@ -31,7 +31,7 @@ from tailrace.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from tailrace.metadata.state_changes import departure_records
+from tailrace.metadata.state_changes import departure_records, handover_records
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
@@ -105,10 +105,15 @@ class BrokerLifecycle:
                 broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
             )
             return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
+        if leads:
+            # Derived from the shutdown since 26; below, the changes are written out, as Kafka does at every version.
+            handover = handover_records(self._image, broker.broker_id)
+            self._heartbeats.handed_over(broker.broker_id, next_offset + len(handover) - 1)
+            return _standing(handover, is_caught_up=is_caught_up, is_fenced=False)
         others = [other.broker_id for other in self._image.alive_brokers()]
         # A controller that has not seen the shutdown begin takes everything written so far for it.
         moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)
-        if leads or (others and self._heartbeats.lowest_offset(others) < moved_at):
+        if others and self._heartbeats.lowest_offset(others) < moved_at:
             return _standing((), is_caught_up=is_caught_up, is_fenced=False)
         return self._goodbye(broker, self.fence(broker), is_caught_up=is_caught_up)
 

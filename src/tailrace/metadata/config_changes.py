@@ -1,7 +1,7 @@
 """What changes of settings come to, and as which records (pure). Codes are Kafka's: 40 for a topic, 42 for a broker.
 
-Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list, and neither have
-we.
+Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
+`min.insync.replicas` of one broker, and neither have we. What new settings mean for partitions: `setting_consequences`.
 """
 
 from collections import Counter
@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
 from tailrace.metadata.records import ConfigRecord, MetadataRecord
+from tailrace.metadata.setting_consequences import MIN_IN_SYNC, consequences
+from tailrace.metadata.state_changes import has_eligible_leaders
+from tailrace.metadata.stated_values import stated_value
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
@@ -32,7 +35,7 @@ class ConfigChanges:
     def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
         """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
         times_named = Counter(changes.resource for changes in command.resources)
-        records: list[MetadataRecord] = []
+        records: list[ConfigRecord] = []
         errors: list[KafkaError | None] = []
         for changes in command.resources:
             try:
@@ -44,7 +47,9 @@ class ConfigChanges:
             else:
                 errors.append(None)
         response = ConfigsAltered(errors=tuple(errors))
-        return Decision(records=() if command.validate_only else tuple(records), response=response)
+        if command.validate_only:
+            return Decision(records=(), response=response)
+        return Decision(records=(*records, *consequences(self._image, records)), response=response)
 
     def _records(self, changes: ResourceChanges) -> list[ConfigRecord]:
         resource = changes.resource
@@ -58,8 +63,7 @@ class ConfigChanges:
                 f"resources of type {resource.type} have no settings here; topics (2) and brokers (4) do"
             )
         before = self._image.overrides(resource)
-        after = self._after(changes, before)
-        self._check_values(resource, {name: value for name, value in after.items() if before.get(name) != value}, after)
+        after = self._stated(resource, before, self._after(changes, before))
         names = dict.fromkeys((*before, *after))
         return [
             ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=after.get(name))
@@ -111,18 +115,36 @@ class ConfigChanges:
             return ",".join(dict.fromkeys((*words, *wanted)))
         return ",".join(word for word in words if word not in wanted)
 
-    def _check_values(self, resource: ConfigResource, changed: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """What stays as it was is not looked at by itself: a release that is stricter must not bar other changes."""
-        for name, value in changed.items():
-            setting = self._setting(resource, name)
-            try:
-                setting.parse(value)
-            except KafkaError as fault:
-                if resource.type == ResourceType.TOPIC:
-                    raise
-                raise _bad_request(fault.detail) from None
+    def _stated(
+        self, resource: ConfigResource, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """The settings as the log is to state them.
+
+        What stays as it was is not looked at by itself: a release that is stricter must not bar other changes.
+        """
+        stated = {
+            name: value if before.get(name) == value else self._stated_value(resource, name, value)
+            for name, value in after.items()
+        }
         if resource.type == ResourceType.TOPIC:
-            self._topic_defaults.with_overrides(after)
+            self._topic_defaults.with_overrides(stated)
+        return stated
+
+    def _stated_value(self, resource: ConfigResource, name: str, value: str) -> str:
+        setting = self._setting(resource, name)
+        is_topic = resource.type == ResourceType.TOPIC
+        if not is_topic and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} cannot be set for one broker: who may lead without loss follows from it (KIP-966), and has to"
+                " be the same for all; set it for the topic, or for all brokers",
+            )
+        try:
+            return stated_value(setting, value)
+        except KafkaError as fault:
+            if is_topic:
+                raise
+            raise _bad_request(fault.detail) from None
 
     def _setting(self, resource: ConfigResource, name: str) -> Setting:
         if resource.type == ResourceType.TOPIC:

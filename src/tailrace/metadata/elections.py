@@ -29,6 +29,8 @@ class Elections:
         for topic_partition in self._all() if command.partitions is None else dict.fromkeys(command.partitions):
             error = None
             try:
+                if len(records) == MAX_PARTITIONS_PER_REQUEST:
+                    raise _too_many()
                 state = self._state(topic_partition)
                 records.append(change_record(topic_partition.partition, state, elect(topic_partition, state)))
             except KafkaError as refusal:
@@ -36,8 +38,8 @@ class Elections:
                     continue
                 error = refusal
             outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
-            if len(records) == MAX_PARTITIONS_PER_REQUEST:
-                break  # one command is one batch in the log; who asked for all can ask again
+            if command.partitions is None and len(records) == MAX_PARTITIONS_PER_REQUEST:
+                break  # who asked for all can ask again
         return Decision(records=tuple(records), response=LeadersElected(outcomes=tuple(outcomes)))
 
     def _all(self) -> list[TopicPartition]:
@@ -74,3 +76,11 @@ class Elections:
         if after.leader == NO_LEADER:
             raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{where}: no replica of it is alive")
         return after
+
+
+def _too_many() -> KafkaError:
+    """One command is one batch in the log."""
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"{MAX_PARTITIONS_PER_REQUEST} leaders have been elected, which is as many as one request may; ask in several",
+    )

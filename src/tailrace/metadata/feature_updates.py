@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
 from tailrace.metadata.image import ClusterImage, SupportedFeature
-from tailrace.metadata.records import METADATA_VERSION_FEATURE, FeatureLevelRecord, MetadataRecord
+from tailrace.metadata.records import METADATA_VERSION_FEATURE, ConfigRecord, FeatureLevelRecord, MetadataRecord
+from tailrace.metadata.setting_consequences import broker_settings_to_forget
+from tailrace.metadata.state_changes import FIRST_WITH_ELIGIBLE_LEADERS
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 
@@ -17,7 +19,10 @@ class FeatureUpdates:
         self._image = image
 
     def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, Done]:
-        """One record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
+        """One record per level that changes, and one per setting that the new levels forbid.
+
+        Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION.
+        """
         names = [update.feature for update in command.updates]
         if len(set(names)) < len(names):
             twice = next(name for name, times in Counter(names).items() if times > 1)
@@ -29,18 +34,26 @@ class FeatureUpdates:
             for update in command.updates
             if update.level != self._image.features.get(update.feature, 0)
         )
-        return Decision(records=() if command.validate_only else records, response=Done())
+        if command.validate_only:
+            return Decision(records=(), response=Done())
+        return Decision(records=(*records, *self._forgotten(command)), response=Done())
+
+    def _forgotten(self, command: UpdateFeatures) -> Iterator[ConfigRecord]:
+        """Settings that cannot be said any more from the new level on."""
+        for update in command.updates:
+            if update.feature == METADATA_VERSION_FEATURE and update.level >= FIRST_WITH_ELIGIBLE_LEADERS:
+                yield from broker_settings_to_forget(self._image)
 
     def _check(self, update: FeatureUpdate) -> None:
         if update.feature not in {feature.name for feature in OWN_FEATURES}:
             raise _refused(f"there is no feature {update.feature!r}; those that can be changed: {_own_names()}")
         if update.level < 1:
             raise _refused(f"{update.feature} cannot be removed")
-        for who, features in self._processes():
+        for who, features, way_out in self._processes():
             supported = next((feature for feature in features if feature.name == update.feature), None)
             if supported is None or not supported.min_version <= update.level <= supported.max_version:
                 knows = "nothing of it" if supported is None else f"{supported.min_version} to {supported.max_version}"
-                raise _refused(f"{update.feature} {update.level}: {who} knows {knows}; upgrade or unregister it first")
+                raise _refused(f"{update.feature} {update.level}: {who} knows {knows}; {way_out} first")
         before = self._image.features.get(update.feature, 0)
         if update.level < before:
             self._check_downgrade(update, before)
@@ -62,12 +75,14 @@ class FeatureUpdates:
                 " one; wait until all partitions have enough replicas in sync"
             )
 
-    def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...]]]:
-        yield "this controller", OWN_FEATURES
+    def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...], str]]:
+        """Who has a say, what they can work with, and what to do about those who cannot."""
+        upgrade = "start it with a release that knows it"
+        yield "this controller", OWN_FEATURES, upgrade
         for controller in self._image.controllers.values():
-            yield f"controller {controller.controller_id}", controller.features
+            yield f"controller {controller.controller_id}", controller.features, upgrade
         for broker in self._image.brokers.values():
-            yield f"broker {broker.broker_id}", broker.features
+            yield f"broker {broker.broker_id}", broker.features, f"{upgrade}, or unregister it,"
 
 
 def _own_names() -> str:

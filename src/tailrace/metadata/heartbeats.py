@@ -84,6 +84,10 @@ class Heartbeats:
         """The offset of the record that took the broker's leaderships away: this one, unless one is known."""
         return self._shutdowns.setdefault(broker_id, offset)
 
+    def handed_over(self, broker_id: BrokerId, offset: int) -> None:
+        """What the broker led has gone to others in records up to this one."""
+        self._shutdowns[broker_id] = offset
+
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Whether this controller has heard of the broker lately. One that has just become active has of nobody: of
         brokers that were all killed with it, the next start need not wait for a session to end."""

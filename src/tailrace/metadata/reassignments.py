@@ -97,8 +97,9 @@ def _cancelled(where: TopicPartition, state: PartitionState) -> tuple[PartitionS
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"no replicas of {where} are being moved")
     kept = tuple(replica for replica in state.replicas if replica not in state.adding_replicas)
     in_sync = tuple(replica for replica in state.in_sync_replicas if replica in kept)
-    if not kept or (state.in_sync_replicas and not in_sync):
-        raise _invalid(f"{where}: of the replicas before the move none is in sync; it can only go on")
+    complete = state.in_sync_replicas or state.eligible_leader_replicas
+    if not kept or (complete and not set(complete) & set(kept)):
+        raise _invalid(f"{where}: of the replicas before the move none has all that is committed; it can only go on")
     return _with_replicas(state, kept), in_sync
 
 

@@ -1,10 +1,12 @@
 """Changes of partitions that are written out one by one: new states, and the records that lead to them (pure)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 
 from tailrace.metadata import derive, rules_26
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.new_partitions import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.records import (
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
@@ -17,6 +19,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 
 RECOVERED = 0
+FIRST_WITH_ELIGIBLE_LEADERS = 26
 
 
 class ImageCircumstances:
@@ -42,6 +45,11 @@ def finalized_version(image: ClusterImage) -> int:
     return image.metadata_version or OLDEST_METADATA_VERSION
 
 
+def has_eligible_leaders(image: ClusterImage) -> bool:
+    """Whether the cluster keeps eligible leaders (KIP-966), as those of metadata.version 26 do."""
+    return finalized_version(image) >= FIRST_WITH_ELIGIBLE_LEADERS
+
+
 def with_in_sync(
     image: ClusterImage,
     state: PartitionState,
@@ -64,9 +72,12 @@ def with_in_sync(
         may_lead=may_lead or circumstances.is_alive,
         unclean_election=unclean_election,
     )
-    if finalized_version(image) < 26:
-        return replace(after, eligible_leader_replicas=(), last_known_leaders=())
-    return after
+    return after if has_eligible_leaders(image) else without_eligible_leaders(after)
+
+
+def without_eligible_leaders(state: PartitionState) -> PartitionState:
+    """The state in which nobody may lead but those in sync."""
+    return replace(state, eligible_leader_replicas=(), last_known_leaders=())
 
 
 def change_record(number: int, before: PartitionState, after: PartitionState) -> PartitionChangeRecord:
@@ -95,7 +106,18 @@ def departure_records(image: ClusterImage, broker_id: BrokerId) -> tuple[Metadat
     """What a broker that will not come back leaves behind, as explicit changes."""
     rules = derive.rules_of(finalized_version(image))
     circumstances = ImageCircumstances(image)
-    changes = derive.on_departure(broker_id, image.partitions(), circumstances, rules, unclean=True)
+    return _written_out(image, derive.on_departure(broker_id, image.partitions(), circumstances, rules, unclean=True))
+
+
+def handover_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
+    """What a broker that shuts down leads goes to others, as explicit changes: as much of it as one batch may hold."""
+    rules = derive.rules_of(finalized_version(image))
+    led = (one for one in image.partitions() if one[2].leader == broker_id)
+    some = islice(led, MAX_PARTITIONS_PER_REQUEST)
+    return _written_out(image, derive.on_departure(broker_id, some, ImageCircumstances(image), rules))
+
+
+def _written_out(image: ClusterImage, changes: Iterable[derive.PartitionChange]) -> tuple[MetadataRecord, ...]:
     records = []
     for topic_id, number, after in changes:
         topic = image.topic_by_id(topic_id)

@@ -15,11 +15,13 @@ from tailrace.metadata.image import ClusterImage, ResourceType, confusable_form
 from tailrace.metadata.new_partitions import MAX_PARTITIONS_PER_REQUEST, NewPartitions, RandomBytes, bad_assignment
 from tailrace.metadata.placement import Replicas
 from tailrace.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
+from tailrace.metadata.stated_values import stated_value
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
-from tailrace.model.topic_config import TopicConfig
+from tailrace.model.settings import find
+from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ class TopicCreation:
         for name, value in topic.configs:
             if value is None:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} of a new topic cannot be null")
-            overrides[name] = value
+            overrides[name] = stated_value(find(TOPIC_SETTINGS, name), value)
         self._rules.config.with_overrides(overrides)
         return overrides
 

@@ -5,11 +5,15 @@ Moves only up, unless the log is cut. Whether it may is not decided here (`repli
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.waiting import OffsetWaiters, Waiter
 
 Wake = Callable[[], None]
+
+_MOST_NOTES: Final = 1_000
+"""Writes that are told apart. Those behind them are taken for one: what they wrote counts when the last is reached."""
 
 
 class HighWatermark:
@@ -21,7 +25,7 @@ class HighWatermark:
         self.offset = offset
         """Below it everything is safe."""
         self.readable_bytes = 0
-        """The bytes that had been written when it was reached. Only differences mean anything."""
+        """The bytes that had been written when it was reached, or fewer. Only differences mean anything."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
         self._waiters: OffsetWaiters | None = None
         self._watchers: dict[object, Wake] | None = None
@@ -30,6 +34,8 @@ class HighWatermark:
         """Remember how much had been written when the log ended here, until this is reached."""
         if self._unflushed is None:
             self._unflushed = deque()
+        elif len(self._unflushed) >= _MOST_NOTES:
+            self._unflushed.pop()  # it may stand still for hours, while replicas are away
         self._unflushed.append((log_end_offset, written_bytes))
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
@@ -56,6 +62,11 @@ class HighWatermark:
         if self._waiters is None:
             self._waiters = OffsetWaiters()
         self._waiters.add(offset, waiter)
+
+    def wait_no_more(self, offset: int, waiter: Waiter) -> None:
+        """Forget who waits for this offset, if it still does."""
+        if self._waiters is not None:
+            self._waiters.remove(offset, waiter)
 
     def fail(self, error: KafkaError) -> None:
         """Tell all who wait that it will not happen."""

@@ -94,13 +94,19 @@ class Leadership:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
         self._maximal = frozenset((*self.state.in_sync_replicas, *proposed))
 
-    def exclude(self, replica_ids: Collection[BrokerId]) -> None:
-        """These are not alive any more: nobody waits for them before they ask again, and have caught up."""
+    def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
+        """These are not alive any more: nobody waits for them before they ask again, and have caught up.
+
+        Whether the high watermark may have waited for one of them, which is not in sync.
+        """
+        may_have_waited = False
         for replica_id in replica_ids:
             progress = self.replicas.get(replica_id)
             if progress is not None:
+                may_have_waited = may_have_waited or (progress.may_join and replica_id not in self._maximal)
                 progress.may_join = False
                 progress.caught_up_ms = NEVER
+        return may_have_waited
 
     def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch, horizon: Horizon) -> bool:
         """Take notice of a follower's fetch. Whether the in-sync replicas should change because of it.

@@ -1,6 +1,6 @@
 """What a partition answers: where a batch went, what was read, who leads instead."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -33,6 +33,10 @@ class Appended(NamedTuple):
     log_append_time_ms: int
     """-1 unless the topic's records have the broker's time."""
     log_start_offset: int
+
+
+OnDone = Callable[[Appended | KafkaError], None]
+"""Told once where a batch stands, or why it does not."""
 
 
 class Traffic(NamedTuple):

@@ -1,11 +1,7 @@
 """A partition that this broker has a replica of: what its leader appends, commits, and wants in sync.
 
-`replication.replica` has the log, the high watermark and the way of a follower. Besides its invariants:
-
-1. Batches are staged in the order in which they came and written with one `write_staged` per turn. Nobody is told
-   anything about a batch before it is in the log; if the write fails, every batch of that turn gets the error.
-2. A staged batch's bytes are the sender's: they are used until `write_staged` returns and never after it.
-3. A batch is written in the leader epoch in which it was staged, or not at all.
+`replication.replica` has the log, the high watermark and the way of a follower, `replication.staging` what waits for
+the end of the turn; both have invariants.
 
 A waiter is called once: when the high watermark has passed its offset, or with the error that makes this impossible.
 """
@@ -16,11 +12,11 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader, read_header, stamp, validate_produced
+from tailrace.protocol.records.batch import BatchHeader, read_header, validate_produced
 from tailrace.protocol.records.control import EndTransactionMarker, build_marker
-from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
+from tailrace.replication.coordinator_batches import batch_of, when_committed
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.leadership import DEFAULT_LAG_MS, Horizon, InSyncProposal, Leadership
 from tailrace.replication.outcomes import (
@@ -29,12 +25,14 @@ from tailrace.replication.outcomes import (
     READ_UNCOMMITTED,
     Appended,
     NotLeader,
+    OnDone,
     PartitionRead,
 )
-from tailrace.replication.replica import Flusher, Replica
+from tailrace.replication.replica import Flusher
 from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.staging import StagingReplica
 from tailrace.replication.verification import UNVERIFIED, Verification, Verifications
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import Log
 
 __all__ = (
     "READ_COMMITTED",
@@ -50,25 +48,20 @@ __all__ = (
 HIGH_WATERMARK = -1
 """In place of an offset: wherever the high watermark is."""
 
-OnDone = Callable[[Appended | KafkaError], None]
 Watcher = Callable[["Partition"], None]
 
 
-class Partition(Replica):
+class Partition(StagingReplica):
     """A partition that this broker has a replica of."""
 
     __slots__ = (
         "_admission",
-        "_answers",
-        "_batches",
         "_end_watchers",
         "_has_enough_in_sync",
         "_lag_ms",
         "_leadership",
         "_monotonic_ms",
-        "_on_staged",
         "is_internal",
-        "verifications",
     )
 
     def __init__(
@@ -80,7 +73,7 @@ class Partition(Replica):
         broker_id: BrokerId,
         config: TopicConfig,
         disk: Flusher,
-        on_staged: "Callable[[Partition], None]",
+        on_staged: Callable[[StagingReplica], None],
         syncing_disk: Flusher | None = None,
         is_flushed: bool = True,
         high_watermark: int = 0,
@@ -99,6 +92,7 @@ class Partition(Replica):
             broker_id=broker_id,
             config=config,
             disk=disk,
+            on_staged=on_staged,
             syncing_disk=syncing_disk,
             is_flushed=is_flushed,
             high_watermark=high_watermark,
@@ -109,12 +103,7 @@ class Partition(Replica):
         self._end_watchers: dict[Watcher, None] | None = None
         self._monotonic_ms = monotonic_ms
         self._lag_ms = lag_ms
-        self.verifications = Verifications()
-        """Of producers whose transactions have no batch here yet."""
         self._admission: Admission | Refusal = Admission(config)
-        self._on_staged = on_staged
-        self._batches: list[AppendBatch] = []
-        self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
 
     def become_leader(self, state: PartitionState) -> None:
         """Lead the partition from now on, in the epoch of `state`. A no-op for an epoch that is led already."""
@@ -136,6 +125,8 @@ class Partition(Replica):
             self._ask_for_flush()  # what recovery found is readable once it is safe
         else:
             self._advance_high_watermark(self._own_end_offset)
+        self._high_watermark.wake()  # who reads in the epoch before must ask anew
+        self._wake_at_end()
 
     def step_down(self, state: PartitionState | None = None) -> None:
         """Stop leading: everybody who waits is told, and whoever asks from now on is sent to the new leader."""
@@ -273,8 +264,7 @@ class Partition(Replica):
 
     def exclude_followers(self, broker_ids: Collection[BrokerId]) -> None:
         """These brokers are fenced, or stop: the high watermark does not wait for them to come in sync."""
-        if self._leadership is not None:
-            self._leadership.exclude(broker_ids)
+        if self._leadership is not None and self._leadership.exclude(broker_ids):
             self._advance_high_watermark(self._own_end_offset)
 
     def propose_in_sync(self) -> InSyncProposal | None:
@@ -326,16 +316,18 @@ class Partition(Replica):
         Neither is called before this returns, and each is told of an error once. With a producer the batch is part of
         the transaction that this one has open.
         """
+        done = when_committed(self, on_done, on_appended)
         try:
-            batch = self._batch_of(records, now_ms, producer_id, producer_epoch)
+            self._check_can_commit()
+            batch = batch_of(self, records, now_ms=now_ms, producer_id=producer_id, producer_epoch=producer_epoch)
             header = read_header(batch)
             if producer_id >= 0:
                 self._check_in_transaction(header, verification)
                 self.log.producers.check_coordinators(header)
         except KafkaError as refusal:
-            self._stage_answer(_committed(self, on_done, on_appended), KafkaError(refusal.code, refusal.detail))
+            self._stage_answer(done, KafkaError(refusal.code, refusal.detail))
             return
-        self._stage(memoryview(batch), header, NO_TIMESTAMP, _committed(self, on_done, on_appended))
+        self._stage(memoryview(batch), header, NO_TIMESTAMP, done)
 
     def append_marker(
         self,
@@ -352,7 +344,7 @@ class Partition(Replica):
         Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47), TRANSACTION_COORDINATOR_FENCED (52),
         NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
         """
-        done = _committed(self, on_done, on_appended)
+        done = when_committed(self, on_done, on_appended)
         try:
             self._check_can_commit()
             batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
@@ -363,34 +355,15 @@ class Partition(Replica):
             return
         self._stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
 
-    def write_staged(self) -> None:
-        """Write what this turn has staged, with one append; then tell whoever waits, in order; then ask for a flush."""
-        batches, answers = self._batches, self._answers
-        self._batches, self._answers = [], []
-        is_to_be_flushed = False
-        if batches:
-            log = self.log
-            size_bytes = log.size_bytes
-            try:
-                log.append(batches)
-            except KafkaError as failure:
-                log.producers.discard_staged()
-                answers = self._failed(answers, failure)
-            else:
-                self.written_bytes += log.size_bytes - size_bytes
-                is_to_be_flushed = self._is_flushed
-                if is_to_be_flushed or self._leadership is not None:
-                    self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
-                if not is_to_be_flushed:
-                    self._advance_high_watermark(log.log_end_offset)
-                    self._sync_by_count()
-                if self._end_watchers:
-                    self._wake_at_end()
-        for on_done, outcome in answers:
-            on_done(outcome)
-        if is_to_be_flushed:
-            self._flushes_pending += 1
-            self._disk.flush(self.log, self._flush_done)
+    def _written(self) -> None:
+        log, is_flushed = self.log, self._is_flushed
+        if is_flushed or self._leadership is not None:
+            self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
+        if not is_flushed:
+            self._advance_high_watermark(log.log_end_offset)
+            self._sync_by_count()
+        if self._end_watchers:
+            self._wake_at_end()
 
     def watch(self, watcher: Watcher, *, of_replica: bool = False) -> None:
         """Call `watcher` once, when the readable end moves or this broker stops leading. Twice the same is once.
@@ -461,88 +434,10 @@ class Partition(Replica):
         if not producers.is_in_transaction(header.producer_id, header.producer_epoch):
             self.verifications.check(header, producers, verification)
 
-    def _stage(
-        self,
-        batch: memoryview,
-        header: BatchHeader,
-        log_append_time_ms: int,
-        on_done: OnDone,
-        marker: EndTransactionMarker | None = None,
-    ) -> None:
-        batches, log, leader_epoch = self._batches, self.log, self.leader_epoch
-        base_offset = batches[-1].header.end_offset if batches else log.log_end_offset
-        stamp(batch, 0, base_offset, leader_epoch)
-        header.base_offset = base_offset
-        header.partition_leader_epoch = leader_epoch
-        if header.producer_id >= 0:
-            log.producers.stage(header, marker)
-            if marker is not None:
-                self.verifications.end_by_marker(header.producer_id, header.producer_epoch)
-            elif header.is_transactional:
-                self.verifications.end(header.producer_id)
-        batches.append(AppendBatch(batch, header))
-        if not self._answers:
-            self._on_staged(self)
-        last_offset = base_offset + header.last_offset_delta
-        self._answers.append((on_done, Appended(base_offset, last_offset, log_append_time_ms, log.log_start_offset)))
-
-    def _stage_answer(self, on_done: OnDone, outcome: Appended | KafkaError) -> None:
-        if not self._answers:
-            self._on_staged(self)
-        self._answers.append((on_done, outcome))
-
     def _check_can_commit(self) -> None:
         self.check_leader()
         if not self._has_enough_in_sync:
             raise self._not_enough_in_sync()
-
-    def _batch_of(
-        self,
-        records: Sequence[tuple[bytes | None, bytes | None]],
-        now_ms: int,
-        producer_id: int,
-        producer_epoch: int,
-    ) -> bytearray:
-        self._check_can_commit()
-        is_transactional = producer_id >= 0
-        builder = BatchBuilder(
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=0 if is_transactional else -1,
-            is_transactional=is_transactional,
-        )
-        for key, value in records:
-            builder.append(now_ms, key, value)
-        batch = builder.build()
-        if len(batch) > self.config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{len(batch)} bytes of {len(records)} records; max.message.bytes of {self.topic_partition.topic} is "
-                f"{self.config.max_message_bytes}",
-            )
-        return batch
-
-    def _failed(
-        self, answers: list[tuple[OnDone, Appended | KafkaError]], failure: KafkaError
-    ) -> list[tuple[OnDone, Appended | KafkaError]]:
-        """The answers after a write that failed. A retry of a batch that is in the log since before still succeeds."""
-        end_offset = self.log.log_end_offset
-        return [
-            (on_done, outcome)
-            if isinstance(outcome, KafkaError) or outcome.last_offset < end_offset
-            else (on_done, KafkaError(failure.code, failure.detail))
-            for on_done, outcome in answers
-        ]
-
-    def _drop_staged(self) -> None:
-        """Tell those whose batches are staged, and not written, that they will not be."""
-        answers, self._batches, self._answers = self._answers, [], []
-        if answers:
-            self.log.producers.discard_staged()
-            end_offset = self.log.log_end_offset
-            for on_done, outcome in answers:
-                is_staged = not isinstance(outcome, KafkaError) and outcome.last_offset >= end_offset
-                on_done(self._not_leader() if is_staged else outcome)
 
     def _advance_high_watermark(self, own_end_offset: int) -> None:
         """Take notice of how far the own log counts: flushed, or written under page-cache durability."""
@@ -559,23 +454,3 @@ class Partition(Replica):
         self.log.producers.transactions.forget_replicated(advanced)
         is_noted = self._is_flushed or leadership is not None
         self._high_watermark.rise(advanced, None if is_noted else self.written_bytes)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _committed(partition: Partition, on_done: OnDone, on_appended: OnDone | None) -> OnDone:
-    """What waits for a batch of a coordinator to be in the log, and then for the high watermark to pass it."""
-
-    def appended(outcome: Appended | KafkaError) -> None:
-        if on_appended is not None:
-            on_appended(outcome)
-        if isinstance(outcome, KafkaError):
-            on_done(outcome)
-        else:
-            partition.when_high_watermark_reaches(
-                outcome.last_offset + 1, lambda failure: on_done(outcome if failure is None else failure)
-            )
-
-    return appended

@@ -234,7 +234,8 @@ class Replica:
 
     @property
     def readable_bytes(self) -> int:
-        """`written_bytes` as it was at the high watermark. Only differences mean anything: what a long poll gained."""
+        """`written_bytes` as it was at the high watermark, or less. Only differences mean anything: what a long poll
+        gained."""
         return self._high_watermark.readable_bytes
 
     @property
@@ -257,6 +258,10 @@ class Replica:
             waiter(self._not_leader())
         else:
             self._high_watermark.wait(offset, waiter)
+
+    def wait_no_more(self, offset: int, waiter: Waiter) -> None:
+        """Do not call who waits for the high watermark to be here."""
+        self._high_watermark.wait_no_more(offset, waiter)
 
     def readable_end(self, isolation: int) -> int:
         """The offset (exclusive) up to which a consumer of this isolation level may read."""

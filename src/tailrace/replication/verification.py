@@ -31,7 +31,7 @@ class BatchIdentity(Protocol):
 class Verification:
     """One producer's, in one partition: asked for, and then granted until its first batch or a marker is there."""
 
-    __slots__ = ("_waiting", "adds_partition", "is_asked", "lowest_sequence", "producer_epoch")
+    __slots__ = ("_waiting", "adds_partition", "is_asked", "is_idle", "lowest_sequence", "producer_epoch")
 
     def __init__(self, producer_epoch: int, sequence: int, *, adds_partition: bool) -> None:
         self.producer_epoch = producer_epoch
@@ -41,6 +41,8 @@ class Verification:
         """Whether the coordinator adds the partition (KIP-890): then each transaction starts with sequence 0."""
         self.is_asked = False
         """Whether the coordinator's answer is under way."""
+        self.is_idle = False
+        """Whether its producer has not been heard of since the last look."""
         self._waiting: list[Verified] = []
 
     def wait(self, verified: Verified) -> None:
@@ -67,6 +69,9 @@ class Verifications:
     def __init__(self) -> None:
         self._by_producer: dict[int, Verification] = {}
 
+    def __len__(self) -> int:
+        return len(self._by_producer)
+
     def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
         """The producer's verification, for a batch that needs one; not `is_asked` if the coordinator is to be asked.
 
@@ -85,11 +90,23 @@ class Verifications:
             self._by_producer[header.producer_id] = known
         else:
             known.lowest_sequence = min(known.lowest_sequence, header.base_sequence)
+            known.is_idle = False
         return known
 
     def end(self, producer_id: int) -> None:
         """The producer's transaction has begun here, or will not begin."""
         self._by_producer.pop(producer_id, None)
+
+    def forget_idle(self) -> None:
+        """Forget the producers that began before the last call, and have not been heard of since.
+
+        Their batch was refused, or never came; if they do come back, their coordinator is asked anew.
+        """
+        idle = [producer_id for producer_id, known in self._by_producer.items() if known.is_idle and not known.is_asked]
+        for producer_id in idle:
+            del self._by_producer[producer_id]
+        for known in self._by_producer.values():
+            known.is_idle = True
 
     def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
         """The producer's transaction has ended here.

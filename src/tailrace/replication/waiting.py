@@ -1,6 +1,6 @@
 """Who waits for the high watermark of one partition."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from tailrace.model.errors import KafkaError
@@ -31,6 +31,16 @@ class OffsetWaiters:
             index = bisect_right(offsets, offset)
             offsets.insert(index, offset)
             self._waiters.insert(index, waiter)
+
+    def remove(self, offset: int, waiter: Waiter) -> None:
+        """Do not call this waiter for `offset`, if it is there."""
+        offsets, waiters = self._offsets, self._waiters
+        index = bisect_left(offsets, offset)
+        while index < len(offsets) and offsets[index] == offset:
+            if waiters[index] == waiter:
+                del offsets[index], waiters[index]
+                return
+            index += 1
 
     def reached(self, offset: int) -> None:
         """Call all that wait for `offset` or less, smallest first."""

@@ -1,3 +1,5 @@
+import tracemalloc
+
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.high_watermark import HighWatermark
 
@@ -52,3 +54,20 @@ def test_what_was_written_can_be_read_once_it_is_passed() -> None:
     assert high_watermark.readable_bytes == 250
     high_watermark.rise(5, 400)
     assert high_watermark.readable_bytes == 400
+
+
+def test_what_is_noted_while_it_stands_still_is_bounded() -> None:
+    """Producers with acks=1 go on for hours while replicas are away."""
+    high_watermark = HighWatermark(0)
+    tracemalloc.start()
+    try:
+        for end_offset in range(1, 100_001):
+            high_watermark.note_write(end_offset, 10 * end_offset)
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+    for offset in (1, 500, 50_000, 99_999):
+        high_watermark.rise(offset)
+        assert high_watermark.readable_bytes <= 10 * offset
+    high_watermark.rise(100_000)
+    assert high_watermark.readable_bytes == 1_000_000

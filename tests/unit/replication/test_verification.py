@@ -107,3 +107,17 @@ def test_so_many_producers_may_begin_at_once_and_no_more(monkeypatch: pytest.Mon
         verifications.begin(first(producer_id=3), adds_partition=False)
     verifications.end(1)
     verifications.begin(first(producer_id=3), adds_partition=False)
+
+
+def test_a_producer_that_began_and_was_not_heard_of_again_is_forgotten() -> None:
+    verifications = Verifications()
+    for producer_id in (1, 2, 3):
+        verifications.begin(first(producer_id=producer_id), adds_partition=False)
+    asked = verifications.begin(first(producer_id=3), adds_partition=False)
+    asked.is_asked = True
+    verifications.forget_idle()
+    again = verifications.begin(first(producer_id=2), adds_partition=False)
+    verifications.forget_idle()
+    assert len(verifications) == 2
+    assert verifications.begin(first(producer_id=2), adds_partition=False) is again
+    assert verifications.begin(first(producer_id=3), adds_partition=False) is asked

@@ -1,3 +1,5 @@
+from functools import partial
+
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.waiting import OffsetWaiters
 
@@ -41,3 +43,20 @@ def test_a_failure_is_told_to_everybody_and_ends_their_wait() -> None:
     waiters.fail(error)
     waiters.reached(9)
     assert told == [error, error]
+
+
+def test_who_waits_no_more_is_not_called_and_the_others_are() -> None:
+    called: list[str] = []
+    first, second, third = (partial(_called, called, name) for name in "abc")
+    waiters = OffsetWaiters()
+    for offset, waiter in ((2, first), (2, second), (3, third), (3, first)):
+        waiters.add(offset, waiter)
+    waiters.remove(2, first)
+    waiters.remove(3, second)
+    waiters.remove(9, third)
+    waiters.reached(9)
+    assert called == ["b", "c", "a"]
+
+
+def _called(called: list[str], name: str, _: object) -> None:
+    called.append(name)
