@@ -77,7 +77,8 @@ MOST_RECORDS_OF_A_SWEEP = 5_000
 class ForgetLostTopics:
     """A sweep: delete the offsets in these topics that belong to another id than the given one; None: all of them.
 
-    A topic that was created anew has another id. Offsets without an id are taken for the present topic's.
+    A topic that was created anew has another id. Offsets without an id are taken for the present topic's. The ids are
+    those of the moment at which it is decided.
     """
 
     topics: Mapping[str, TopicId | None]

@@ -10,19 +10,12 @@ Decisions read what is appended, clients see what is committed.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import count
 from typing import assert_never
 
-from tailrace.coordinators.groups import answers, offsets
+from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
-    MOST_RECORDS_OF_A_SWEEP,
     Command,
-    CommitOffsets,
-    CommitOffsetsInTransaction,
-    DeleteGroup,
-    DeleteOffsets,
-    ExpireOffsets,
-    ForgetLostTopics,
     GroupDescription,
     GroupInsight,
     GroupOverview,
@@ -44,6 +37,7 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
+from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
 from tailrace.coordinators.groups.events import (
     Abandoned,
     Answer,
@@ -60,7 +54,6 @@ from tailrace.coordinators.groups.events import (
     SyncAsked,
     Tick,
 )
-from tailrace.coordinators.groups.expiry import expired, expiry_of
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
@@ -76,12 +69,9 @@ from tailrace.coordinators.groups.records import (
 from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.membership import HeartbeatResponse, LeaveGroupResponse, MemberResponse
 from tailrace.protocol.schema import replace
-
-GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 _NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
 
@@ -95,6 +85,7 @@ class GroupCoordinator:
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, Membership] = {}
+        self._decisions = GroupDecisions(self._latest, self._memberships, config)
         self._histories: dict[str, GroupHistory] = {}
         self._consumers = ConsumerGroups(config, self._histories)
         self._progress = ProgressBook()
@@ -134,19 +125,20 @@ class GroupCoordinator:
     def step(self, group_id: str, event: Event, now_ms: int) -> Sequence[Effect]:
         """Something happened to the members of a group."""
         membership = self._memberships.get(group_id)
-        consumer = None
+        # An empty consumer group of that name. It may outlive the first member of the classic one: its tombstones
+        # may not have made it into the log.
+        consumer = self._latest.consumer(group_id) if isinstance(event, JoinAsked | SyncAsked) else None
         if membership is None:
             if not isinstance(event, JoinAsked | SyncAsked | HeartbeatAsked | LeaveAsked):
                 return ()
             if not isinstance(event, JoinAsked) or (event.request.member_id and self._latest.get(group_id) is None):
                 return (Answer(request_id=event.request_id, response=_unknown_member(event)),)
-            consumer = self._latest.consumer(group_id)
             if consumer is not None and consumer.members:
                 refused = answers.join_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.request.member_id)
                 return (Answer(request_id=event.request_id, response=refused),)
             membership = self._open(group_id, now_ms)
         effects = membership.step(event, now_ms)
-        if consumer is not None and not membership.is_idle:
+        if consumer is not None and not consumer.members and not membership.is_idle:
             effects = (Retire(records=retirement(group_id, consumer)), *effects)
             consumer = None
         is_leaving_a_trace = any(isinstance(effect, Persist) for effect in effects)
@@ -201,13 +193,14 @@ class GroupCoordinator:
         if membership is not None and (request.member_epoch != JOINING or not membership.is_idle):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
         decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, topics_version, now_ms)
-        if membership is not None:
+        if membership is not None or self._latest.has_generation(group_id):
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
         return decision
 
     def heartbeat_failed(self, group_id: str, now_ms: int) -> None:
         """The records of a heartbeat, or of a removal, are not in the log."""
-        self._consumers.write_failed(group_id, self._latest.consumer(group_id), now_ms)
+        if group_id not in self._memberships:
+            self._consumers.write_failed(group_id, self._latest.consumer(group_id), now_ms)
 
     def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
         """The records that throw the member out; None if it is gone already."""
@@ -222,97 +215,7 @@ class GroupCoordinator:
 
     def decide(self, command: Command, now_ms: int) -> GroupDecision:
         """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""
-        match command:
-            case CommitOffsets():
-                fault = self._fault_of_commit(command)
-                if fault:
-                    raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
-                return offsets.commit(command, now_ms, max_metadata=self._config.offset_metadata_max_bytes)
-            case CommitOffsetsInTransaction():
-                fault = self._fault_of_transactional_commit(command)
-                if fault:
-                    raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
-                return offsets.commit_in_transaction(
-                    command, now_ms, max_metadata=self._config.offset_metadata_max_bytes
-                )
-            case DeleteGroup():
-                return self._delete(command.group_id)
-            case DeleteOffsets():
-                return self._delete_offsets(command)
-            case ForgetLostTopics():
-                return _sweep(self._lost(command))
-            case ExpireOffsets():
-                return _sweep(self._expired(command, now_ms))
-            case _:
-                assert_never(command)
-
-    def _fault_of_commit(self, command: CommitOffsets) -> ErrorCode:
-        consumer = self._latest.consumer(command.group_id)
-        if consumer is not None:
-            return fault_of_commit(
-                consumer, command.member_id, command.generation_id, knows_epochs=command.knows_epochs
-            )
-        membership = self._memberships.get(command.group_id)
-        if membership is not None:
-            return membership.fault_of_commit(
-                generation_id=command.generation_id,
-                member_id=command.member_id,
-                group_instance_id=command.group_instance_id,
-            )
-        if command.generation_id < 0:
-            return ErrorCode.NONE
-        is_known = self._latest.get(command.group_id) is not None
-        return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.GROUP_ID_NOT_FOUND
-
-    def _fault_of_transactional_commit(self, command: CommitOffsetsInTransaction) -> ErrorCode:
-        """As for other commits, but that who does not say who it is may commit for any group, as before KIP-447."""
-        if command.generation_id < 0 and not command.member_id and command.group_instance_id is None:
-            return ErrorCode.NONE
-        consumer = self._latest.consumer(command.group_id)
-        if consumer is not None:
-            return fault_of_commit(consumer, command.member_id, command.generation_id, knows_epochs=True)
-        membership = self._memberships.get(command.group_id)
-        if membership is not None:
-            return membership.fault_of_transactional_commit(
-                generation_id=command.generation_id,
-                member_id=command.member_id,
-                group_instance_id=command.group_instance_id,
-            )
-        if command.generation_id < 0:
-            return ErrorCode.NONE
-        is_known = self._latest.get(command.group_id) is not None
-        return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.ILLEGAL_GENERATION
-
-    def _delete(self, group_id: str) -> GroupDecision:
-        membership, stored = self._memberships.get(group_id), self._latest.get(group_id)
-        if membership is None and stored is None:
-            raise _no_such_group(group_id)
-        has_members = stored is not None and stored.consumer is not None and bool(stored.consumer.members)
-        if has_members or (membership is not None and membership.group.state is not GroupState.EMPTY):
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members; stop them first")
-        return Decision(records=tuple(offsets.deletion(group_id, stored)), response=(ErrorCode.NONE,))
-
-    def _delete_offsets(self, command: DeleteOffsets) -> GroupDecision:
-        membership, stored = self._memberships.get(command.group_id), self._latest.get(command.group_id)
-        if membership is None and stored is None:
-            raise _no_such_group(command.group_id)
-        return offsets.delete(command, stored, None if membership is None else membership.group)
-
-    def _lost(self, command: ForgetLostTopics) -> Iterator[GroupLogRecord]:
-        for group_id, stored in self._latest.groups_in(command.topics):
-            yield from offsets.lost(group_id, stored, command.topics)
-
-    def _expired(self, command: ExpireOffsets, now_ms: int) -> Iterator[GroupLogRecord]:
-        retention_ms = self._config.offsets_retention_ms
-        for group_id in command.group_ids:
-            stored = self._latest.get(group_id)
-            if stored is None:
-                continue
-            membership = self._memberships.get(group_id)
-            group, is_idle = (None, True) if membership is None else (membership.group, membership.is_idle)
-            expiry = expiry_of(group, stored, is_idle=is_idle)
-            if expiry is not None:
-                yield from expired(group_id, stored, expiry, now_ms=now_ms, retention_ms=retention_ms)
+        return self._decisions.decide(command, now_ms)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
         """These are on their way into the log."""
@@ -324,8 +227,8 @@ class GroupCoordinator:
             is_joined = record.group_id in self._memberships
             if isinstance(record, GroupRecord) and is_joined:
                 self._close(record.group_id)
-            elif isinstance(record, ConsumerRecord) and record.kind is ConsumerRecordKind.GROUP and not is_joined:
-                self._consumers.close(record.group_id)
+            elif isinstance(record, ConsumerRecord) and record.kind is ConsumerRecordKind.GROUP:
+                self._consumers.close(record.group_id, keeps_history=is_joined)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are committed."""
@@ -389,7 +292,7 @@ class GroupCoordinator:
     def describe(self, group_id: str) -> GroupDescription:
         """The group in full. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
-            raise _no_such_group(group_id)
+            raise no_such_group(group_id)
         overview = self._overview(group_id)
         if not isinstance(overview.state, GroupState):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
@@ -427,7 +330,7 @@ class GroupCoordinator:
     def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
         """What `describe` does not tell; the two times are now. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
-            raise _no_such_group(group_id)
+            raise no_such_group(group_id)
         history, membership = self._histories.get(group_id), self._memberships.get(group_id)
         members = () if membership is None else membership.group.members.values()
         return GroupInsight(
@@ -461,10 +364,6 @@ class GroupCoordinator:
 _CONSUMER = "consumer"
 
 
-def _sweep(records: Iterator[GroupLogRecord]) -> GroupDecision:
-    return Decision(records=tuple(islice(records, MOST_RECORDS_OF_A_SWEEP)), response=())
-
-
 def _described(member: Member, protocol_name: str | None, *, is_stable: bool) -> MemberDescription:
     return MemberDescription(
         member_id=member.member_id,
@@ -474,10 +373,6 @@ def _described(member: Member, protocol_name: str | None, *, is_stable: bool) ->
         metadata=member.metadata_for(protocol_name) if is_stable else b"",
         assignment=member.assignment,
     )
-
-
-def _no_such_group(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
 
 
 def _unknown_member(event: Asked) -> MembershipResponse:

@@ -13,7 +13,7 @@ from tailrace.model.errors import ErrorCode
 
 HISTORY_LENGTH = 100
 _LONGEST_REASON = 255
-"""Characters of a client's own words."""
+"""Characters of a client's own words, and of its name."""
 
 
 class GroupEventKind(StrEnum):
@@ -63,6 +63,7 @@ class GroupHistory:
 
     def note(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
         """This happened now."""
+        member_id = member_id[:_LONGEST_REASON]
         last = self._events[-1] if self._events else None
         if last is not None and (last.kind, last.member_id, last.reason) == (kind, member_id, reason):
             last.count += 1

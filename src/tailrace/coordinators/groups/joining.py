@@ -1,6 +1,7 @@
 """JoinGroup: who may become or stay a member, and under which id."""
 
 from collections.abc import Callable
+from typing import Final
 
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
@@ -10,6 +11,9 @@ from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, i
 from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
+
+_MOST_PROTOCOLS: Final = 100
+"""Of one member; clients have one to three."""
 
 NewMemberId = Callable[[str], str]
 """A member id that nobody has had: the given prefix and something random."""
@@ -56,7 +60,8 @@ class Joining:
         shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if sum(len(protocol.metadata) for protocol in request.protocols) > config.group_max_metadata_bytes:
+        size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+        if size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS:
             return ErrorCode.INVALID_REQUEST
         if self._is_full_for(request):
             group.pending_members.pop(request.member_id, None)

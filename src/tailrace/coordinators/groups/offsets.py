@@ -1,6 +1,7 @@
 """Committing and forgetting offsets: what becomes of a command, given the group as it stands (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from tailrace.coordinators.groups.commands import (
     CommitOffsets,
@@ -23,6 +24,7 @@ from tailrace.coordinators.groups.topic_index import belongs_to
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.machines import Decision
+from tailrace.model.partitions import TopicPartition
 
 _CONSUMER = "consumer"
 NO_RETENTION_TIME = -1
@@ -97,7 +99,7 @@ def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGro
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or partition.topic in read else ErrorCode.NONE
         for partition in command.partitions
     )
-    known = stored.offsets if stored is not None else {}
+    known = _partitions(stored)
     records = tuple(
         OffsetRecord(group_id=command.group_id, topic=partition.topic, partition=partition.partition, value=None)
         for partition, code in dict(zip(command.partitions, codes, strict=True)).items()
@@ -108,16 +110,31 @@ def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGro
 
 def deletion(group_id: str, group: StoredGroup | None) -> Iterator[GroupLogRecord]:
     """Tombstones for all that the log has of this group."""
-    for topic, partition in group.offsets if group is not None else ():
+    for topic, partition in _partitions(group):
         yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)
     if group is not None and group.consumer is not None:
         yield from retirement(group_id, group.consumer)
-    else:
+    if group is None or group.consumer is None or group.metadata is not None:
         yield GroupRecord(group_id=group_id, value=None)
 
 
+def _partitions(group: StoredGroup | None) -> Sequence[TopicPartition]:
+    """Where the group has an offset, or will have one when a transaction commits."""
+    if group is None:
+        return ()
+    return tuple(dict.fromkeys((*group.offsets, *sorted(group.pending.partitions))))
+
+
 def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
-    """Tombstones for the group's offsets in these topics that belong to another id than the given one."""
-    for (topic, partition), value in group.offsets.items():
-        if topic in topics and not belongs_to(value.topic_id, topics[topic]):
-            yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)
+    """Tombstones for the group's offsets in these topics that belong to another id than the given one.
+
+    Those that wait for a transaction count too. One of them may belong to the topic that took the other's name: then
+    the partition is left alone, since a tombstone would take it away as well.
+    """
+    found: dict[TopicPartition, list[OffsetCommitValue]] = {}
+    for partition, value in chain(group.offsets.items(), group.pending.waiting()):
+        if partition.topic in topics:
+            found.setdefault(partition, []).append(value)
+    for (topic, number), values in found.items():
+        if not any(belongs_to(value.topic_id, topics[topic]) for value in values):
+            yield OffsetRecord(group_id=group_id, topic=topic, partition=number, value=None)

@@ -1,8 +1,11 @@
 """A group's offsets that wait for the end of a producer's transaction (KIP-98, KIP-447).
 
 An offset counts if it was the last one to be written for its partition when its transaction commits, in the order of
-the log: a commit that came later, in another transaction or in none, has taken its place by then.
+the log: a commit that came later, in another transaction or in none, has taken its place by then. What the group
+forgets meanwhile, its transaction does not bring back.
 """
+
+from collections.abc import Iterator
 
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.model.partitions import TopicPartition
@@ -42,6 +45,13 @@ class PendingOffsets:
         if self._producers:
             self._supersede(partition, self._next_place)
 
+    def forget(self, partition: TopicPartition) -> None:
+        """The group forgets the partition: no transaction sets its offset any more."""
+        for producer_id, offsets in tuple(self._producers.items()):
+            offsets.pop(partition, None)
+            if not offsets:
+                del self._producers[producer_id]
+
     def end(self, producer_id: int, *, is_committed: bool) -> list[tuple[TopicPartition, OffsetCommitValue]]:
         """The producer's transaction has ended; the offsets that the group has because of it."""
         counting = self.offsets_of(producer_id) if is_committed else []
@@ -65,6 +75,11 @@ class PendingOffsets:
     def has(self, partition: TopicPartition) -> bool:
         """Whether a transaction is open that has set this partition's offset."""
         return any(partition in offsets for offsets in self._producers.values())
+
+    def waiting(self) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
+        """The offsets that wait; perhaps several for one partition."""
+        for producer_id in self._producers:
+            yield from self.offsets_of(producer_id)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:

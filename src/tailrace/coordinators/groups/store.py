@@ -59,10 +59,11 @@ class StoredGroup:
             self._set_offset(TopicPartition(record.topic, record.partition), record.value)
 
     def _set_offset(self, partition: TopicPartition, value: OffsetCommitValue | None) -> None:
-        self.pending.supersede(partition)
         if value is None:
+            self.pending.forget(partition)
             self.offsets.pop(partition, None)
         else:
+            self.pending.supersede(partition)
             self.offsets[partition] = value
 
     def copy(self) -> "StoredGroup":
@@ -128,18 +129,34 @@ class GroupStore:
         """The groups that have offsets in the producer's transaction."""
         return frozenset(self._in_transactions.get(producer_id, ()))
 
+    @property
+    def waiting_groups(self) -> frozenset[str]:
+        """The groups that have offsets in any transaction, and perhaps some that had. They are not in `topics`."""
+        return frozenset().union(*self._in_transactions.values())
+
+    @property
+    def topic_names(self) -> frozenset[str]:
+        """The topics in which any group has an offset, or will have one when a transaction commits."""
+        waiting = (self.groups[group_id] for group_id in self.waiting_groups if group_id in self.groups)
+        return self.topics.names.union(partition.topic for group in waiting for partition, _ in group.pending.waiting())
+
+
+_NOTHING: dict[int, GroupLogRecord] = {}
+
 
 class LatestGroups:
     """The store with all that has been appended and is not yet committed. Only decisions may read it."""
 
     def __init__(self, committed: GroupStore) -> None:
         self._committed = committed
-        self._staged: defaultdict[str, list[GroupLogRecord]] = defaultdict(list)
+        self._staged: defaultdict[str, dict[int, GroupLogRecord]] = defaultdict(dict)
+        """By group, in the order of the log. By identity: two commits of one offset are equal values, and only one of
+        them settles at a time."""
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
         """These are on their way into the log."""
         for record in records:
-            self._staged[record.group_id].append(record)
+            self._staged[record.group_id][id(record)] = record
 
     def commit(self, records: Sequence[GroupLogRecord]) -> list[OffsetRecord]:
         """These, staged before, are below the high watermark now; the committed offsets that are other ones now."""
@@ -151,8 +168,7 @@ class LatestGroups:
         """These, staged before, are no longer ahead of the store."""
         for record in records:
             staged = self._staged[record.group_id]
-            # By identity: two commits of one offset are equal values, and only one of them has settled.
-            del staged[next(i for i, other in enumerate(staged) if other is record)]
+            del staged[id(record)]
             if not staged:
                 del self._staged[record.group_id]
 
@@ -163,7 +179,7 @@ class LatestGroups:
         if not staged:
             return group
         group = group.copy() if group is not None else StoredGroup()
-        for record in staged:
+        for record in staged.values():
             group.apply(record)
         return None if group.is_empty else group
 
@@ -171,27 +187,36 @@ class LatestGroups:
         """The consumer group as it will be, or None if there will be none; must not be changed."""
         stored = self._committed.get(group_id)
         group = None if stored is None else stored.consumer
-        records = [record for record in self._staged.get(group_id, ()) if isinstance(record, ConsumerRecord)]
+        staged = self._staged.get(group_id, _NOTHING)
+        records = [record for record in staged.values() if isinstance(record, ConsumerRecord)]
         if records and group is not None:
             group = group.copy()
         for record in records:
             group = with_record(group, record)
         return group
 
+    def has_generation(self, group_id: str) -> bool:
+        """Whether the log will have the group as a classic one."""
+        for record in reversed(self._staged.get(group_id, _NOTHING).values()):
+            if isinstance(record, GroupRecord):
+                return record.value is not None
+        group = self._committed.get(group_id)
+        return group is not None and group.metadata is not None
+
     def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
         """As the store's, with those on their way."""
         staged = (
             group_id
             for group_id, records in self._staged.items()
-            if any(isinstance(record, PendingOffset) and record.producer_id == producer_id for record in records)
+            if any(isinstance(each, PendingOffset) and each.producer_id == producer_id for each in records.values())
         )
         return self._committed.groups_waiting_for(producer_id).union(staged)
 
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
-        """The groups, as `get` gives them, that have an offset in one of these topics under another id."""
+        """The groups, as `get` gives them, that may have an offset in one of these topics under another id."""
         candidates = self._committed.topics.groups_beside(topics)
-        # What is on its way is not in the index, and little.
-        for group_id in dict.fromkeys((*candidates, *self._staged)):
+        # What is on its way, or waits for a transaction, is not in the index, and little.
+        for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
             group = self.get(group_id)
             if group is not None:
                 yield group_id, group

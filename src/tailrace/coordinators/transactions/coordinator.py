@@ -169,7 +169,7 @@ class TransactionCoordinator:
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 f"{command.transactional_id!r} belongs to producer {transaction.producer_id}",
             )
-        if command.producer_epoch != transaction.producer_epoch:
+        if not transaction.is_held_by(command.producer_epoch):
             raise fenced(command.transactional_id, transaction, command.producer_epoch)
         if transaction.state.is_prepared:
             raise concurrent(command.transactional_id)

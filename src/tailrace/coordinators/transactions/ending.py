@@ -14,7 +14,7 @@ makes sure that it never will with this epoch.
 
 from tailrace.coordinators.transactions.commands import Done, EndTransaction, NeedsProducerId, ProducerIdentity
 from tailrace.coordinators.transactions.states import TransactionState
-from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION, LAST_EPOCH, Transaction
+from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION, LAST_EPOCH, NO_EPOCH, Transaction
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID
 
@@ -34,7 +34,7 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"{command.transactional_id!r} belongs to producer {transaction.producer_id}, not {command.producer_id}",
         )
-    if command.producer_epoch != transaction.producer_epoch and not is_retry:
+    if not transaction.is_held_by(command.producer_epoch) and not is_retry:
         raise fenced(command.transactional_id, transaction, command.producer_epoch)
     if is_pending:
         raise concurrent(command.transactional_id)
@@ -68,7 +68,9 @@ def concurrent(transactional_id: str) -> KafkaError:
 
 def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
     """Whether the producer has ended it with this identity before, and has not heard the answer."""
-    if not transaction.has_epoch_per_transaction or command.producer_epoch != transaction.last_producer_epoch:
+    if not transaction.has_epoch_per_transaction or transaction.last_producer_epoch == NO_EPOCH:
+        return False
+    if command.producer_epoch != transaction.last_producer_epoch:
         return False
     if transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False

@@ -5,7 +5,7 @@
   epochs are used up.
 - A transaction is open: it is aborted under an epoch that nobody is given; the producer has to ask again.
 - A producer that names what it has (KIP-360) gets the next epoch if that is what it should have, once more the present
-  one if it has not heard of it, and PRODUCER_FENCED otherwise.
+  one if it has not heard of it, and PRODUCER_FENCED otherwise: an old instance aborts nothing of the present one's.
 """
 
 from tailrace.coordinators.transactions.commands import (
@@ -39,6 +39,8 @@ def initialize(
     if transaction.state.is_prepared:
         raise concurrent(command.transactional_id)
     if transaction.state is TransactionState.ONGOING:
+        if command.is_resumed and not _is_its_producer(transaction, command):
+            raise fenced(command.transactional_id, transaction, command.expected_producer_epoch)
         return transaction.fenced(now_ms=now_ms), AbortedFirst()
     return _next(transaction, command, now_ms)
 
@@ -59,13 +61,14 @@ def _may_be_its_producer(transaction: Transaction, command: InitializeProducer) 
     return is_of_before and command.expected_producer_epoch >= LAST_EPOCH
 
 
+def _is_its_producer(transaction: Transaction, command: InitializeProducer) -> bool:
+    is_same_id = command.expected_producer_id == transaction.producer_id
+    return is_same_id and command.expected_producer_epoch == transaction.producer_epoch
+
+
 def _next(transaction: Transaction, command: InitializeProducer, now_ms: int) -> Initialized:
     timeout_ms, is_resumed = command.timeout_ms, command.is_resumed
-    is_of_now = not is_resumed or (
-        command.expected_producer_id == transaction.producer_id
-        and command.expected_producer_epoch == transaction.producer_epoch
-    )
-    if not is_of_now:
+    if is_resumed and not _is_its_producer(transaction, command):
         if command.expected_producer_epoch != transaction.last_producer_epoch:
             raise fenced(command.transactional_id, transaction, command.expected_producer_epoch)
         following = transaction.initialized_again(timeout_ms=timeout_ms, now_ms=now_ms)

@@ -40,6 +40,10 @@ class Transaction:
         """There is no epoch left that its producer could be given."""
         return self.producer_epoch >= LAST_EPOCH
 
+    def is_held_by(self, producer_epoch: int) -> bool:
+        """Whether this is its producer's epoch. The one beyond the last fences, and is nobody's."""
+        return producer_epoch == self.producer_epoch <= LAST_EPOCH
+
     @property
     def has_epoch_per_transaction(self) -> bool:
         return self.client_version >= EPOCH_PER_TRANSACTION

@@ -101,3 +101,9 @@ def test_a_deleted_groups_history_is_gone() -> None:
     assert scene.delete_group() is ErrorCode.NONE
     scene.form_group("b")
     assert all("'a'" not in event.reason for event in _events(scene))
+
+
+def test_a_name_takes_no_more_room_than_a_reason() -> None:
+    history = GroupHistory()
+    history.note(K.REFUSED, 0, "why", "x" * 8_000)
+    assert len(history.events[0].member_id) == 255

@@ -54,6 +54,33 @@ def test_one_that_was_written_later_counts_although_it_ends_later() -> None:
     assert pending.end(8, is_committed=True) == [(ORDERS, value(2))]
 
 
+def test_what_is_forgotten_waits_for_nothing() -> None:
+    pending = PendingOffsets()
+    pending.add(7, ORDERS, value(1))
+    pending.add(7, BILLS, value(2))
+    pending.add(8, ORDERS, value(3))
+    pending.forget(ORDERS)
+    assert pending.partitions == {BILLS}
+    assert list(pending.waiting()) == [(BILLS, value(2))]
+    assert pending.end(8, is_committed=True) == []
+    assert pending.end(7, is_committed=True) == [(BILLS, value(2))]
+    assert not pending
+
+
+def test_topics_of_offsets_that_wait_are_the_stores_too() -> None:
+    store = GroupStore()
+    store.apply(PendingOffset(group_id="g", producer_id=7, topic="orders", partition=0, value=value(1)))
+    store.apply(OffsetRecord(group_id="g", topic="bills", partition=0, value=value(2)))
+    assert store.topic_names == {"orders", "bills"}
+    store.apply(OffsetRecord(group_id="g", topic="orders", partition=0, value=None))
+    assert store.topic_names == {"bills"}
+    store.apply(OffsetRecord(group_id="g", topic="bills", partition=0, value=None))
+    assert not store.groups
+    store.apply(TransactionEnd(group_id="g", producer_id=7, is_committed=True))
+    assert not store.groups
+    assert not store.topic_names
+
+
 def test_a_plain_commit_takes_the_place_of_those_of_before() -> None:
     pending = PendingOffsets()
     pending.add(7, ORDERS, value(1))

@@ -24,3 +24,13 @@ def test_what_is_due_is_what_was_last_set_to_be_due(settings: list[tuple[str, in
 
 def test_nothing_is_due_when_nothing_is_set() -> None:
     assert Schedule().next_deadline_ms is None
+
+
+def test_groups_that_come_and_go_do_not_pile_up() -> None:
+    schedule = Schedule()
+    schedule.set("stays", 5)
+    for number in range(10_000):
+        schedule.set(f"group-{number}", 1_800_000 + number)
+        schedule.set(f"group-{number}", None)
+    assert len(schedule) < 200
+    assert schedule.take_due(5) == ["stays"]

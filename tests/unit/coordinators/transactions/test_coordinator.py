@@ -126,6 +126,15 @@ class TestInitialize:
         command = dataclasses.replace(INITIALIZE, expected_producer_id=expected[0], expected_producer_epoch=expected[1])
         assert outcome(transaction(S.EMPTY, last_producer_epoch=2), command)[1] == answer
 
+    @pytest.mark.parametrize("epoch", [2, 1, 4])
+    def test_an_old_instance_does_not_abort_what_the_present_one_has_open(self, epoch: int) -> None:
+        """KIP-360: who names another epoch than the present one is fenced, and that is all."""
+        known = transaction(S.ONGOING, last_producer_epoch=2)
+        command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=epoch)
+        assert outcome(known, command) == (None, E.PRODUCER_FENCED)
+        present = dataclasses.replace(command, expected_producer_epoch=3)
+        assert outcome(known, present)[1] == AbortedFirst()
+
     def test_a_producer_may_not_have_heard_of_its_new_id(self) -> None:
         known = transaction(S.EMPTY, producer_id=9, producer_epoch=0, last_producer_epoch=LAST_EPOCH)
         command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=LAST_EPOCH)
@@ -252,6 +261,12 @@ class TestEnd:
         assert fenced.producer_epoch == 4
         assert outcome(fenced, ABORT_2) == (None, E.PRODUCER_FENCED)
 
+    def test_no_epoch_is_not_the_one_before_a_fence(self) -> None:
+        fenced = transaction(S.ONGOING, client_version=2).fenced(now_ms=NOW).completed(now_ms=NOW)
+        for command in (ABORT_2, ABORT):
+            nobody = dataclasses.replace(command, producer_epoch=-1)
+            assert outcome(fenced, nobody) == (None, E.PRODUCER_FENCED)
+
     def test_the_last_epoch_hands_over_to_another_producer_id(self) -> None:
         known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH, client_version=2)
         command = dataclasses.replace(COMMIT_2, producer_epoch=LAST_EPOCH)
@@ -273,6 +288,15 @@ class TestEnd:
         assert outcome(None, command)[1] is E.INVALID_PRODUCER_ID_MAPPING
         assert outcome(known, dataclasses.replace(command, producer_id=8))[1] is E.INVALID_PRODUCER_ID_MAPPING
         assert outcome(known, dataclasses.replace(command, producer_epoch=2))[1] is E.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("command", [ADD, COMMIT, ABORT, COMMIT_2, ABORT_2])
+def test_the_epoch_beyond_the_last_fences_and_is_nobodys(command: AddPartitions | EndTransaction) -> None:
+    """There is none after it to fence with, so nobody may begin anything under it."""
+    known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH).fenced(now_ms=NOW).completed(now_ms=NOW)
+    assert known.producer_epoch == 2**15 - 1
+    asked = dataclasses.replace(command, producer_epoch=2**15 - 1)
+    assert outcome(known, asked) == (None, E.PRODUCER_FENCED)
 
 
 @pytest.mark.parametrize("command", [INITIALIZE, ADD, COMMIT, ABORT_2])

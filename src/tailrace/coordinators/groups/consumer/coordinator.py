@@ -90,6 +90,8 @@ class ConsumerGroups:
         if group is not None and command.request.member_epoch == JOINING:
             for former in group.members.keys() - decision.group.members.keys():
                 self._sessions.forget(MemberKey(group_id, former))
+        if _revokes_anew(group, decision.group, member_id):
+            self._sessions.revoking(MemberKey(group_id, member_id), None, now_ms)
         self._watch(group_id, decision.group, member_id, now_ms)
         return decision
 
@@ -111,8 +113,11 @@ class ConsumerGroups:
 
     def write_failed(self, group_id: str, group: ConsumerGroup | None, now_ms: int) -> None:
         """Something of the group is not in the log after all: whoever is in it is watched again."""
+        if group is None:
+            self.close(group_id)
+            return
         self._topics_seen.pop(group_id, None)
-        for member_id in group.members if group is not None else ():
+        for member_id in group.members:
             if self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) is None:
                 self._sessions.heard(MemberKey(group_id, member_id), now_ms)
 
@@ -128,14 +133,24 @@ class ConsumerGroups:
         self._take_down(key.group_id, decision, now_ms)
         return decision
 
-    def close(self, group_id: str) -> None:
-        """The group is no more."""
+    def close(self, group_id: str, *, keeps_history: bool = False) -> None:
+        """The group is no more; its history is kept for a classic group that takes its name."""
         self._topics_seen.pop(group_id, None)
-        self._histories.pop(group_id, None)
+        if not keeps_history:
+            self._histories.pop(group_id, None)
 
     def silent_ms(self, group_id: str, member_id: str, now_ms: int) -> int:
         """How long nothing was heard of the member."""
         return self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) or 0
+
+
+def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id: str) -> bool:
+    """Whether the member has given up what it had to, and has to give up something else: the time begins again."""
+    known = None if before is None else before.members.get(member_id)
+    member = after.members.get(member_id)
+    if known is None or member is None:
+        return False
+    return bool(known.pending_revocation) and known.pending_revocation != member.pending_revocation
 
 
 def fault_of_commit(group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:

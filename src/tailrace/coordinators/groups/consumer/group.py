@@ -77,10 +77,6 @@ class ConsumerMember:
     assigned: Assignment = field(default_factory=dict)
     pending_revocation: Assignment = field(default_factory=dict)
 
-    @property
-    def topics(self) -> frozenset[str]:
-        return frozenset(self.subscription.subscribed_topic_names)
-
     def current(self) -> CurrentMemberAssignmentValue:
         """Where it stands, for the log."""
         return CurrentMemberAssignmentValue(
@@ -190,7 +186,8 @@ class ConsumerGroup:
     @property
     def topics(self) -> frozenset[str]:
         """What anybody subscribes to."""
-        return frozenset().union(*(member.topics for member in self.members.values()))
+        # Most members subscribe alike, and to compare costs a tenth of what a set does.
+        return frozenset().union(*{member.subscription.subscribed_topic_names for member in self.members.values()})
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """The member with this instance id, if there is one."""

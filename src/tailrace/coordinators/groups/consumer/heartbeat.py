@@ -152,11 +152,11 @@ def _find_member(
         member = _existing(request, known, former)
         _check_epoch(member, request.member_epoch, owned)
         return member
-    if former is not None:
-        if former.epoch != NOT_THERE:
-            detail = f"group.instance.id {request.instance_id!r} is in use by member {former.member_id}"
-            raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
+    if former is not None and former.epoch == NOT_THERE:
         return _take_place(change, former, member_id)
+    if former is not None and former is not known:
+        detail = f"group.instance.id {request.instance_id!r} is in use by member {former.member_id}"
+        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
     if known is None and len(group.members) >= config.group_consumer_max_size:
         detail = (
             f"group {request.group_id!r} has {len(group.members)} members, as many as group.consumer.max.size lets in"
@@ -287,11 +287,13 @@ def _assign(change: _Change, find_topic: FindTopic) -> None:
     """A target for everybody, for the group's present epoch."""
     group = change.group
     topics = {name: topic for name in group.topics if (topic := find_topic(name)) is not None}
+    subscriptions = {member.subscription.subscribed_topic_names for member in group.members.values()}
+    ids = {names: frozenset(topics[name].topic_id for name in names if name in topics) for names in subscriptions}
     members = [
         Subscriber(
             member_id=member.member_id,
             order=member.subscription.instance_id or member.member_id,
-            topic_ids=frozenset(topics[name].topic_id for name in member.topics if name in topics),
+            topic_ids=ids[member.subscription.subscribed_topic_names],
             target=group.targets.get(member.member_id, NOTHING),
         )
         for member in group.members.values()

@@ -2,7 +2,9 @@
 
 import heapq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_SPARE_ALARMS: Final = 64
 
 
 class MemberKey(NamedTuple):
@@ -33,6 +35,11 @@ class Sessions:
         self.session_timeout_ms = session_timeout_ms
         self._sessions: dict[MemberKey, _Session] = {}
         self._heap: list[tuple[int, MemberKey]] = []
+        """An alarm that was put off or forgotten stays until it comes up, or there are too many of them."""
+
+    def __len__(self) -> int:
+        """How many alarms it keeps: at most twice as many as there are members, and some."""
+        return len(self._heap)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -49,7 +56,9 @@ class Sessions:
 
     def revoking(self, key: MemberKey, timeout_ms: int | None, now_ms: int) -> None:
         """It has to give up partitions within this time, which goes on from when that began; None: nothing to do."""
-        session = self._sessions[key]
+        session = self._sessions.get(key)
+        if session is None:
+            return
         if timeout_ms is None:
             session.revoke_by_ms = None
         elif session.revoke_by_ms is None:
@@ -84,6 +93,14 @@ class Sessions:
         if session.alarm_at_ms is None or session.deadline_ms < session.alarm_at_ms:
             session.alarm_at_ms = session.deadline_ms
             heapq.heappush(self._heap, (session.deadline_ms, key))
+            if len(self._heap) > 2 * len(self._sessions) + _SPARE_ALARMS:
+                self._drop_old_alarms()
+
+    def _drop_old_alarms(self) -> None:
+        """Members that come and go do not pile up: what is dropped has paid for it."""
+        alarms = ((session.alarm_at_ms, key) for key, session in self._sessions.items())
+        self._heap = [(at_ms, key) for at_ms, key in alarms if at_ms is not None]
+        heapq.heapify(self._heap)
 
     def _reason(self, session: _Session, now_ms: int) -> str:
         if session.ends_at_ms <= now_ms:

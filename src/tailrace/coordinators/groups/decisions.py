@@ -1,0 +1,143 @@
+"""What a coordinator decides about offsets and whole groups, given how they will be; it changes nothing.
+
+Whose members the groups have matters to most of it: who may commit, and what may be deleted.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import assert_never
+
+from tailrace.coordinators.groups import offsets
+from tailrace.coordinators.groups.commands import (
+    MOST_RECORDS_OF_A_SWEEP,
+    Command,
+    CommitOffsets,
+    CommitOffsetsInTransaction,
+    DeleteGroup,
+    DeleteOffsets,
+    ExpireOffsets,
+    ForgetLostTopics,
+)
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.coordinator import fault_of_commit
+from tailrace.coordinators.groups.expiry import expired, expiry_of
+from tailrace.coordinators.groups.group import GroupState
+from tailrace.coordinators.groups.membership import Membership
+from tailrace.coordinators.groups.records import GroupLogRecord
+from tailrace.coordinators.groups.store import LatestGroups
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Decision
+
+GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
+
+
+class GroupDecisions:
+    """Of the groups of one coordinator partition: `latest` is their log, `memberships` who is in them."""
+
+    def __init__(self, latest: LatestGroups, memberships: Mapping[str, Membership], config: GroupConfig) -> None:
+        self._latest = latest
+        self._memberships = memberships
+        self._config = config
+
+    def decide(self, command: Command, now_ms: int) -> GroupDecision:
+        """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""
+        match command:
+            case CommitOffsets():
+                fault = self._fault_of_commit(command)
+                if fault:
+                    raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
+                return offsets.commit(command, now_ms, max_metadata=self._config.offset_metadata_max_bytes)
+            case CommitOffsetsInTransaction():
+                fault = self._fault_of_transactional_commit(command)
+                if fault:
+                    raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
+                return offsets.commit_in_transaction(
+                    command, now_ms, max_metadata=self._config.offset_metadata_max_bytes
+                )
+            case DeleteGroup():
+                return self._delete(command.group_id)
+            case DeleteOffsets():
+                return self._delete_offsets(command)
+            case ForgetLostTopics():
+                return _sweep(self._lost(command))
+            case ExpireOffsets():
+                return _sweep(self._expired(command, now_ms))
+            case _:
+                assert_never(command)
+
+    def _fault_of_commit(self, command: CommitOffsets) -> ErrorCode:
+        consumer = self._latest.consumer(command.group_id)
+        if consumer is not None:
+            return fault_of_commit(
+                consumer, command.member_id, command.generation_id, knows_epochs=command.knows_epochs
+            )
+        membership = self._memberships.get(command.group_id)
+        if membership is not None:
+            return membership.fault_of_commit(
+                generation_id=command.generation_id,
+                member_id=command.member_id,
+                group_instance_id=command.group_instance_id,
+            )
+        if command.generation_id < 0:
+            return ErrorCode.NONE
+        is_known = self._latest.get(command.group_id) is not None
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.GROUP_ID_NOT_FOUND
+
+    def _fault_of_transactional_commit(self, command: CommitOffsetsInTransaction) -> ErrorCode:
+        """As for other commits, but that who does not say who it is may commit for any group, as before KIP-447."""
+        if command.generation_id < 0 and not command.member_id and command.group_instance_id is None:
+            return ErrorCode.NONE
+        consumer = self._latest.consumer(command.group_id)
+        if consumer is not None:
+            return fault_of_commit(consumer, command.member_id, command.generation_id, knows_epochs=True)
+        membership = self._memberships.get(command.group_id)
+        if membership is not None:
+            return membership.fault_of_transactional_commit(
+                generation_id=command.generation_id,
+                member_id=command.member_id,
+                group_instance_id=command.group_instance_id,
+            )
+        if command.generation_id < 0:
+            return ErrorCode.NONE
+        is_known = self._latest.get(command.group_id) is not None
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.ILLEGAL_GENERATION
+
+    def _delete(self, group_id: str) -> GroupDecision:
+        membership, stored = self._memberships.get(group_id), self._latest.get(group_id)
+        if membership is None and stored is None:
+            raise no_such_group(group_id)
+        has_members = stored is not None and stored.consumer is not None and bool(stored.consumer.members)
+        if has_members or (membership is not None and membership.group.state is not GroupState.EMPTY):
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members; stop them first")
+        return Decision(records=tuple(offsets.deletion(group_id, stored)), response=(ErrorCode.NONE,))
+
+    def _delete_offsets(self, command: DeleteOffsets) -> GroupDecision:
+        membership, stored = self._memberships.get(command.group_id), self._latest.get(command.group_id)
+        if membership is None and stored is None:
+            raise no_such_group(command.group_id)
+        return offsets.delete(command, stored, None if membership is None else membership.group)
+
+    def _lost(self, command: ForgetLostTopics) -> Iterator[GroupLogRecord]:
+        for group_id, stored in self._latest.groups_in(command.topics):
+            yield from offsets.lost(group_id, stored, command.topics)
+
+    def _expired(self, command: ExpireOffsets, now_ms: int) -> Iterator[GroupLogRecord]:
+        retention_ms = self._config.offsets_retention_ms
+        for group_id in command.group_ids:
+            stored = self._latest.get(group_id)
+            if stored is None:
+                continue
+            membership = self._memberships.get(group_id)
+            group, is_idle = (None, True) if membership is None else (membership.group, membership.is_idle)
+            expiry = expiry_of(group, stored, is_idle=is_idle)
+            if expiry is not None:
+                yield from expired(group_id, stored, expiry, now_ms=now_ms, retention_ms=retention_ms)
+
+
+def _sweep(records: Iterator[GroupLogRecord]) -> GroupDecision:
+    return Decision(records=tuple(islice(records, MOST_RECORDS_OF_A_SWEEP)), response=())
+
+
+def no_such_group(group_id: str) -> KafkaError:
+    """It may have been deleted."""
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
