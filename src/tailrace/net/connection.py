@@ -322,6 +322,8 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
     except OSError as fault:
         detail = f"cannot connect to {address}: {fault.strerror or fault}"
+    except UnicodeError as fault:  # of a name with an empty part, or one of more than 63 characters
+        detail = f"cannot connect to {address}: {fault}"
     raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
 

@@ -10,11 +10,15 @@ Invariants:
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import cast
 
-from tailrace.net.buffers import SMALLEST, BufferPool
-from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, ListenerLimits, describe_bad_length
-from tailrace.net.turns import Turns
+from tailrace.net.buffers import SMALLEST
+from tailrace.net.host import Host
+from tailrace.net.leftovers import Leftovers
+from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, describe_bad_length
+from tailrace.net.patience import Patience
+from tailrace.net.pauses import Pause
+from tailrace.net.portions import PORTION_BYTES, write_in_portions
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,56 +29,8 @@ _JOIN_BELOW = 16 * 1024
 """Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
 _ENOUGH_QUEUED = 1 << 20
 """Bytes of answers that are written before more requests are carried out. A client that does not take them is not read
-from until it does: what it asks for costs the node this much, and not what all its requests together ask for."""
-_LEFTOVERS_BYTES = 64 * 1024
-_COPYING_WRITE = 256 * 1024
-"""The most to hand to a transport that copies what it cannot send (asyncio before Python 3.12)."""
-
-
-class Pause:
-    """Why a connection takes no frame. Plain ints, not an IntFlag: they are tested several times per request."""
-
-    CLOSED: Final = 1
-    FAIRNESS: Final = 2
-    """It has had its share of this turn."""
-    IN_FLIGHT: Final = 4
-    """Too many of its requests are not answered yet."""
-    SLOW_READER: Final = 8
-    """It does not take its answers."""
-    MEMORY: Final = 16
-    """Its frame does not fit into the memory that all receive buffers may use."""
-    TOO_EARLY: Final = 32
-    """It came while too many came; it is listened to later."""
-    STOPPING: Final = 64
-    """The node is about to stop."""
-
-
-class Host(Protocol):
-    """What accepted the connection and what all its connections share."""
-
-    name: str
-    loop: asyncio.AbstractEventLoop
-    turns: Turns
-    pool: BufferPool
-    limits: ListenerLimits
-    is_transport_copying: bool
-
-    @property
-    def on_frame(self) -> "Callable[[InboundConnection, int, memoryview], None]":
-        """Takes a frame, without its length prefix."""
-        ...
-
-    def admit(self, connection: "InboundConnection") -> None:
-        """The connection is there; may abort it."""
-        ...
-
-    def forget(self, connection: "InboundConnection") -> None:
-        """The connection is gone."""
-        ...
-
-    def report(self, connection: "InboundConnection", reason: str) -> None:
-        """The connection is closed by the node for this reason."""
-        ...
+from until it does: what it asks for costs the node this much, and not what all its requests together ask for. The same
+for answers that wait for one before them."""
 
 
 class InboundConnection(asyncio.BufferedProtocol):
@@ -86,6 +42,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_buffer",
         "_close_callbacks",
         "_early_answers",
+        "_early_bytes",
         "_end",
         "_expected_bytes",
         "_frames_taken",
@@ -97,11 +54,11 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_listener",
         "_next_answer",
         "_next_slot",
+        "_patience",
         "_pauses",
         "_start",
         "_transport",
         "_view",
-        "_watch",
         "is_trusted",
         "peer_address",
     )
@@ -121,6 +78,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._next_slot = 0
         self._next_answer = 0
         self._early_answers: dict[int, Sequence[Buffer] | None] = {}
+        self._early_bytes = 0
         self._answers: list[Buffer] = []
         self._answers_bytes = 0
         self._pauses = 0
@@ -131,7 +89,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_from = False
         self._frames_taken = 0
-        self._watch = _Watch()
+        self._patience = Patience()
 
     # What handlers see: server.ports.ServerConnection
 
@@ -163,18 +121,35 @@ class InboundConnection(asyncio.BufferedProtocol):
         if slot != self._next_answer:
             assert self.awaits_answer(slot), f"slot {slot} is answered twice"
             early[slot] = chunks
+            if chunks is not None:
+                self._count_early(sum(map(len, chunks)))
             return
         self._next_answer = slot + 1
         if chunks is not None:
             self._queue(chunks)
-        while early and self._next_answer in early:
-            later = early.pop(self._next_answer)
-            self._next_answer += 1
-            if later is not None:
-                self._queue(later)
+        if early and self._next_answer in early:
+            self._queue_early()
         # Resuming at half the limit saves a pause and a resume per answer for a client that always keeps it full.
         if self._pauses & Pause.IN_FLIGHT and self._in_progress <= self._listener.limits.in_flight // 2:
             self._resume(Pause.IN_FLIGHT)
+
+    def _count_early(self, size: int) -> None:
+        self._early_bytes += size
+        if self._early_bytes > _ENOUGH_QUEUED and not self._pauses & Pause.OUT_OF_ORDER:
+            self._pause(Pause.OUT_OF_ORDER)
+        if self._early_bytes - size > self._listener.limits.unsent_bytes:
+            self.abort(f"{self._early_bytes} bytes of answers wait for one before them")
+
+    def _queue_early(self) -> None:
+        early = self._early_answers
+        while self._next_answer in early:
+            later = early.pop(self._next_answer)
+            self._next_answer += 1
+            if later is not None:
+                self._early_bytes -= sum(map(len, later))
+                self._queue(later)
+        if self._pauses & Pause.OUT_OF_ORDER and self._early_bytes <= _ENOUGH_QUEUED:
+            self._resume(Pause.OUT_OF_ORDER)
 
     def close(self, reason: str) -> None:
         """Send what is queued and close; nothing is read or answered any more."""
@@ -192,7 +167,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._pauses |= Pause.STOPPING
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.set_protocol(_Leftovers(self))
+            transport.set_protocol(Leftovers(self))
             if self._is_reading_paused:
                 self._is_reading_paused = False
                 transport.resume_reading()
@@ -436,29 +411,20 @@ class InboundConnection(asyncio.BufferedProtocol):
     def _write(self, transport: asyncio.Transport) -> None:
         answers, size = self._answers, self._answers_bytes
         self._answers, self._answers_bytes = [], 0
-        self._watch.written_bytes += size
+        self._patience.written_bytes += size
         if size <= _JOIN_BELOW:
             transport.write(b"".join(answers))
         elif not self._listener.is_transport_copying:
             transport.writelines(answers)
         else:
-            self._write_in_portions(transport, answers)
-
-    def _write_in_portions(self, transport: asyncio.Transport, answers: list[Buffer]) -> None:
-        for index, chunk in enumerate(answers):
-            for position in range(0, len(chunk), _COPYING_WRITE):
-                if self._is_write_blocked:
-                    rest: list[Buffer] = [memoryview(chunk)[position:], *answers[index + 1 :]]
-                    self._answers = rest
-                    self._answers_bytes = sum(map(len, rest))
-                    self._watch.written_bytes -= self._answers_bytes
-                    return
-                transport.write(memoryview(chunk)[position : position + _COPYING_WRITE])
+            self._answers = write_in_portions(transport, answers, lambda: self._is_write_blocked)
+            self._answers_bytes = sum(map(len, self._answers))
+            self._patience.written_bytes -= self._answers_bytes
 
     def set_write_high_water(self, size_bytes: int) -> None:
         """Above this many unsent bytes in the transport, answers wait in our queue."""
         assert self._transport is not None
-        high = _COPYING_WRITE if self._listener.is_transport_copying else size_bytes
+        high = PORTION_BYTES if self._listener.is_transport_copying else size_bytes
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
 
     @property
@@ -471,21 +437,21 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def check_time(self, now_ms: int) -> None:
         """Called about once a second: close the connection if it is idle, or too slow in either direction."""
-        watch = self._watch
+        patience = self._patience
         limits = self._listener.limits
         if not self.is_open:
-            if watch.age("closing", True, now_ms) > 5_000:
+            if patience.age("closing", True, now_ms) > 5_000:
                 self.abort(None)
             return
         heard, self._heard_from = self._heard_from, False
         is_idle = not heard and not self._in_progress and not self.unsent_bytes
-        sent_bytes = watch.written_bytes - (self.unsent_bytes - self._answers_bytes)
+        sent_bytes = patience.written_bytes - (self.unsent_bytes - self._answers_bytes)
         is_mid_frame = self._end > self._start and not self._pauses & ~Pause.MEMORY
-        if watch.age("idle", is_idle, now_ms) > limits.idle_ms:
+        if patience.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
-        elif watch.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
+        elif patience.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
             self.close(f"a frame was not complete after {limits.frame_ms} ms")
-        elif watch.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
+        elif patience.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
             self.abort(f"answers were not taken for {limits.stall_ms} ms")
 
     def abort(self, reason: str | None) -> None:
@@ -495,51 +461,3 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._listener.report(self, reason)
         if self._transport is not None:
             self._transport.abort()
-
-
-class _Leftovers(asyncio.BufferedProtocol):
-    """In the place of a connection that takes no more: reads on and keeps nothing."""
-
-    _rubbish = bytearray(_LEFTOVERS_BYTES)
-    """For all of them: nobody looks at it."""
-
-    def __init__(self, connection: InboundConnection) -> None:
-        self._connection = connection
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._rubbish
-
-    def buffer_updated(self, nbytes: int) -> None:
-        pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
-
-class _Watch:
-    """Since when something has been the case, looked at now and then."""
-
-    __slots__ = ("_since_ms", "written_bytes")
-
-    def __init__(self) -> None:
-        self._since_ms: dict[str, tuple[object, int]] = {}
-        self.written_bytes = 0
-        """Handed to the transport since the connection was made."""
-
-    def age(self, what: object, is_so: bool, now_ms: int) -> int:
-        """For how long it has been so, in ms. A pair is (name, detail): another detail starts anew."""
-        name = what[0] if isinstance(what, tuple) else str(what)
-        if not is_so:
-            self._since_ms.pop(name, None)
-            return 0
-        known, since_ms = self._since_ms.get(name, (None, now_ms))
-        if known != what:
-            since_ms = now_ms
-            self._since_ms[name] = (what, now_ms)
-        return now_ms - since_ms

@@ -199,11 +199,11 @@ class Listener:
         return round(self.loop.time() * 1000)
 
     def _check_time(self) -> None:
+        self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
         now_ms = self._now_ms()
         for connection in tuple(self._connections):
             connection.check_time(now_ms)
         self._arrivals.forget_idle(now_ms)
-        self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
 
 
 def arrivals_within(limits: ListenerLimits) -> Arrivals:

@@ -67,10 +67,9 @@ class ConnectionPool:
     async def _connect(self, slot: _Slot, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, slot.not_before - loop.time()))
-        if self._closed:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
+        self._check_open()
         try:
-            slot.connection = await connect(address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms)
+            connection = await connect(address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms)
         except KafkaError as fault:
             slot.fault = fault
             pause_ms = min(self._backoff_ms << min(slot.failures, 10), self._backoff_max_ms)
@@ -78,7 +77,15 @@ class ConnectionPool:
             slot.not_before = loop.time() + pause_ms / 1000
             raise
         slot.failures = 0
-        return slot.connection
+        slot.connection = connection
+        if self._closed:
+            connection.close()
+        self._check_open()
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
 
     def close(self) -> None:
         """Close every connection; pending requests fail."""

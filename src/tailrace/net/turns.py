@@ -87,4 +87,9 @@ class Turns:
         while self._unwritten:
             unwritten, self._unwritten = self._unwritten, []
             for connection in unwritten:
-                connection.flush()
+                try:
+                    connection.flush()
+                except AssertionError as broken:
+                    self._on_broken_invariant(broken)
+                except Exception:  # it concerns this connection only, and the others must get their answers
+                    _logger.exception("event=answers-not-written connection=%r", connection)

@@ -2,13 +2,19 @@
 
 `Deadlines` gives any number of waiters a deadline for the price of one timer. `LongPolls` keeps requests that wait for
 partitions to move: they are woken together, once per turn, however many partitions moved in it.
+
+A fault of one waiter costs the others nothing: it is raised when they have had their turn. What waits no more and was
+not answered would hold back every later answer of its connection, so that a failed long poll costs its connection.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
 
 from tailrace.replication.partition import Partition
 from tailrace.server.ports import Clock, ServerConnection, Timer
+
+_Subject = TypeVar("_Subject")
 
 
 class Expiring(Hashable, Protocol):
@@ -66,8 +72,7 @@ class Deadlines:
         self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
         if self._queues:
             self._set_timer(min(next(iter(queue.values())) for queue in self._queues.values()))
-        for waiter in due:
-            waiter.expire()
+        _for_each(due, lambda waiter: waiter.expire())
 
 
 def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
@@ -81,10 +86,26 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
     return due
 
 
+def _for_each(subjects: Iterable[_Subject], action: Callable[[_Subject], None]) -> None:
+    """Do it for every one, whatever becomes of the others; then raise the first fault. A broken invariant ends it."""
+    faults: list[Exception] = []
+    for subject in subjects:
+        try:
+            action(subject)
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - raised below
+            faults.append(fault)
+    if faults:
+        raise faults[0]
+
+
 MAX_POLLS: Final = 5_000
 """Long polls that may wait at once."""
 MAX_WATCHED: Final = 500_000
 """Partitions that they may wait for, all together: some 200 bytes each."""
+_SLICE_MS: Final = 5
+"""For so long woken polls are tried in one turn: each may read 50 us, and what it reads leaves when the turn ends."""
 
 
 class LongPoll(Hashable, Protocol):
@@ -133,6 +154,17 @@ def _watch(parked: _Parked, partitions: Sequence[Partition]) -> None:
         partition.watch(parked.wake, of_replica=of_replica)
 
 
+def _try(parked: _Parked, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+    """Let the poll try. If it fails, so does its connection."""
+    try:
+        return parked.poll.retry(moved, is_last=is_last)
+    except AssertionError:
+        raise
+    except Exception:
+        parked.connection.close("a request that waited failed")
+        raise
+
+
 class LongPolls:
     """The long polls that wait now, each with a deadline."""
 
@@ -140,7 +172,8 @@ class LongPolls:
         self._clock = clock
         self._deadlines = deadlines
         self._by_connection: dict[ServerConnection, dict[_Parked, None]] = {}
-        self._woken: list[_Parked] = []
+        self._woken: deque[_Parked] = deque()
+        self._is_retry_planned = False
         self._polls = 0
         self._watched = 0
 
@@ -167,34 +200,54 @@ class LongPolls:
 
     def woken(self, parked: _Parked) -> None:
         """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
-        if not self._woken:
-            self._clock.call_soon(self._retry_woken)
         self._woken.append(parked)
+        self._plan_retry()
+
+    def _plan_retry(self) -> None:
+        if not self._is_retry_planned:
+            self._is_retry_planned = True
+            self._clock.call_soon(self._retry_woken)
 
     def answer_all(self) -> None:
         """Answer every poll with what there is, as if its time were over: nothing will come any more."""
-        for parked in [parked for of_connection in self._by_connection.values() for parked in of_connection]:
-            self.expired(parked)
+        everyone = [parked for of_connection in self._by_connection.values() for parked in of_connection]
+        _for_each(everyone, self.expired)
 
     def expired(self, parked: _Parked) -> None:
         """The time of the poll is over."""
         if not self._is_waiting(parked):
             return
         self._drop(parked)
-        rest = parked.poll.retry(parked.moved, is_last=True)
+        rest = _try(parked, parked.moved, is_last=True)
         assert rest is None, "a long poll must answer when its time is over"
 
     def _retry_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for parked in woken:
-            if not self._is_waiting(parked):
-                continue  # answered, expired or gone since it was woken
-            moved, parked.moved = parked.moved, []
-            rest = parked.poll.retry(moved, is_last=False)
-            if rest is None:
-                self._drop(parked)
-            else:
-                _watch(parked, rest)
+        self._is_retry_planned = False
+        try:
+            _for_each(self._some_woken(), self._retry)
+        finally:
+            if self._woken:
+                self._plan_retry()
+
+    def _some_woken(self) -> Iterator[_Parked]:
+        """Those that are woken now, as many as one turn may try."""
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        for _ in range(len(self._woken)):
+            if self._clock.monotonic_ms() >= until_ms:
+                return
+            yield self._woken.popleft()
+
+    def _retry(self, parked: _Parked) -> None:
+        if not self._is_waiting(parked):
+            return  # answered, expired or gone since it was woken
+        moved, parked.moved = parked.moved, []
+        rest = _try(parked, moved, is_last=False)
+        if not self._is_waiting(parked):
+            return  # an answer may close its connection
+        if rest is None:
+            self._drop(parked)
+        else:
+            _watch(parked, rest)
 
     def _is_waiting(self, parked: _Parked) -> bool:
         return parked in self._by_connection.get(parked.connection, ())

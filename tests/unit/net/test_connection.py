@@ -293,6 +293,16 @@ def test_nobody_listening_is_said_with_the_address() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+def test_a_host_that_no_name_server_can_be_asked_for_is_said_with_the_address(host: str) -> None:
+    async def run() -> None:
+        with pytest.raises(KafkaError, match=f"cannot connect to {host}:9092: ") as caught:
+            await _connect(Address(host, 9092))
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    asyncio.run(run())
+
+
 def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> None:
     async def serve(peer: Peer) -> None:
         await peer.negotiate()
@@ -309,6 +319,30 @@ def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> Non
         pool.close()
         with pytest.raises(KafkaError, match="this client is closed"):
             await pool.get(address)
+
+    _with_server(serve, use)
+
+
+def test_a_connection_that_is_made_after_the_pool_was_closed_is_closed_too() -> None:
+    may_answer, is_gone = asyncio.Event(), asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await may_answer.wait()
+        await peer.negotiate()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await peer.request()
+        is_gone.set()
+
+    async def use(address: Address) -> None:
+        pool = ConnectionPool(client_id="test", backoff_ms=1)
+        asked = asyncio.create_task(pool.get(address))
+        await asyncio.sleep(0)  # it has begun to connect
+        await asyncio.sleep(0)
+        pool.close()
+        may_answer.set()
+        with pytest.raises(KafkaError, match="this client is closed"):
+            await asked
+        await asyncio.wait_for(is_gone.wait(), 5)
 
     _with_server(serve, use)
 

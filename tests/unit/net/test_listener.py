@@ -426,6 +426,56 @@ def test_requests_whose_answers_nobody_takes_are_not_carried_out(run: Run) -> No
     run(scenario)
 
 
+def test_requests_are_not_carried_out_while_large_answers_wait_for_one_before_them(run: Run) -> None:
+    async def scenario() -> None:
+        first: list[Callable[[], None]] = []
+        carried_out = 0
+
+        def answer_all_but_the_first(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            nonlocal carried_out
+            carried_out += 1
+            if first:
+                connection.answer(slot, [bytes(1 << 20)])
+            else:
+                first.append(lambda: connection.answer(slot, [b"first"]))
+
+        async with serving(answer_all_but_the_first) as server:
+            client, honest = await server.connect(), await server.connect()
+            client.send(b"".join(frame(n) for n in range(60)))
+            await until(lambda: carried_out)
+            for n in range(20):
+                await honest.ask(frame(n))
+            assert carried_out - 20 <= 4, "what waits takes memory"
+            first[0]()
+            assert await client.receive() == b"first"
+            for _ in range(59):
+                assert len(await client.receive()) == 1 << 20
+            assert carried_out == 80
+            client.close()
+            honest.close()
+
+    run(scenario)
+
+
+def test_large_answers_that_wait_for_one_before_them_end_the_connection(run: Run) -> None:
+    async def scenario() -> None:
+        parked: list[Callable[[], None]] = []
+
+        def park(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            parked.append(lambda: connection.answer(slot, [bytes(1 << 20)]))
+
+        async with serving(park, unsent_bytes=8 << 20) as server:
+            client = await server.connect()
+            client.send(b"".join(frame(n) for n in range(20)))
+            await until(lambda: len(parked) == 20)
+            for answer in parked[1:]:
+                answer()
+            assert await client.is_closed_by_server()
+            client.close()
+
+    run(scenario)
+
+
 def test_whoever_comes_too_fast_is_listened_to_later_or_not_at_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if from another machine: clients on this one come as fast as they like."""
     monkeypatch.setattr("tailrace.net.listener.is_loopback", lambda address: False)

@@ -127,3 +127,27 @@ def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None
     now_ms[0] = 1_000
     log.warning("next")
     assert [record.getMessage() for record in caplog.records[3:]] == ["event=log-lines-left-out count=97", "next"]
+
+
+class Broken:
+    """A connection that cannot be written to."""
+
+    def flush(self) -> None:
+        raise RuntimeError("the handler is closed")
+
+
+def test_a_connection_that_cannot_be_written_to_keeps_no_other_from_its_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder()
+
+    def work() -> None:
+        recorder.turns.flush_at_end(Broken())
+        recorder.work()
+
+    recorder.turns.run(work)
+    assert recorder.events == ["work", "write", "flush"]
+    assert "the handler is closed" in caplog.text
+    recorder.turns.run(recorder.work)
+    assert recorder.events[3:] == ["work", "write", "flush"]
+    assert recorder.broken == []

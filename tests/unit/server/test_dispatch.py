@@ -11,9 +11,25 @@ from hypothesis import strategies as st
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from tailrace.protocol.messages.membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
+from tailrace.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from tailrace.protocol.messages.topics import DeleteTopicsRequest
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tailrace.protocol.registry import APIS
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
@@ -82,18 +98,49 @@ def test_a_fetch_may_have_200_000_partitions_and_their_topics_beside(topics: int
     assert connection.is_open
 
 
-@pytest.mark.parametrize(("names", "is_served"), [(20_000, True), (20_001, False)])
-def test_a_request_of_costly_elements_has_fewer_of_them(names: int, is_served: bool) -> None:
-    asked: list[DeleteTopicsRequest] = []
+def deletions(names: int) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topic_names=("t",) * names, timeout_ms=0)
 
-    class Deletions:
-        def handle(self, request: DeleteTopicsRequest, context: RequestContext) -> None:
+
+def searches(groups: int) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(key_type=0, coordinator_keys=("g",) * groups)
+
+
+def departures(members: int) -> LeaveGroupRequest:
+    return LeaveGroupRequest(group_id="g", members=(MemberIdentity(member_id="m"),) * members)
+
+
+def offset_deletions(elements: int) -> OffsetDeleteRequest:
+    partitions = (OffsetDeleteRequestPartition(partition_index=0),) * (elements - 1)
+    return OffsetDeleteRequest(group_id="g", topics=(OffsetDeleteRequestTopic(name="t", partitions=partitions),))
+
+
+def markers(elements: int) -> WriteTxnMarkersRequest:
+    topic = WritableTxnMarkerTopic(name="t", partition_indexes=(0,) * (elements - 2))
+    marker = WritableTxnMarker(
+        producer_id=1, producer_epoch=0, transaction_result=True, topics=(topic,), coordinator_epoch=0
+    )
+    return WriteTxnMarkersRequest(markers=(marker,))
+
+
+@pytest.mark.parametrize(("elements", "is_served"), [(20_000, True), (20_001, False)])
+@pytest.mark.parametrize(
+    ("api_key", "version", "request_of"),
+    [(20, 1, deletions), (10, 4, searches), (13, 5, departures), (47, 0, offset_deletions), (27, 1, markers)],
+)
+def test_a_request_of_costly_elements_has_fewer_of_them(
+    api_key: int, version: int, request_of: Callable[[int], Any], elements: int, is_served: bool
+) -> None:
+    asked: list[object] = []
+
+    class Handler:
+        def handle(self, request: Any, context: RequestContext) -> None:
             asked.append(request)
 
     connection = RecordingConnection()
-    dispatcher = Dispatcher({20: Deletions()}, write_staged=lambda: None, on_broken_invariant=lambda fault: None)
-    request = DeleteTopicsRequest(topic_names=("t",) * names, timeout_ms=0)
-    dispatcher.on_frame(connection, 0, memoryview(b"".join(encode_request(request, 1, 1, None))))
+    dispatcher = Dispatcher({api_key: Handler()}, write_staged=lambda: None, on_broken_invariant=lambda fault: None)
+    frame = b"".join(encode_request(request_of(elements), version, 1, None))
+    dispatcher.on_frame(connection, 0, memoryview(frame))
     assert (len(asked), connection.is_open) == (is_served, is_served)
 
 

@@ -34,9 +34,36 @@ class Poll:
         return None if is_last or len(self.tries) >= self.tries_needed else moved
 
 
+class BusyClock(ManualClock):
+    """On which work takes time."""
+
+    def spend(self, milliseconds: int) -> None:
+        self._monotonic_ms += milliseconds
+
+
+class FailingPoll(Poll):
+    """A long poll whose handler has a fault."""
+
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+        super().retry(moved, is_last=is_last)
+        raise ZeroDivisionError
+
+
+class SlowPoll(Poll):
+    """A long poll that takes 2 ms to be answered."""
+
+    def __init__(self, clock: BusyClock, *partitions: Partition) -> None:
+        super().__init__(*partitions)
+        self._clock = clock
+
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+        self._clock.spend(2)
+        return super().retry(moved, is_last=is_last)
+
+
 class Bench:
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = BusyClock()
         self.deadlines = Deadlines(self.clock)
         self.polls = LongPolls(clock=self.clock, deadlines=self.deadlines)
         node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
@@ -178,3 +205,110 @@ def test_polls_of_very_many_partitions_need_the_room_of_many(bench: Bench) -> No
     assert bench.polls.has_room_for(half)
     bench.clock.advance(500)
     assert len(bench.polls) == 0
+
+
+def test_a_waiter_that_fails_keeps_no_other_from_its_end() -> None:
+    clock, expired = ManualClock(), list[Waiter]()
+
+    class Failing(Waiter):
+        def expire(self) -> None:
+            raise ZeroDivisionError
+
+    deadlines = Deadlines(clock)
+    first, second, third = Failing(expired), Waiter(expired), Waiter(expired)
+    for waiter, timeout_ms in ((first, 100), (second, 100), (third, 200)):
+        deadlines.add(waiter, timeout_ms)
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(100)
+    assert expired == [second]
+    clock.advance(100)
+    assert expired == [second, third]
+
+
+def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: Bench) -> None:
+    """Answers leave in the order of their requests: behind the one that never comes everybody would wait."""
+    failing, other = FailingPoll(bench.a, tries_needed=9), Poll(bench.a)
+    connection = RecordingConnection()
+    bench.polls.park(failing, connection, 500)
+    bench.polls.park(other, bench.connection, 500)
+    with pytest.raises(ZeroDivisionError):
+        bench.node.produce("a", b"1")
+    assert (failing.tries, other.tries) == ([False], [False])
+    assert (connection.is_open, bench.connection.is_open) == (False, True)
+    assert len(bench.polls) == len(bench.deadlines) == 0
+    poll = Poll(bench.a)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.node.produce("a", b"2")
+    assert poll.tries == [False]
+
+
+def test_a_poll_that_fails_at_its_deadline_costs_its_connection_and_no_other_poll(bench: Bench) -> None:
+    failing, other = FailingPoll(bench.a), Poll(bench.a)
+    connection = RecordingConnection()
+    bench.polls.park(failing, connection, 500)
+    bench.polls.park(other, bench.connection, 500)
+    with pytest.raises(ZeroDivisionError):
+        bench.clock.advance(500)
+    assert (failing.tries, other.tries) == ([True], [True])
+    assert not connection.is_open
+    assert len(bench.polls) == len(bench.deadlines) == 0
+
+
+def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: Bench) -> None:
+    """As an answer does that has no form on the wire."""
+    connection = RecordingConnection()
+
+    class Closing(Poll):
+        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+            connection.close("the answer has no form")
+            return super().retry(moved, is_last=is_last)
+
+    for tries_needed in (1, 2):
+        connection.is_open = True
+        bench.polls.park(Closing(bench.a, tries_needed=tries_needed), connection, 500)
+        bench.node.produce("a", b"1")
+        assert len(bench.polls) == len(bench.deadlines) == 0
+
+
+def test_before_a_stop_a_poll_that_fails_keeps_no_other_from_its_answer(bench: Bench) -> None:
+    failing, other = FailingPoll(bench.a), Poll(bench.a)
+    bench.polls.park(failing, RecordingConnection(), 500)
+    bench.polls.park(other, bench.connection, 500)
+    with pytest.raises(ZeroDivisionError):
+        bench.polls.answer_all()
+    assert other.tries == [True]
+
+
+def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: Bench) -> None:
+    """The process stops: no answer is right any more."""
+
+    class Broken(Poll):
+        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+            raise AssertionError
+
+    other = Poll(bench.a)
+    bench.polls.park(Broken(bench.a), RecordingConnection(), 500)
+    bench.polls.park(other, bench.connection, 500)
+    with pytest.raises(AssertionError):
+        bench.node.produce("a", b"1")
+    assert other.tries == []
+
+
+def test_very_many_woken_polls_are_answered_in_several_turns(bench: Bench) -> None:
+    """Else all that they read would be in memory at once, and everybody else would wait for the last of them."""
+    polls = [SlowPoll(bench.clock, bench.a) for _ in range(10)]
+    for poll in polls:
+        bench.polls.park(poll, bench.connection, 60_000)
+    answered: list[int] = []
+    end_turn = bench.clock.on_turn_end
+
+    def count_and_end_turn() -> None:
+        answered.append(sum(len(poll.tries) for poll in polls))
+        end_turn()
+
+    bench.clock.on_turn_end = count_and_end_turn
+    bench.node.produce("a", b"1")
+    while len(bench.polls):
+        bench.clock.advance(10)
+    assert sorted({0, *answered}) == [0, 3, 6, 9, 10]
+    assert all(poll.tries == [False] for poll in polls)

@@ -5,7 +5,7 @@ with the next until none is due. A slice takes a few milliseconds and is followe
 get half of the event loop or more, and `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
 A log whose bytes turn out to be damaged is left alone until the node starts again. One that could not be compacted for
-another reason, a full disk, is tried again later.
+another reason, a full disk, is tried again when no other is due.
 """
 
 import logging
@@ -48,6 +48,7 @@ class Cleaner:
         self._timer: Timer | None = None
         self._running: tuple[Partition, Compaction] | None = None
         self._uncleanable: set[tuple[TopicId, int]] = set()
+        self._put_off: set[tuple[TopicId, int]] = set()
         self._is_stopped = True
         self._next_ms = 0
         """Before this time, log.cleaner.io.max.bytes.per.second forbids to move another byte."""
@@ -78,6 +79,9 @@ class Cleaner:
 
     def _look(self) -> None:
         partition = self._dirtiest()
+        if partition is None and self._put_off:
+            self._put_off.clear()
+            partition = self._dirtiest()
         if partition is None:
             self._rest()
         else:
@@ -90,7 +94,7 @@ class Cleaner:
         found, largest = None, -1.0
         self._wake_sleepers()
         for partition in self._table:
-            if not partition.config.is_compacted or partition.log.is_offline or _name(partition) in self._uncleanable:
+            if not partition.config.is_compacted or partition.log.is_offline or self._is_left_out(partition):
                 continue
             try:
                 cleanable = partition.log.cleanable(now_ms, end_offset=partition.last_stable_offset)
@@ -100,6 +104,10 @@ class Cleaner:
             if cleanable.is_worth_it(partition.config) and cleanable.dirty_ratio > largest:
                 found, largest = partition, cleanable.dirty_ratio
         return found
+
+    def _is_left_out(self, partition: Partition) -> bool:
+        name = _name(partition)
+        return name in self._uncleanable or name in self._put_off
 
     def _wake_sleepers(self) -> None:
         """Only an open log says whether it is worth it."""
@@ -184,8 +192,7 @@ class Cleaner:
         return partition.log.first_dirty_offset > first_dirty_offset
 
     def _failed(self, partition: Partition, fault: KafkaError) -> None:
-        if isinstance(fault, CorruptRecords):
-            self._uncleanable.add(_name(partition))
+        (self._uncleanable if isinstance(fault, CorruptRecords) else self._put_off).add(_name(partition))
         _logger.warning("event=compaction-failed partition=%s fault=%s", partition.topic_partition, fault)
 
 

@@ -6,6 +6,7 @@ once there is room again, and a tenth of the reserve more: so that it does not b
 """
 
 import logging
+from collections.abc import Callable
 
 from tailrace.model.errors import KafkaError
 from tailrace.server.data.partitions import PartitionTable
@@ -16,9 +17,10 @@ _logger = logging.getLogger("tailrace.server")
 class DiskReserve:
     """Watches the disk of one table. `check` is called often; it costs one system call."""
 
-    def __init__(self, table: PartitionTable, *, reserve_bytes: int) -> None:
-        """0 bytes: no reserve."""
+    def __init__(self, table: PartitionTable, *, reserve_bytes: int, apply_retention: Callable[[], None]) -> None:
+        """0 bytes: no reserve. `apply_retention` is to make room at once."""
         self._table = table
+        self._apply_retention = apply_retention
         self._reserve_bytes = reserve_bytes
         self.is_reached = False
         """Whether producers are refused."""
@@ -51,4 +53,4 @@ class DiskReserve:
             f"the broker's disk has less than {self._reserve_bytes} bytes left (log.dir.reserve.bytes); produce is"
             " refused until there is room: delete topics, lower retention.ms, or enlarge the disk"
         )
-        self._table.apply_retention()
+        self._apply_retention()

@@ -33,8 +33,8 @@ from tailrace.storage.checkpoints import (
     write_partition_metadata,
 )
 from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
+from tailrace.storage.file_names import LOG_SUFFIX, segment_name
 from tailrace.storage.files import join, parent
-from tailrace.storage.segment import LOG_SUFFIX, segment_name
 
 DELETE_SUFFIX: Final = "-delete"
 _MAX_NAME: Final = 255

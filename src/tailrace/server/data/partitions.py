@@ -4,8 +4,8 @@ Metadata decides which partitions exist and who leads them; this table carries i
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
@@ -14,15 +14,15 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
+from tailrace.replication.staging import StagingReplica
+from tailrace.server.data.departures import Departures
 from tailrace.server.data.directory_work import DirectoryWork, OnWritten
 from tailrace.server.data.dormant import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import ClosedTopic, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-
-_NEVER: Final = 2**63 - 1
-_SLICE_MS: Final = 5
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -56,20 +56,6 @@ class NoLeaders:
         return None
 
 
-class _Leaving:
-    """A partition that has been deleted, and whose name is not free yet."""
-
-    __slots__ = ("delay_ms", "partition", "successor", "topic_id")
-
-    def __init__(self, partition: Partition | None, topic_id: TopicId, delay_ms: int) -> None:
-        self.partition = partition
-        """None if nobody had used it."""
-        self.topic_id = topic_id
-        self.delay_ms = delay_ms
-        self.successor: tuple[PartitionState, TopicConfig] | None = None
-        """Another partition with its name, to be added when it is gone."""
-
-
 class PartitionTable:
     """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
@@ -97,18 +83,18 @@ class PartitionTable:
         self._disk = disk
         self._syncing_disk = syncing_disk
         self._refusal: str | None = None
-        self._unflushed_since_ms: dict[Partition, int] = {}
         self._clock = clock
         self._is_flushed = is_flushed
         self._lag_ms = replica_lag_time_max_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
-        self._leaving: dict[tuple[str, int], _Leaving] = {}
+        self._checkpoints = PartitionCheckpoints(directory, self._work, awake=lambda: self, clock=clock)
+        self._leaving = Departures(self._work, clock=clock, on_free=self._succeed)
         self.departed_traffic = Traffic()
         """What had gone in and out of partitions that were deleted."""
-        self._staged: list[Partition] = []
-        self.stage: Callable[[Partition], None] = self._staged.append
+        self._staged: list[StagingReplica] = []
+        self.stage: Callable[[StagingReplica], None] = self._staged.append
         """Have the partition written when this turn ends."""
 
     def open(self) -> None:
@@ -158,7 +144,8 @@ class PartitionTable:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {format_topic_id(topic_id)}")
             found = self._woken(topic, partition)
-            if found is None:
+            if found is None or found.topic_id != topic_id:
+                # Not here, or still of the topic that had the name before: metadata is known before it is acted on.
                 raise self._absent(topic, partition)
         return found
 
@@ -190,7 +177,7 @@ class PartitionTable:
         """
         key = (topic_partition.topic, topic_partition.partition)
         if key in self._leaving:
-            self._leaving[key].successor = (state, config)
+            self._leaving.set_successor(key, (state, config))
             return
         known = self._dormant.find(*key)
         if known is not None and known.state.topic_id == state.topic_id:
@@ -226,7 +213,7 @@ class PartitionTable:
             self.delete(*key)  # deleted and made again, and we have heard of both at once
             partition = None
         if key in self._leaving:
-            self._leaving[key].successor = (state, config)
+            self._leaving.set_successor(key, (state, config))
             return None
         if partition is None:
             partition = self._open(topic_partition, state, config)
@@ -314,9 +301,7 @@ class PartitionTable:
                         woken.update_config(config)
                 else:
                     self._dormant.put(topic_partition, dormant._replace(config=config))
-        for (topic, _), leaving in self._leaving.items():
-            if leaving.successor is not None and topic in configs:
-                leaving.successor = (leaving.successor[0], configs[topic])
+        self._leaving.update_configs(configs)
 
     def delete(self, topic: str, index: int) -> None:
         """Drop the partition: whoever waits is told, the files go once nothing uses them and their delay is over.
@@ -325,40 +310,30 @@ class PartitionTable:
         """
         key = (topic, index)
         if key in self._leaving:
-            self._leaving[key].successor = None
+            self._leaving.set_successor(key, None)
             return
         self._offline.pop(key, None)
         topic_partition = TopicPartition(topic, index)
         dormant = self._dormant.pop(topic, index)
         if dormant is not None:
-            self._leaving[key] = _Leaving(None, dormant.state.topic_id, dormant.config.file_delete_delay_ms)
-            self._abandoned(topic_partition)
+            delay_ms = dormant.config.file_delete_delay_ms
+            self._leaving.begin(topic_partition, topic_id=dormant.state.topic_id, delay_ms=delay_ms)
             return
         partition = self._by_name.pop(key, None)
         if partition is None:
             return
-        del self._by_id[partition.topic_id, index]
+        topic_id = partition.topic_id
+        del self._by_id[topic_id, index]
         self.departed_traffic = self.departed_traffic.plus(partition.traffic)
-        self._leaving[key] = _Leaving(partition, partition.topic_id, partition.config.file_delete_delay_ms)
-        partition.abandon(lambda: self._abandoned(topic_partition))
+        delay_ms = partition.config.file_delete_delay_ms
+        self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=delay_ms, partition=partition)
 
-    def _abandoned(self, topic_partition: TopicPartition) -> None:
-        """No flush of a deleted partition is under way any more: its directory can be moved."""
-        topic_id = self._leaving[topic_partition].topic_id
-        self._work.delete(topic_partition, topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
-
-    def _gone(self, topic_partition: TopicPartition, set_aside: str | None) -> None:
-        """The directory of a deleted partition has another name now: its own can be used again."""
-        leaving = self._leaving.pop(topic_partition)
-        if set_aside is not None:
-            due_ms = self._clock.monotonic_ms() + leaving.delay_ms
-            self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
-        if leaving.successor is not None:
-            state, config = leaving.successor
-            try:
-                self.add(topic_partition, state=state, config=config)
-            except KafkaError as fault:  # it is offline; others wait for their turn
-                _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+    def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+        """The name of a deleted partition is free for another one."""
+        try:
+            self.add(topic_partition, state=state, config=config)
+        except KafkaError as fault:  # it is offline; others wait for their turn
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
     def write_staged(self) -> None:
         """Write all that was staged since the last call. The dispatcher calls it once, at the end of each turn."""
@@ -369,58 +344,19 @@ class PartitionTable:
             for partition in turn:
                 partition.write_staged()
 
-    def apply_retention(self) -> None:
-        """Let old segments go, in every partition that this node leads. Many partitions take several turns."""
-        sleepers = [partition for partition, dormant in self._dormant if dormant.has_old_segments]
-        self._retain([*(partition.topic_partition for partition in self), *sleepers])
-
-    def _retain(self, waiting: list[TopicPartition]) -> None:
-        now_ms, until_ms = self._clock.now_ms(), self._clock.monotonic_ms() + _SLICE_MS
-        while waiting:
-            if self._clock.monotonic_ms() >= until_ms:
-                self._clock.call_soon(lambda: self._retain(waiting))
-                return
-            partition = self.find(*waiting.pop())
-            try:
-                if partition is not None:
-                    partition.apply_retention(now_ms)
-            except KafkaError as fault:
-                _logger.warning("event=retention-failed partition=%s fault=%s", partition, fault)
-
-    def flush_by_age(self) -> None:
-        """Flush the logs that have waited for flush.ms. For page-cache durability: otherwise nothing waits."""
-        now_ms = self._clock.monotonic_ms()
-        waiting: dict[Partition, int] = {}
-        for partition in self._by_name.values():
-            log, flush_ms = partition.log, partition.config.flush_ms
-            if log.flushed_offset == log.log_end_offset or flush_ms == _NEVER or log.is_offline:
-                continue
-            since_ms = self._unflushed_since_ms.get(partition, now_ms)
-            if now_ms - since_ms >= flush_ms:
-                partition.sync(lambda: None)
-            else:
-                waiting[partition] = since_ms
-        self._unflushed_since_ms = waiting
-
     def refuse_produce(self, reason: str | None) -> None:
         """Refuse what producers send to any partition, also to those that come, with this reason; None: take it."""
         self._refusal = reason
         for partition in self._by_name.values():
             partition.refuse_produce(reason)
 
-    def expire_producers(self, expiration_ms: int) -> None:
-        """Forget idempotent producers that have been silent this long."""
-        now_ms = self._clock.now_ms()
-        for partition in self:
-            partition.log.producers.expire(now_ms, expiration_ms=expiration_ms)
-
     def write_high_watermarks(self) -> None:
         """Checkpoint the high watermarks: a follower's is known from nowhere else after a restart."""
-        self._write(HIGH_WATERMARKS)
+        self._checkpoints.write_all(HIGH_WATERMARKS)
 
     def write_recovery_points(self) -> None:
         """Checkpoint what is known to be on disk: recovery after a crash starts there."""
-        self._write(RECOVERY_POINTS)
+        self._checkpoints.write_all(RECOVERY_POINTS)
 
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
         """Have it durable that the log need not reach beyond this offset: it is about to be cut. Then `on_lowered`.
@@ -428,40 +364,34 @@ class PartitionTable:
         From then on until it is cut, or gets another role, no recovery point is above that.
         """
         partition.recovery_bound = offset
-        self._write(RECOVERY_POINTS, on_lowered)
+        if offset >= partition.log.log_start_offset:
+            self._lower_recovery_point(partition, on_lowered)
+            return
 
-    def write_log_starts(self, on_written: OnWritten | None = None) -> None:
-        """Checkpoint the first readable offsets, which may lie within a segment; then call `on_written`."""
-        self._write(LOG_STARTS, on_written)
+        def start_is_lowered(fault: KafkaError | None) -> None:
+            if fault is None:
+                self._lower_recovery_point(partition, on_lowered)
+            else:
+                on_lowered(fault)
+
+        self._checkpoints.write(LOG_STARTS, start_is_lowered, of=(partition,))  # recovery drops what ends below it
+
+    def _lower_recovery_point(self, partition: Partition, on_lowered: OnWritten) -> None:
+        self._checkpoints.write(RECOVERY_POINTS, on_lowered, of=(partition,))
+
+    def write_log_starts(self, on_written: OnWritten | None = None, *, of: Iterable[Partition] | None = None) -> None:
+        """Checkpoint the first readable offsets, which may lie within a segment; then call `on_written`.
+
+        `of`: whose have changed, if that is known.
+        """
+        if of is None:
+            self._checkpoints.write_all(LOG_STARTS, on_written)
+        else:
+            self._checkpoints.write(LOG_STARTS, on_written, of=of)
 
     def write_cleaner_offsets(self) -> None:
         """Checkpoint how far the logs are compacted."""
-        self._write(CLEANER_OFFSETS)
-
-    def _write(self, name: str, on_written: OnWritten | None = None) -> None:
-        self._directory.checkpoint(name).take(self._offsets(name))
-
-        def written(fault: KafkaError | None) -> None:
-            if fault is not None:
-                _logger.warning("event=checkpoint-failed name=%s fault=%s", name, fault)
-            if on_written is not None:
-                on_written(fault)
-
-        self._work.write_checkpoint(name, written)
-
-    def _offsets(self, name: str) -> Iterator[tuple[TopicPartition, int]]:
-        """What a checkpoint is to say of the partitions that are awake; of the others it says the truth already."""
-        for partition in self:
-            log = partition.log
-            if name == HIGH_WATERMARKS:
-                yield partition.topic_partition, partition.high_watermark
-            elif name == RECOVERY_POINTS:
-                yield partition.topic_partition, partition.recovery_point
-            elif name == LOG_STARTS:
-                yield partition.topic_partition, log.log_start_offset
-            else:
-                is_known = log.first_dirty_offset > log.log_start_offset
-                yield partition.topic_partition, log.first_dirty_offset if is_known else 0
+        self._checkpoints.write_all(CLEANER_OFFSETS)
 
     def close(self) -> None:
         """Close every log cleanly, so that the next start need not look through them. The disk has been stopped before.
@@ -475,7 +405,7 @@ class PartitionTable:
         for topic, number in unmade:
             if topic in closed:
                 closed[topic].lines.pop(number, None)
-        self._directory.checkpoint(HIGH_WATERMARKS).take(self._offsets(HIGH_WATERMARKS))
+        self._checkpoints.note(HIGH_WATERMARKS)
         for partition in self:
             try:
                 partition.close()
@@ -484,12 +414,12 @@ class PartitionTable:
                 is_clean = False
                 _logger.error("event=close-failed partition=%s fault=%s", partition.topic_partition, fault)
         for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS):
-            self._directory.checkpoint(name).take(self._offsets(name))
+            self._checkpoints.note(name)
         for topic_partition, leaving in self._leaving.items():
             if leaving.partition is not None:
                 leaving.partition.log.close(clean=False)
             try:
-                self._directory.set_aside_if_there(TopicPartition(*topic_partition), leaving.topic_id)
+                self._directory.set_aside_if_there(topic_partition, leaving.topic_id)
             except KafkaError as fault:  # the next start finds it, and nobody who asks for it
                 _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
         self._directory.write_checkpoints()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tailrace.server.data.cleaner import Cleaner, CleanerConfig
 from tailrace.server.data.disk_reserve import DiskReserve
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.rounds import Rounds
 from tailrace.server.ports import Clock, Timer
 
 RETENTION_INITIAL_DELAY_MS = 30_000
@@ -40,21 +41,24 @@ class Upkeep:
         self._clock = clock
         config = config or UpkeepConfig()
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
-        self._reserve = DiskReserve(table, reserve_bytes=config.log_dir_reserve_bytes)
+        rounds = Rounds(table, clock=clock)
+        self._reserve = DiskReserve(
+            table, reserve_bytes=config.log_dir_reserve_bytes, apply_retention=rounds.apply_retention
+        )
         chores: list[tuple[int, Callable[[], None]]] = [
-            (config.log_retention_check_interval_ms, table.apply_retention),
+            (config.log_retention_check_interval_ms, rounds.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
             (config.log_flush_offset_checkpoint_interval_ms, table.write_recovery_points),
             (config.log_flush_start_offset_checkpoint_interval_ms, table.write_log_starts),
             (
                 config.producer_id_expiration_check_interval_ms,
-                lambda: table.expire_producers(config.producer_id_expiration_ms),
+                lambda: rounds.expire_producers(config.producer_id_expiration_ms),
             ),
         ]
         if config.log_dir_reserve_bytes:
             chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
-            chores.append((config.log_flush_scheduler_interval_ms, table.flush_by_age))
+            chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
         self._chores = tuple(chores)
         self._timers: dict[int, Timer] = {}
 

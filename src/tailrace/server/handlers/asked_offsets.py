@@ -22,13 +22,17 @@ class AskedPartition(Protocol):
 
 
 class AskedOffsets:
-    """The offsets of one request."""
+    """The offsets of one request. Of a partition that is named repeatedly the last one counts, and only that."""
 
     def __init__(self) -> None:
-        self.offsets: list[OffsetToCommit] = []
-        """Those that can be committed, in order."""
-        self._codes: list[list[ErrorCode | None]] = []
-        """Per topic and partition: an error, or None for one that is in `offsets`."""
+        self._offsets: dict[tuple[str, int], OffsetToCommit] = {}
+        self._codes: list[list[ErrorCode | tuple[str, int]]] = []
+        """Per topic and partition: an error, or which offset of the command it is about."""
+
+    @property
+    def offsets(self) -> tuple[OffsetToCommit, ...]:
+        """Those that can be committed."""
+        return tuple(self._offsets.values())
 
     def add_topic(
         self, topic: TopicImage | None, partitions: Sequence[AskedPartition], *, code_if_absent: ErrorCode
@@ -36,25 +40,26 @@ class AskedOffsets:
         """The partitions of the next topic; None: there is no such topic."""
         self._codes.append([self._take(topic, partition, code_if_absent) for partition in partitions])
 
-    def _take(self, topic: TopicImage | None, partition: AskedPartition, code_if_absent: ErrorCode) -> ErrorCode | None:
+    def _take(
+        self, topic: TopicImage | None, partition: AskedPartition, code_if_absent: ErrorCode
+    ) -> ErrorCode | tuple[str, int]:
         if topic is None:
             return code_if_absent
         if partition.partition_index not in topic.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self.offsets.append(
-            OffsetToCommit(
-                topic=topic.name,
-                topic_id=topic.topic_id,
-                partition=partition.partition_index,
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.committed_metadata or "",
-            )
+        where = (topic.name, partition.partition_index)
+        self._offsets[where] = OffsetToCommit(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
         )
-        return None
+        return where
 
     def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> list[list[ErrorCode]]:
         """Per topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
-        of_offsets = [outcome] * len(self.offsets) if isinstance(outcome, ErrorCode) else outcome
-        committed = iter(of_offsets)
-        return [[next(committed) if code is None else code for code in codes] for codes in self._codes]
+        of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
+        committed = dict(zip(self._offsets, of_offsets, strict=True))
+        return [[code if isinstance(code, ErrorCode) else committed[code] for code in codes] for codes in self._codes]

@@ -68,7 +68,7 @@ class ConsumerGroupDescribeHandler:
         return ConsumerGroupDescribeResponse(
             groups=tuple(
                 self._describe(group_id, operations, with_details=request.include_details)
-                for group_id in request.group_ids
+                for group_id in dict.fromkeys(request.group_ids)  # once, as with DescribeGroups
             )
         )
 

@@ -16,6 +16,7 @@ from tailrace.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.errors import error_response
@@ -31,6 +32,7 @@ class DeleteRecordsHandler:
         self._partitions = partitions
         self._clock = clock
         self._waiting: list[Callable[[KafkaError | None], None]] = []
+        self._moved: dict[Partition, None] = {}  # in this turn
 
     def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
         asked = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
@@ -68,6 +70,7 @@ class DeleteRecordsHandler:
             if topic in INTERNAL_TOPICS:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own: its records stay")
             log_start_offset = partition.delete_records(wanted.offset)
+            self._moved[partition] = None
         except KafkaError as refusal:
             return DeleteRecordsPartitionResult(
                 partition_index=index, low_watermark=_NOTHING_KNOWN, error_code=refusal.code
@@ -76,9 +79,10 @@ class DeleteRecordsHandler:
 
     def _write_log_starts(self) -> None:
         waiting, self._waiting = self._waiting, []
+        moved, self._moved = self._moved, {}
 
         def written(fault: KafkaError | None) -> None:
             for answer in waiting:
                 answer(fault)
 
-        self._partitions.write_log_starts(written)
+        self._partitions.write_log_starts(written, of=[partition for partition in moved if not partition.is_closed])

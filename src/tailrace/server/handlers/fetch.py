@@ -161,7 +161,12 @@ class _Fetch:
                     return True  # nobody has counted how much lies between
                 continue
             readable_bytes = partition.readable_bytes
-            self._available_bytes += readable_bytes - self._readable_bytes.get(partition, readable_bytes)
+            gained = readable_bytes - self._readable_bytes.get(partition, readable_bytes)
+            if not gained:
+                return (
+                    True  # it moved within what was written at once, or was there before the start: nobody has counted
+                )
+            self._available_bytes += gained
             self._readable_bytes[partition] = readable_bytes
         return self._available_bytes >= self._wanted_bytes
 

@@ -83,7 +83,7 @@ class ListOffsetsHandler:
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )
-            found = _look_up(partition, wanted.timestamp, end_offset)
+            found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
         except KafkaError as error:
             code = error.code
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
@@ -104,7 +104,7 @@ def _check_timestamp(timestamp: int, version: int) -> None:
         )
 
 
-def _look_up(partition: Partition, timestamp: int, end_offset: int) -> TimestampedOffset:
+def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampedOffset:
     """What stands at this timestamp below `end_offset`, the end of what may be seen."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log.log_start_offset
@@ -113,7 +113,8 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int) -> Timestamp
     if timestamp == LATEST_TIERED:
         return _NOT_FOUND
     if timestamp == LATEST:
-        _check_end_is_known(partition, end_offset)
+        if is_consumer:
+            _check_end_is_known(partition)
         return TimestampedOffset(_UNKNOWN, end_offset, partition.leader_epoch)
     found = (
         partition.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else partition.offset_for_timestamp(timestamp)
@@ -121,13 +122,15 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int) -> Timestamp
     if found is None:
         return _NOT_FOUND
     if found.offset >= end_offset:
-        _check_end_is_known(partition, end_offset)
+        if is_consumer:
+            _check_end_is_known(partition)
         return _NOT_FOUND
     return found
 
 
-def _check_end_is_known(partition: Partition, end_offset: int) -> None:
-    if end_offset < partition.leader_epoch_start_offset:
+def _check_end_is_known(partition: Partition) -> None:
+    # Not the last stable offset: a transaction that is older than the leader may hold it there for hours.
+    if partition.high_watermark < partition.leader_epoch_start_offset:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
             f"the new leader of {partition.topic_partition} does not know the high watermark yet",

@@ -94,7 +94,7 @@ class _Commit:
             group_instance_id=self._request.group_instance_id,
             knows_epochs=self._knows_epochs,
             retention_time_ms=self._request.retention_time_ms,
-            offsets=tuple(self._asked.offsets),
+            offsets=self._asked.offsets,
         )
 
     def refused(self, error: KafkaError) -> OffsetCommitResponse:

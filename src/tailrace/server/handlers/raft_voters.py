@@ -22,6 +22,7 @@ from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.handlers.controller_peers import MAX_LISTENERS
 from tailrace.server.hosts.quorum import QuorumHost
 
 
@@ -123,6 +124,8 @@ def _key(voter_id: int, directory_id: bytes) -> ReplicaKey:
 
 def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[Endpoint, ...]:
     names = [one.name for one in listeners]
+    if len(names) > MAX_LISTENERS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has at most {MAX_LISTENERS} listeners, not {len(names)}")
     if not listeners or len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter needs listeners, each with a name of its own: {names}")
     return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)

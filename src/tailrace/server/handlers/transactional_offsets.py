@@ -24,7 +24,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.handlers.asked_offsets import AskedOffsets
-from tailrace.server.hosts.coordinator import GroupCoordinatorHost, GroupCoordinators
+from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.hosts.group_coordinator import GroupCoordinatorHost
 from tailrace.server.ports import Controller
 from tailrace.server.transaction_verifier import AskedTransaction, TransactionVerifier
 
@@ -88,12 +89,17 @@ class _TransactionalCommit:
         self._request = request
         self._context = context
         self._host = host
-        self._asked = AskedOffsets()
-        topics = controller.image.topics
-        for topic in request.topics:
-            self._asked.add_topic(
+        self._controller = controller
+        self._asked = self._looked_up()
+
+    def _looked_up(self) -> AskedOffsets:
+        """The offsets of topics that there are now."""
+        asked, topics = AskedOffsets(), self._controller.image.topics
+        for topic in self._request.topics:
+            asked.add_topic(
                 topics.get(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
+        return asked
 
     def carry_out(self, verifier: TransactionVerifier, is_verified: bool) -> None:
         request, partition = self._request, self._host.partition
@@ -128,6 +134,7 @@ class _TransactionalCommit:
         if error is not None:
             self._refuse(error)
             return
+        self._asked = self._looked_up()  # topics may have gone while the coordinator was asked
         try:
             self._commit(verification)
         except KafkaError as refusal:
@@ -142,7 +149,7 @@ class _TransactionalCommit:
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
-            offsets=tuple(self._asked.offsets),
+            offsets=self._asked.offsets,
         )
         self._host.commit_in_transaction(command, verification, self._committed)
 

@@ -10,7 +10,9 @@
 3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago. It may be what this one was
    before it was killed, so it is given two sessions to end; after that it is fatal, as is a cluster whose features this
    release does not know.
-4. It never gives up otherwise: without a controller it goes on asking.
+4. UNSUPPORTED_VERSION says no more: which feature it is, and at which level, this node's own replica reads in the log,
+   and is given `_UNTOLD_MS` for it.
+5. It never gives up otherwise: without a controller it goes on asking.
 """
 
 import logging
@@ -33,10 +35,19 @@ from tailrace.model.ids import BrokerId
 from tailrace.server.ports import Clock, Controller, Timer
 
 _RETRY_MS: Final = 100
+_UNTOLD_MS: Final = 5_000
+"""How long a broker that was refused waits to read why."""
+
+
+def _knows() -> str:
+    return "it knows " + ", ".join(f"{name} {first} to {last}" for name, first, last in OWN_FEATURES)
+
+
 _FATAL: Final = {
     ErrorCode.DUPLICATE_BROKER_REGISTRATION: "another process with this node.id is alive: stop it, or give this one"
     " another node.id",
-    ErrorCode.UNSUPPORTED_VERSION: "the cluster has features that this release does not know: start a newer one",
+    ErrorCode.UNSUPPORTED_VERSION: "the cluster has a feature at a level that this release does not know:"
+    f" {_knows()}; start the release that the other nodes run",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the controllers belong to another cluster than the data directory of this node:"
     " look at controller.quorum.voters and at meta.properties",
     ErrorCode.INVALID_REGISTRATION: "its listeners or its data directory cannot be registered",
@@ -101,6 +112,7 @@ class BrokerLifecycle:
         self._on_serving: Callable[[], None] | None = None
         self._on_stopped: Callable[[], None] | None = None
         self._duplicate_until_ms: int | None = None
+        self._untold_until_ms: int | None = None
         self._is_asking = False
         self._has_news = False
         self._is_looking = False
@@ -178,7 +190,11 @@ class BrokerLifecycle:
         self._beat_now()
 
     def _registration_refused(self, refusal: KafkaError) -> None:
-        if refusal.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and self._may_end():
+        may_wait = {
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION: self._may_end,
+            ErrorCode.UNSUPPORTED_VERSION: self._may_be_told,
+        }.get(refusal.code)
+        if may_wait is not None and may_wait():
             self._later(self._register, _RETRY_MS)
         elif refusal.code in _FATAL:
             why = f"broker {self.broker_id} cannot join: {_FATAL[refusal.code]}"
@@ -197,6 +213,13 @@ class BrokerLifecycle:
                 self.broker_id,
             )
         return now_ms < self._duplicate_until_ms
+
+    def _may_be_told(self) -> bool:
+        """Whether this node's replica may still read what the cluster runs: `_register` looks for it each time."""
+        now_ms = self._clock.monotonic_ms()
+        if self._untold_until_ms is None:
+            self._untold_until_ms = now_ms + _UNTOLD_MS
+        return now_ms < self._untold_until_ms
 
     def _fatal(self, error: KafkaError) -> None:
         self.state = BrokerState.SHUTTING_DOWN
@@ -315,6 +338,7 @@ def _unknown_features(image: ClusterImage) -> KafkaError | None:
             knows = "nothing of it" if feature is None else f"{feature.min_version} to {feature.max_version}"
             return KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {name} {level}, and this release knows {knows}; start one that knows it",
+                f"the cluster runs {name} {level}, and this release knows {knows}; start one that knows it, such as the"
+                " other nodes run",
             )
     return None

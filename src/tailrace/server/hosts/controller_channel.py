@@ -91,7 +91,9 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
     UnfenceBroker: _Kind(_unfencing_request, _unfenced),
     RegisterController: _Kind(
         lambda command, _: wire.controller_registration_request(command),
-        lambda _, response, __: wire.refusal(response.error_code, "the registration") or Done(),
+        lambda _, response, __: (
+            wire.refusal(response.error_code, "the registration", said=response.error_message) or Done()
+        ),
     ),
     AllocateProducerIds: _Kind(
         lambda command, _: wire.producer_ids_request(command),

@@ -154,12 +154,12 @@ def producer_id_block(response: producer_ids.AllocateProducerIdsResponse) -> Pro
     return error or ProducerIdBlock(first=ProducerId(response.producer_id_start), size=response.producer_id_len)
 
 
-def refusal(code: int, what: str) -> KafkaError | None:
-    """The error of an answer. A code that nobody knows is a fault of the server."""
+def refusal(code: int, what: str, *, said: str | None = None) -> KafkaError | None:
+    """The error of an answer, in the words of whoever `said` it. A code that nobody knows is a fault of the server."""
     if code == ErrorCode.NONE:
         return None
     try:
         known = ErrorCode(code)
     except ValueError:
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller refuses {what} with error {code}")
-    return KafkaError(known, f"the controller refuses {what}")
+    return KafkaError(known, said or f"the controller refuses {what}")

@@ -60,7 +60,8 @@ class InTransaction(NamedTuple):
     """That the transaction's coordinator knows of it."""
 
 
-_IN_NONE = InTransaction(-1, -1)
+IN_NONE = InTransaction(-1, -1)
+"""Of an append that is part of no transaction."""
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
@@ -68,16 +69,13 @@ def coordinator_error(error: KafkaError) -> KafkaError:
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
-class _Write(Generic[R]):
-    """One append on its way. `expire` is the deadline's."""
+class _Waiting:
+    """Somebody who is told once: how it went, or that it takes too long. `expire` is the deadline's."""
 
-    __slots__ = ("_outcome", "batches_left", "error", "followers")
+    __slots__ = ("_outcome",)
 
-    def __init__(self, batches: int, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome) -> None:
         self._outcome: Outcome | None = outcome
-        self.batches_left = batches
-        self.error: KafkaError | None = None
-        self.followers: list[Outcome] = []
 
     def tell(self, error: KafkaError | None) -> None:
         outcome, self._outcome = self._outcome, None
@@ -85,11 +83,20 @@ class _Write(Generic[R]):
             outcome(error)
 
     def expire(self) -> None:
-        late = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time")
-        self.tell(late)
-        followers, self.followers = self.followers, []
-        for follower in followers:
-            follower(late)
+        self.tell(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time"))
+
+
+class _Write(_Waiting):
+    """One append on its way, and whoever asked for it."""
+
+    __slots__ = ("batches_left", "error", "followers")
+
+    def __init__(self, batches: int, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.batches_left = batches
+        self.error: KafkaError | None = None
+        self.followers: list[_Waiting] = []
+        """They wait for all that was appended up to this."""
 
 
 class CoordinatorLog(Generic[R]):
@@ -113,7 +120,7 @@ class CoordinatorLog(Generic[R]):
         self._clock = clock
         self._deadlines = deadlines
         self._timeout_ms = timeout_ms
-        self._writes: dict[_Write[R], None] = {}
+        self._writes: dict[_Write, None] = {}
         """Under way, oldest first."""
         self._is_closed = False
 
@@ -149,7 +156,7 @@ class CoordinatorLog(Generic[R]):
 
         self._clock.call_soon(slice_)
 
-    def append(self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = _IN_NONE) -> None:
+    def append(self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE) -> None:
         """Append the records, at least one; nobody is told anything before this has returned.
 
         Raises KafkaError for a record that has no form in the log.
@@ -182,13 +189,13 @@ class CoordinatorLog(Generic[R]):
             on_done=self._settler(self._new_write(1, outcome), records),
         )
 
-    def _new_write(self, batches: int, outcome: Outcome) -> _Write[R]:
-        write: _Write[R] = _Write(batches, outcome)
+    def _new_write(self, batches: int, outcome: Outcome) -> _Write:
+        write = _Write(batches, outcome)
         self._writes[write] = None
         self._deadlines.add(write, self._timeout_ms)
         return write
 
-    def _settler(self, write: _Write[R], batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
+    def _settler(self, write: _Write, batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
         def settled(done: Appended | KafkaError) -> None:
             if self._is_closed:
                 return
@@ -203,36 +210,40 @@ class CoordinatorLog(Generic[R]):
 
         return settled
 
-    def _settled(self, write: _Write[R]) -> None:
+    def _settled(self, write: _Write) -> None:
         del self._writes[write]
-        self._deadlines.remove(write, self._timeout_ms)
-        write.tell(write.error)
+        self._tell(write, write.error)
         if write.error is None:
             for follower in write.followers:
-                follower(None)
+                self._tell(follower, None)
             return
         # Whoever asked after this write may have been told of it; all later ones count as well.
         for later in (write, *self._writes):
             followers, later.followers = later.followers, []
             for follower in followers:
-                follower(write.error)
+                self._tell(follower, write.error)
+
+    def _tell(self, waiting: _Waiting, error: KafkaError | None) -> None:
+        self._deadlines.remove(waiting, self._timeout_ms)
+        waiting.tell(error)
 
     def when_committed(self, outcome: Outcome) -> None:
         """Call `outcome` when all that has been appended so far is settled, at once if it is."""
-        if self._writes:
-            next(reversed(self._writes)).followers.append(outcome)
-        else:
+        if not self._writes:
             outcome(None)
+            return
+        follower = _Waiting(outcome)
+        next(reversed(self._writes)).followers.append(follower)
+        # With a time of its own: that of the write may be over already.
+        self._deadlines.add(follower, self._timeout_ms)
 
     def close(self, error: KafkaError) -> None:
         """Nothing of this log is ours to tell any more, except that."""
         self._is_closed = True
         writes, self._writes = self._writes, {}
         for write in writes:
-            self._deadlines.remove(write, self._timeout_ms)
-            write.tell(error)
-            for follower in write.followers:
-                follower(error)
+            for waiting in (write, *write.followers):
+                self._tell(waiting, error)
 
 
 class _Replay:

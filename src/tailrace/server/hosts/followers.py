@@ -36,6 +36,7 @@ from tailrace.replication.follower import (
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.ports import Clock, Peer, Timer
 
 _RETRY_MS: Final = 200
@@ -139,6 +140,7 @@ class FollowerHosts:
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()
+        self._leaders.clear()  # what is on its way to the disk is not followed any more
 
     def _go_by(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         key = PartitionKey(state.topic_id, topic_partition.partition)
@@ -242,8 +244,7 @@ class FollowerHost:
         self._fetches = fetches
         self._broker_epoch = broker_epoch
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
+        self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
 
     def __iter__(self) -> Iterator[Partition]:
@@ -258,8 +259,7 @@ class FollowerHost:
     def close(self) -> None:
         """Nobody is told anything any more."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     def step(self, event: Event) -> None:
         """Give the machine an event, and do what it wants."""
@@ -372,17 +372,10 @@ class FollowerHost:
 
     def _set_timer(self) -> None:
         deadline_ms = self.machine.next_deadline_ms
-        if deadline_ms is None or self._is_closed:
-            return
-        if self._timer is not None:
-            if self._timer_at_ms <= deadline_ms:
-                return
-            self._timer.cancel()
-        self._timer_at_ms = deadline_ms
-        self._timer = self._clock.call_at(deadline_ms, self._tick)
+        if deadline_ms is not None and not self._is_closed:
+            self._alarm.set(deadline_ms)
 
     def _tick(self) -> None:
-        self._timer = None
         self.step(Tick())
 
 

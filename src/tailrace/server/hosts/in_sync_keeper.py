@@ -6,11 +6,11 @@ under way at a time. What the controller has not refused for good is proposed ag
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     InSyncChange,
@@ -63,6 +63,10 @@ class InSyncKeeper:
         self._clock = clock
         self._interval_ms = max(1, replica_lag_time_max_ms // 2)
         self._waiting: dict[Partition, None] = {}
+        self._unseen: deque[Partition] = deque()  # to be looked at since it is time to
+        self._image = EMPTY_IMAGE
+        self._gone: set[BrokerId] = set()
+        self._to_exclude_from: deque[Partition] = deque()
         self._repeated: list[_Proposed] = []
         self._is_busy = self._is_planned = False
         self._timer: Timer | None = None
@@ -94,9 +98,26 @@ class InSyncKeeper:
         self._recover((*topic_partition, state) for topic_partition, state in delta.changed_partitions)
         changed = ((broker_id, image.brokers.get(broker_id)) for broker_id in delta.changed_brokers)
         gone = [broker_id for broker_id, broker in changed if broker is None or not broker.is_alive]
+        self._image = image
         if gone:
-            for partition in self._partitions:
-                partition.exclude_followers(gone)
+            is_under_way = bool(self._to_exclude_from)
+            self._gone.update(gone)
+            self._to_exclude_from = deque(self._partitions)
+            if not is_under_way:
+                self._exclude_some()
+
+    def _exclude_some(self) -> None:
+        """Have partitions wait no more for brokers that are gone, and have not come back meanwhile."""
+        brokers = self._image.brokers
+        self._gone = {one for one in self._gone if (broker := brokers.get(one)) is None or not broker.is_alive}
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._to_exclude_from and self._gone:
+            if self._clock.monotonic_ms() >= until_ms:
+                self._clock.call_soon(self._exclude_some)
+                return
+            self._to_exclude_from.popleft().exclude_followers(self._gone)
+        self._to_exclude_from.clear()
+        self._gone.clear()
 
     def _recover(self, partitions: Iterable[tuple[str, int, PartitionState]]) -> None:
         for topic, number, state in partitions:
@@ -112,9 +133,7 @@ class InSyncKeeper:
 
     def _look_around(self) -> None:
         self.start()
-        for partition in self._partitions:
-            if partition.has_followers:
-                self._waiting[partition] = None
+        self._unseen = deque(self._partitions)
         self._plan()
 
     def _plan(self) -> None:
@@ -129,15 +148,13 @@ class InSyncKeeper:
         repeated, self._repeated = self._repeated, []
         proposed = [one for one in repeated if one.is_current]
         until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        while self._waiting and self._clock.monotonic_ms() < until_ms:
-            partition = next(iter(self._waiting))
-            del self._waiting[partition]
+        while self._clock.monotonic_ms() < until_ms and (partition := self._next_partition()) is not None:
             proposal = partition.propose_in_sync()
             if proposal is not None and partition.state is not None:
                 growth = len(proposal.members) - len(partition.state.in_sync_replicas)
                 proposed.append(_Proposed(partition, proposal, growth))
         if not proposed:
-            if self._waiting:
+            if self._waiting or self._unseen:
                 self._plan()
         else:
             self._is_busy = True
@@ -147,6 +164,13 @@ class InSyncKeeper:
                 changes=tuple(self._change(one) for one in proposed),
             )
             self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+
+    def _next_partition(self) -> Partition | None:
+        if self._waiting:
+            partition = next(iter(self._waiting))
+            del self._waiting[partition]
+            return partition
+        return self._unseen.popleft() if self._unseen else None
 
     @property
     def _broker_epoch(self) -> int:
@@ -186,7 +210,7 @@ class InSyncKeeper:
         )
         if self._repeated:
             self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
-        elif self._waiting:
+        elif self._waiting or self._unseen:
             self._plan()
 
     def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:

@@ -116,7 +116,7 @@ class LedCoordinators(Generic[H]):
 
     def of_partition(self, number: int) -> H | None:
         """The coordinator of this partition, in whatever state; None if it is not here."""
-        if number not in self._hosts and not self._is_closed:
+        if number not in self._hosts and self._topic in self._image.topics and not self._is_closed:
             # A partition may come later than the image that speaks of it: its predecessor has to be flushed first.
             partition = self._find_partition(self._topic, number)
             if partition is not None and partition.is_leader:

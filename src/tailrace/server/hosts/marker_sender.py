@@ -5,10 +5,11 @@
    that no longer exists needs none.
 3. A leader that has seen a newer coordinator (52), or a newer epoch of the producer (47), ends it for that partition:
    somebody else has said how the transaction ended.
+4. What one turn has for a broker goes in one request: one flush decides many transactions at once.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -19,6 +20,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.transaction_markers import (
     WritableTxnMarker,
+    WritableTxnMarkerResult,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -28,6 +30,11 @@ from tailrace.server.ports import Clock, Peer, Timer
 
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.data.transaction_markers.write_markers`."""
+OnAnswered = Callable[[MarkerCodes], None]
+"""Told once what a broker says about each partition of a marker; what it does not speak of is missing."""
+
+_MOST_PARTITIONS = 1_000
+"""Of one request: a broker takes 20,000 elements, and its loop some time for each."""
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
@@ -57,11 +64,27 @@ class MarkerSender:
         self.peer = peer
         self.clock = clock
 
+        self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnAnswered]]] = {}
+        """What this turn has for other brokers."""
+
     def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
         """Begin; `on_done` is called once, when each partition that still exists has its marker, perhaps at once."""
         sending = Sending(self, markers, coordinator_epoch, on_done)
         sending.attempt()
         return sending
+
+    def ask(self, leader: BrokerId, marker: TransactionMarker, on_answered: OnAnswered) -> None:
+        """Have another broker write a marker, in one request with those of other transactions of this turn."""
+        if not self._outgoing:
+            self.clock.call_soon(self._ask_all)
+        self._outgoing.setdefault(leader, []).append((marker, on_answered))
+
+    def _ask_all(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for leader, asked in sorted(outgoing.items()):
+            for together in _requests(asked):
+                request = WriteTxnMarkersRequest(markers=tuple(_on_the_wire(marker) for marker, _ in together.values()))
+                self.peer.send(leader, request, partial(_hand_out, together), timeout_ms=_PATIENCE_MS)
 
 
 class Sending:
@@ -101,29 +124,27 @@ class Sending:
         return {partition: state.leader for partition, state in states if state is not None}
 
     def _ask(self, leader: BrokerId, partitions: Sequence[TopicPartition]) -> None:
-        marker = TransactionMarker(
+        if leader == self._sender.broker_id:
+            self._sender.write_here((self._marker(partitions),), partial(self._written_here, self._attempt))
+            return
+        for first in range(0, len(partitions), _MOST_PARTITIONS):
+            part = partitions[first : first + _MOST_PARTITIONS]
+            self._sender.ask(leader, self._marker(part), partial(self._answered, self._attempt, part))
+
+    def _marker(self, partitions: Sequence[TopicPartition]) -> TransactionMarker:
+        return TransactionMarker(
             producer_id=self._markers.producer_id,
             producer_epoch=self._markers.producer_epoch,
             coordinator_epoch=self._coordinator_epoch,
             is_commit=self._markers.is_commit,
             partitions=tuple(partitions),
         )
-        if leader == self._sender.broker_id:
-            self._sender.write_here((marker,), partial(self._written_here, self._attempt))
-        else:
-            answered = partial(self._answered, self._attempt, partitions)
-            self._sender.peer.send(leader, _request(marker), answered, timeout_ms=_PATIENCE_MS)
 
     def _written_here(self, attempt: int, codes: Sequence[MarkerCodes]) -> None:
         self._take(attempt, codes[0])
 
-    def _answered(
-        self, attempt: int, partitions: Iterable[TopicPartition], response: WriteTxnMarkersResponse | None
-    ) -> None:
-        codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
-        if response is not None:
-            codes.update(_codes(response))
-        self._take(attempt, codes)
+    def _answered(self, attempt: int, partitions: Iterable[TopicPartition], told: MarkerCodes) -> None:
+        self._take(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **told})
 
     def _take(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         """Some leader's answer. One that comes after its attempt still counts, if it says that the marker is there."""
@@ -164,30 +185,48 @@ class Sending:
             self._timer.cancel()
 
 
-def _request(marker: TransactionMarker) -> WriteTxnMarkersRequest:
+Asked = tuple[TransactionMarker, OnAnswered]
+
+
+def _requests(asked: Iterable[Asked]) -> Iterator[dict[int, Asked]]:
+    """The markers in groups, each for one request, by producer id: answers are told apart by it."""
+    together: dict[int, Asked] = {}
+    partitions = 0
+    for each in asked:
+        marker, _ = each
+        is_full = partitions + len(marker.partitions) > _MOST_PARTITIONS
+        if together and (is_full or marker.producer_id in together):
+            yield together
+            together, partitions = {}, 0
+        together[marker.producer_id] = each
+        partitions += len(marker.partitions)
+    yield together
+
+
+def _hand_out(asked: Mapping[int, Asked], response: WriteTxnMarkersResponse | None) -> None:
+    """Tell everybody what the answer says about its marker; nothing, if there is none."""
+    told = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
+    for producer_id, (_, on_answered) in asked.items():
+        on_answered(told.get(producer_id, {}))
+
+
+def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
     by_topic = groupby(marker.partitions, key=lambda partition: partition.topic)
-    return WriteTxnMarkersRequest(
-        markers=(
-            WritableTxnMarker(
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                transaction_result=marker.is_commit,
-                topics=tuple(
-                    WritableTxnMarkerTopic(
-                        name=topic, partition_indexes=tuple(partition.partition for partition in group)
-                    )
-                    for topic, group in by_topic
-                ),
-                coordinator_epoch=marker.coordinator_epoch,
-            ),
-        )
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.is_commit,
+        topics=tuple(
+            WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partition.partition for partition in group))
+            for topic, group in by_topic
+        ),
+        coordinator_epoch=marker.coordinator_epoch,
     )
 
 
-def _codes(response: WriteTxnMarkersResponse) -> dict[TopicPartition, ErrorCode]:
+def _codes(marker: WritableTxnMarkerResult) -> MarkerCodes:
     return {
         TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
-        for marker in response.markers
         for topic in marker.topics
         for partition in topic.partitions
     }

@@ -4,14 +4,13 @@
    a state machine wants to do between two steps, is a task that waits for its turn (`perform`).
 2. What waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file `quorum-state`,
    flushes, snapshots that are checked and published. The machine itself keeps back what depends on them.
-3. One flush at a time, and none while a snapshot is put in the place of the log.
+3. One flush at a time, and none while a snapshot is put in the place of the log (`quorum_flushes`).
 4. When the disk fails where nothing can be taken back (a write, a read of what was written), this replica says so to
    the machine and never touches its log again: it neither votes nor leads, and tells the others, until it is started
    anew. A failure of a flush ends the process (`server.ports.Disk`).
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
@@ -22,19 +21,24 @@ from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, QuorumState, RaftConfig
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, QuorumDescription, Request, Response, SnapshotId
+from tailrace.raft.rpc import FetchRequest, QuorumDescription, Request, Response, SnapshotId
 from tailrace.raft.voters import Endpoint, ReplicaKey, VoterSet
+from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
-from tailrace.server.hosts.quorum_log import QuorumFlush, QuorumLog
+from tailrace.server.hosts.quorum_flushes import QuorumFlushes
+from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.hosts.quorum_messages import QuorumRequests, answer, filled, unreadable
 from tailrace.server.hosts.quorum_state import QuorumState as StoredState
-from tailrace.server.hosts.raft_wire import oldest_version, request_to_wire, response_from_wire
-from tailrace.server.ports import Clock, Disk, Peer, QuorumResponse, Timer
+from tailrace.server.hosts.task_queue import Task, TaskQueue
+from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage.snapshot_writer import Publication
 
 RETIRE_INTERVAL_MS: Final = 10_000
 """How often segments are looked for that lie below the log start."""
+LONGEST_WAIT_MS: Final = 5_000
+"""How long a Fetch may wait here, ten times as long as replicas want: whoever asked may be gone meanwhile, and nobody
+takes the question back."""
 
-Task = Callable[[], None]
 OnAnswer = Callable[[Response], None]
 OnVotersChanged = Callable[[ErrorCode, str], None]
 
@@ -104,22 +108,17 @@ class QuorumHost:
         self._directory = directory
         self._clock = clock
         self._disk = disk
-        self._peer = peer
-        self._listeners = tuple(listeners)
+        self._requests = QuorumRequests(key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step)
+        self._flushes = QuorumFlushes(
+            log, carry_out=self.carry_out, has_failed=self._has_failed, on_flushed=self._flushed
+        )
         self._on_storage_failed = on_storage_failed
         self._machine: StateMachine | None = None
-        self._tasks: deque[Task] = deque()
-        self._is_busy = False
+        self._tasks = TaskQueue(clock, on_idle=self._schedule_tick)
+        self._alarm = Alarm(clock, self._tick)
         self._is_stepping = False
-        self._is_closed = False
-        self._timer: Timer | None = None
-        self._timer_ms = 0
-        self._wanted_flush = self._begun_flush = 0
-        self._flush_under_way: QuorumFlush | None = None
-        self._is_installing = False
         self._refusal: do.AppendRefused | None = None
         self._on_shut_down: list[Callable[[], None]] = []
-        self._is_stranger = False
 
     # Life
 
@@ -136,46 +135,22 @@ class QuorumHost:
 
     def close(self) -> None:
         """Stop, and close the log. The disk has been stopped before. Raises StorageError."""
-        self._is_closed = True
-        self._tasks.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._tasks.close()
+        self._alarm.cancel()
         if self.failure is not None:
             return
-        if self._flush_under_way is not None:
-            self._flush_under_way.sync()
-            self.log.finish_flush(self._flush_under_way)
+        self._flushes.close()
         self.log.close()
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._tasks.is_closed
 
     # Tasks and steps
 
     def perform(self, task: Task) -> None:
         """Do this between two steps: now, if nothing else is under way, or when all before it is done."""
-        if self._is_closed:
-            return
-        self._tasks.append(task)
-        if not self._is_busy:
-            self._work()
-
-    def _work(self) -> None:
-        if self._is_busy or self._is_closed:
-            return
-        self._is_busy = True
-        try:
-            while self._tasks:
-                self._tasks.popleft()()
-        except BaseException:
-            # The fault is the event loop's to report; it must not keep the next ones from their turn.
-            if self._tasks:
-                self._clock.call_soon(self._work)
-            raise
-        finally:
-            self._is_busy = False
-        self._schedule_tick()
+        self._tasks.perform(task)
 
     def step(self, event: events.Event) -> None:
         """Let the machine take this event when its turn has come."""
@@ -219,19 +194,11 @@ class QuorumHost:
 
     def _schedule_tick(self) -> None:
         deadline_ms = self.node.next_deadline_ms
-        if self._is_closed or deadline_ms is None:
-            return
-        # At once is the next turn at the soonest: a machine that is never satisfied must not stop the world.
-        due_ms = max(deadline_ms, self._clock.monotonic_ms() + 1)
-        if self._timer is not None:
-            if self._timer_ms <= due_ms:
-                return
-            self._timer.cancel()
-        self._timer_ms = due_ms
-        self._timer = self._clock.call_at(due_ms, self._tick)
+        if not self.is_closed and deadline_ms is not None:
+            # At once is the next turn at the soonest: a machine that is never satisfied must not stop the world.
+            self._alarm.set(max(deadline_ms, self._clock.monotonic_ms() + 1))
 
     def _tick(self) -> None:
-        self._timer = None
         self.step(events.Tick())
 
     # What others ask
@@ -245,6 +212,8 @@ class QuorumHost:
 
     def receive(self, request: Request, on_answer: OnAnswer) -> None:
         """A replica asks. It is answered once, now or later; never, if this replica closes before."""
+        if isinstance(request, FetchRequest) and request.max_wait_ms > LONGEST_WAIT_MS:
+            request = replace(request, max_wait_ms=LONGEST_WAIT_MS)
         self.step(events.RequestReceived(on_answer, request))
 
     def describe(self, on_answer: Callable[[QuorumDescription], None]) -> None:
@@ -306,8 +275,7 @@ class QuorumHost:
             case do.Persist(number, state):
                 self._persist(number, state)
             case do.Flush(number):
-                self._wanted_flush = number
-                self._flush()
+                self._flushes.want(number)
             case do.AppendAsLeader():
                 self.log.append_as_leader(effect, now_ms=self._clock.now_ms())
             case do.AppendFetched():
@@ -316,9 +284,9 @@ class QuorumHost:
                     _logger.warning("event=fetched-metadata-refused reason=%s", outcome.detail)
                 return outcome
             case do.SendRequest(request_id, destination, request):
-                self._send(request_id, destination, request)
+                self._requests.send(request_id, destination, request)
             case do.SendResponse(token, response, read):
-                _answer(token, response if read is None else self._filled(response, read))
+                answer(token, response if read is None else filled(self.log, response, read))
             case do.HighWatermarkMoved(offset):
                 self.log.commit(offset)
                 self._state_machine.committed(min(offset, self.log.end_offset))
@@ -342,7 +310,7 @@ class QuorumHost:
             case do.DiscardSnapshotPart(snapshot_id):
                 self.log.discard_part(snapshot_id)
             case do.InstallSnapshot(snapshot_id):
-                self._is_installing = True
+                self._flushes.hold()
                 publication = self.log.begin_install(snapshot_id)
                 self.publish(publication, lambda: self._installed(publication))
             case do.LoadSnapshot(snapshot_id):
@@ -356,9 +324,9 @@ class QuorumHost:
             case do.Persist(number, state):
                 self._persist(number, state)
             case do.SendRequest(request_id, destination, request):
-                self._send(request_id, destination, request)
+                self._requests.send(request_id, destination, request)
             case do.SendResponse(token, response, read):
-                _answer(token, response if read is None else _unreadable(response))
+                answer(token, response if read is None else unreadable(response))
             case do.RoleChanged():
                 self._log_role(effect)
                 self._state_machine.role_changed(effect)
@@ -405,25 +373,13 @@ class QuorumHost:
             lambda: self._step(events.QuorumStatePersisted(number)),
         )
 
-    def _flush(self) -> None:
-        """Begin the flush that is wanted, unless one is under way: then it comes next."""
-        is_wanted = self._begun_flush < self._wanted_flush and self.failure is None
-        if not is_wanted or self._flush_under_way is not None or self._is_installing:
-            return
-        number = self._begun_flush = self._wanted_flush
-        flush = self._flush_under_way = self.log.begin_flush()
-        self.carry_out(flush.sync, lambda: self._flushed(number, flush))
+    def _has_failed(self) -> bool:
+        return self.failure is not None
 
-    def _flushed(self, number: int, flush: QuorumFlush) -> None:
-        self._flush_under_way = None
-        if self.failure is not None:
-            return
-        self.log.finish_flush(flush)
-        self._flush()
+    def _flushed(self, number: int) -> None:
         self._step(events.LogFlushed(number))
 
     def _installed(self, publication: Publication) -> None:
-        self._is_installing = False
         if self.failure is not None:
             return
         try:
@@ -435,7 +391,7 @@ class QuorumHost:
             _logger.warning("event=fetched-snapshot-refused id=%s reason=%s", outcome.snapshot_id, outcome.detail)
         else:
             _logger.info("event=snapshot-installed id=%s", outcome.snapshot_id)
-        self._flush()
+        self._flushes.resume()
         self._step(outcome)
 
     def _remove_files(self) -> None:
@@ -454,60 +410,3 @@ class QuorumHost:
             self._retire_later()
 
         self._clock.call_at(self._clock.monotonic_ms() + RETIRE_INTERVAL_MS, lambda: self.perform(retire))
-
-    # Messages
-
-    def _send(self, request_id: int, destination: int, request: Request) -> None:
-        message = request_to_wire(request, listeners=self._listeners)
-
-        def replied(reply: QuorumResponse | None) -> None:
-            self.step(self._outcome(request_id, reply))
-
-        self._peer.send(destination, message, replied, oldest_version=oldest_version(request))
-
-    def _outcome(self, request_id: int, reply: QuorumResponse | None) -> events.Event:
-        if reply is None:
-            return events.RequestFailed(request_id)
-        try:
-            response = response_from_wire(reply)
-            if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-                self._say_other_cluster()
-            return events.ResponseReceived(request_id, response)
-        except KafkaError as fault:
-            _logger.warning("event=quorum-answer-ignored reason=%s", fault)
-            return events.RequestFailed(request_id)
-
-    def _say_other_cluster(self) -> None:
-        """Once: it will be said to every request."""
-        if not self._is_stranger:
-            self._is_stranger = True
-            _logger.error(
-                "event=other-cluster node=%d cluster=%s: a controller that was asked belongs to another cluster; name"
-                " those of this one, or start with an empty directory",
-                self.node.key.id,
-                self.cluster_id,
-            )
-
-    def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
-        """The answer with what it shall carry. Raises CorruptRecords, StorageError: then nobody gets any bytes."""
-        try:
-            if isinstance(read, do.ReadLog):
-                assert isinstance(response, FetchResponse), f"records are for a Fetch, not {response}"
-                return replace(response, records=b"".join(self.log.read(read.offset, max_bytes=read.max_bytes)))
-            assert isinstance(response, FetchSnapshotResponse), f"bytes are for a FetchSnapshot, not {response}"
-            data = self.log.read_snapshot(read.snapshot_id, read.position, read.size_bytes)
-            return replace(response, data=bytes(data))
-        except (CorruptRecords, StorageError):
-            raise
-        except KafkaError as fault:
-            # The answer waited for the disk; what it is about has gone meanwhile.
-            return replace(response, error=fault.code)
-
-
-def _answer(token: object, response: Response) -> None:
-    assert callable(token), "who asked is not known"
-    token(response)
-
-
-def _unreadable(response: Response) -> Response:
-    return replace(response, error=ErrorCode.KAFKA_STORAGE_ERROR)

@@ -16,10 +16,8 @@ several batches as one change.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from typing import Final, NamedTuple
 
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
@@ -29,22 +27,22 @@ from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.image_difference import difference_steps
 from tailrace.metadata.replay import Replay
-from tailrace.metadata.snapshot_image import SnapshotLoader
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.server.hosts.awaited_offsets import AwaitedOffsets
 from tailrace.server.hosts.committed_records import read_committed
 from tailrace.server.hosts.decisions import prepared
 from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.hosts.quorum_measure import QuorumMeasure, measure_of
 from tailrace.server.hosts.quorum_snapshots import MetadataSnapshots
 from tailrace.server.hosts.session_watch import SessionWatch
+from tailrace.server.hosts.snapshot_loading import SnapshotLoading
 from tailrace.server.hosts.stepwise import OnLongWork, StepwiseWork, nobody_cares
 from tailrace.server.ports import Clock
-from tailrace.storage.snapshot_store import SnapshotReader
 
 SLICE_PARTITIONS: Final = 200
 """Whose changes this node acts on in one turn: some are in use, and cost more."""
@@ -84,15 +82,6 @@ class _Leadership(NamedTuple):
     start_offset: int
 
 
-class _Loading(NamedTuple):
-    """A snapshot that is being read."""
-
-    id: SnapshotId
-    reader: SnapshotReader
-    batches: Iterator[memoryview]
-    loader: SnapshotLoader
-
-
 class QuorumController:
     """The metadata of a cluster on one of its nodes: a `server.ports.Controller`, wherever the active one is."""
 
@@ -117,7 +106,7 @@ class QuorumController:
         self._high_watermark = 0
         self._leadership: _Leadership | None = None
         self._is_active = False
-        self._loading: _Loading | None = None
+        self._loading: SnapshotLoading | None = None
         self._slice_partitions = slice_partitions
         self._acted_end_offset = 0
         self._latest_end = 0
@@ -130,8 +119,7 @@ class QuorumController:
         self._applying = StepwiseWork(
             self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
         )
-        self._awaited: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = count()
+        self._awaited = AwaitedOffsets()
         self._reader = RecordReader()
         self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
         self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
@@ -173,12 +161,11 @@ class QuorumController:
 
         Perhaps before this returns; never, if the controller is closed before.
         """
-        heappush(self._awaited, (end_offset, next(self._numbers), callback))
+        self._awaited.add(end_offset, callback)
         self._host.perform(self._tell_who_waits)
 
     def _tell_who_waits(self) -> None:
-        while self._awaited and self._awaited[0][0] <= self._acted_end_offset:
-            callback = heappop(self._awaited)[2]
+        for callback in self._awaited.reached(self._acted_end_offset):
             self._host.perform(partial(self._when_settled, callback))
 
     def measure(self) -> QuorumMeasure:
@@ -286,14 +273,12 @@ class QuorumController:
 
     def _begin_loading(self, snapshot_id: SnapshotId) -> None:
         self._stop_loading()
-        # Opened at once: a snapshot that is being read does not vanish.
-        reader = self._host.log.open_snapshot(snapshot_id)
-        self._loading = _Loading(snapshot_id, reader, reader.batches(), SnapshotLoader())
+        self._loading = SnapshotLoading(self._host.log, snapshot_id)
         self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
     def _stop_loading(self) -> None:
         if self._loading is not None:
-            self._loading.reader.close()
+            self._loading.close()
             self._loading = None
 
     def _take_role(self, leadership: _Leadership | None) -> None:
@@ -350,22 +335,19 @@ class QuorumController:
         if self._host.failure is None:
             self._perhaps_become_active()
 
-    def _load(self, loading: _Loading) -> Steps[None]:
+    def _load(self, loading: SnapshotLoading) -> Steps[None]:
         begun_ms = self._clock.monotonic_ms()
-        for batch in loading.batches:
-            yield from loading.loader.steps(batch)
-            yield
-            if self._loading is not loading:
-                return
+        if not (yield from loading.steps()):
+            return
         if loading.id.end_offset <= self._applied.end_offset:
             self._stop_loading()
             return
-        image = loading.loader.image()
+        image = loading.image()
         delta = yield from difference_steps(self._committed, image)
         if self._loading is loading:
             self._stop_loading()
             self._applied = loading.id
-            self._snapshots.loaded(image, loading.id, loading.loader.records_count)
+            self._snapshots.loaded(image, loading.id, loading.records_count)
             yield from self._show(image, delta)
             self._snapshots.measures.loaded.note(self._clock.monotonic_ms() - begun_ms)
 
@@ -416,8 +398,9 @@ class QuorumController:
         self._is_active = True
         self._latest_end = self._applied.end_offset
         self._machine.adopt(self._committed)
-        alive = (broker.broker_id for broker in self._committed.alive_brokers())
-        self._machine.heartbeats.restart(alive, self._clock.monotonic_ms())
+        # Also one that shuts down: if it dies over that, somebody has to fence it.
+        unfenced = (broker.broker_id for broker in self._committed.brokers.values() if not broker.fenced)
+        self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
         _logger.info(
             "event=controller-active epoch=%d offset=%d topics=%d",
             leadership.epoch,

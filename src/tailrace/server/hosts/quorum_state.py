@@ -1,8 +1,7 @@
 """The content of the file `quorum-state`: what a voter must remember before it acts, in Kafka's JSON.
 
 Version 0 names the voters, which are static; version 1 leaves them to the log and knows the directory of whoever got
-the vote (KIP-853). It is durable before any batch of the epoch it names is written, so that no epoch is ever used
-twice.
+the vote (KIP-853). It is durable before any request or answer of the epoch it names leaves.
 """
 
 import base64

@@ -6,7 +6,8 @@ from typing import Final
 
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
-from tailrace.server.ports import Clock, Timer
+from tailrace.server.hosts.alarm import Alarm
+from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000
 """What is left of a broker's session when the connection of its heartbeats is closed."""
@@ -21,9 +22,7 @@ class SessionWatch:
         """`later` has something done between two steps of the replica."""
         self._heartbeats = heartbeats
         self._clock = clock
-        self._later = later
-        self._timer: Timer | None = None
-        self._timer_ms = 0
+        self._alarm = Alarm(clock, lambda: later(self._look))
         self.is_on = False
         self.on_silence: Callable[[], None] = lambda: None
         """Called when somebody's session has ended."""
@@ -36,9 +35,7 @@ class SessionWatch:
     def stop(self) -> None:
         """It is not any more."""
         self.is_on = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
     def look_again(self) -> None:
         """Sessions may end at other times now."""
@@ -46,16 +43,9 @@ class SessionWatch:
         if deadline_ms is None or not self.is_on:
             return
         # Looked at between deadlines too: who has slept for long must not hold it against brokers.
-        deadline_ms = min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS)
-        if self._timer is not None:
-            if self._timer_ms <= deadline_ms:
-                return
-            self._timer.cancel()
-        self._timer_ms = deadline_ms
-        self._timer = self._clock.call_at(deadline_ms, lambda: self._later(self._look))
+        self._alarm.set(min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS))
 
     def _look(self) -> None:
-        self._timer = None
         if not self.is_on:
             return
         now_ms = self._clock.monotonic_ms()

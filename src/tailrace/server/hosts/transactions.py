@@ -9,7 +9,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -34,9 +34,8 @@ from tailrace.model.ids import BrokerId, LeaderEpoch, ProducerId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
-from tailrace.server.hosts.coordinator_log import CoordinatorLog
 from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
-from tailrace.server.hosts.sweep import Sweep
+from tailrace.server.hosts.led_machine import LedMachine
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.waiters import Deadlines
 
@@ -85,16 +84,15 @@ class TransactionCoordinatorHost:
         self.partition = partition
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
         self.machine = TransactionCoordinator(config=config)
-        self.state = HostState.LOADING
         self._config = config
         self._take_producer_id = take_producer_id
         self._marker_writer = marker_writer
         self._clock = clock
-        self._log: CoordinatorLog[TransactionRecord] = CoordinatorLog(
+        self._led: LedMachine[Command, TransactionRecord] = LedMachine(
             partition,
+            self.machine,
             encode=encode_record,
             on_committed=self._committed,
-            on_discarded=self.machine.discard,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=_WRITE_TIMEOUT_MS,
@@ -102,36 +100,33 @@ class TransactionCoordinatorHost:
         self._writing: dict[str, Cancellable | None] = {}
         """The transactional ids whose markers are being written, or their completion."""
         self._retries: dict[str, Timer] = {}
-        """By transactional id."""
-        self._timers: list[Timer] = []
+        """By transactional id, of completions."""
+
+    @property
+    def state(self) -> HostState:
+        return self._led.state
 
     def start(self) -> None:
         """Read the log, then serve, and go on with what was decided before."""
-        self._log.replay(self._load, self._loaded, self._load_failed)
+        self._led.load(self._load, self._loaded, kept="ids")
 
     def _load(self, record: Record, _: int) -> None:
         decoded = decode_record(record.key, record.value)
         if decoded is not None:
             self.machine.apply(decoded)
 
-    def _loaded(self) -> None:
-        self.state = HostState.ACTIVE
+    def _loaded(self) -> int:
         known = self.machine.transactions
-        level = logging.INFO if known else logging.DEBUG  # a new cluster has 50 of them, and nothing in any
-        _logger.log(level, "event=coordinator-loaded partition=%s ids=%d", self.partition.topic_partition, len(known))
         for transactional_id in [name for name, transaction in known.items() if transaction.state.is_prepared]:
             self._write_markers(transactional_id)
         config = self._config
-        self._repeat(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out)
-        self._repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
-
-    def _load_failed(self, fault: KafkaError) -> None:
-        self.state = HostState.FAILED
-        _logger.error("event=coordinator-failed partition=%s fault=%s", self.partition.topic_partition, fault)
+        self._led.repeat(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out)
+        self._led.repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
+        return len(known)
 
     def check_active(self) -> None:
-        """Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS (14), COORDINATOR_NOT_AVAILABLE (15), NOT_COORDINATOR (16)."""
-        self.state.check_active(self.partition.topic_partition)
+        """Raises what `LedMachine.check_active` raises."""
+        self._led.check_active()
 
     def submit(self, command: Command, on_done: OnDone) -> None:
         """Have a command decided and committed; `on_done` is called once, now or later.
@@ -142,7 +137,7 @@ class TransactionCoordinatorHost:
         try:
             decision = self.machine.decide(command, self._clock.now_ms())
             if decision.records:
-                self._append(decision.records, lambda failure: on_done(failure or decision.response))
+                self._led.append(decision.records, lambda failure: on_done(failure or decision.response))
         except KafkaError as refusal:
             on_done(refusal)
             return
@@ -160,21 +155,18 @@ class TransactionCoordinatorHost:
         except KafkaError as gone:
             on_done(gone)
 
-    def _append(self, records: tuple[TransactionRecord, ...], outcome: Callable[[KafkaError | None], None]) -> None:
-        self._log.append(records, outcome)
-        self.machine.stage(records)
-
-    def _committed(self, records: Iterable[TransactionRecord]) -> None:
-        records = tuple(records)
+    def _committed(self, records: Sequence[TransactionRecord]) -> None:
         self.machine.commit(records)
         for record in records:
             if record.transaction is not None and record.transaction.state.is_prepared:
                 # Not now: the writes of this turn are being told how they went, and a marker is another one.
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
+            else:
+                self._ended(record.transactional_id)
 
     def _write_markers(self, transactional_id: str) -> None:
         markers = self.machine.markers(transactional_id)
-        if self.state is not HostState.ACTIVE or markers is None or transactional_id in self._writing:
+        if not self._led.is_active or markers is None or transactional_id in self._writing:
             return
         self._writing[transactional_id] = None
         writing = self._marker_writer.write(markers, self.leader_epoch, partial(self._complete, transactional_id))
@@ -182,62 +174,43 @@ class TransactionCoordinatorHost:
             self._writing[transactional_id] = writing
 
     def _complete(self, transactional_id: str) -> None:
-        """All markers are written: so be it said."""
+        """All markers are written: so be it said, again and again until the log says it."""
 
         def outcome(answer: Response | KafkaError) -> None:
-            if isinstance(answer, KafkaError) and self.state is HostState.ACTIVE:
+            if not self._led.is_active or self.machine.markers(transactional_id) is None:
+                return
+            if isinstance(answer, KafkaError):
                 _logger.warning("event=completion-failed id=%r fault=%s", transactional_id, answer)
-                at_ms = self._clock.monotonic_ms() + _RETRY_MS
-                self._retries[transactional_id] = self._clock.call_at(at_ms, partial(self._complete, transactional_id))
-            else:
-                self._writing.pop(transactional_id, None)
-                self._retries.pop(transactional_id, None)
+            at_ms = self._clock.monotonic_ms() + _RETRY_MS
+            self._retries[transactional_id] = self._clock.call_at(at_ms, partial(self._complete, transactional_id))
 
-        if self.state is HostState.ACTIVE:
+        if self._led.is_active:
             self.submit(CompleteTransaction(transactional_id=transactional_id), outcome)
 
-    def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
-        place = len(self._timers)
-
-        def again() -> None:
-            work()
-            self._timers[place] = self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again)
-
-        self._timers.append(self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again))
+    def _ended(self, transactional_id: str) -> None:
+        """No end is decided that is not complete: what was under way for one is not about what comes next."""
+        self._writing.pop(transactional_id, None)
+        retry = self._retries.pop(transactional_id, None)
+        if retry is not None:
+            retry.cancel()
 
     def _abort_timed_out(self) -> None:
         late = self.machine.timed_out(self._clock.now_ms())
         for transactional_id in late:
             _logger.warning("event=transaction-timed-out id=%r", transactional_id)
-        self._sweep(AbortTimedOut(transactional_id=name) for name in late)
+        self._led.sweep(AbortTimedOut(transactional_id=name) for name in late)
 
     def _forget_unused(self) -> None:
-        self._sweep(ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms()))
-
-    def _sweep(self, commands: Iterable[Command]) -> None:
-        name = str(self.partition.topic_partition)
-        Sweep(name, commands, decide=self._decide_sweep, clock=self._clock).go_on()
-
-    def _decide_sweep(self, command: Command, on_done: Callable[[int | KafkaError], None]) -> None:
-        if self.state is not HostState.ACTIVE:
-            return
-        records = self.machine.decide(command, self._clock.now_ms()).records
-        if records:
-            self._append(records, lambda failure: on_done(failure or len(records)))
-        else:
-            on_done(0)
+        self._led.sweep(ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms()))
 
     def close(self) -> None:
         """The leadership is gone: tell everybody who waits."""
-        if self.state is HostState.CLOSED:
-            return
-        self.state = HostState.CLOSED
-        for timer in (*self._timers, *self._retries.values()):
-            timer.cancel()
-        for writing in self._writing.values():
-            if writing is not None:
-                writing.cancel()
-        self._log.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+        if self._led.close():
+            for retry in self._retries.values():
+                retry.cancel()
+            for writing in self._writing.values():
+                if writing is not None:
+                    writing.cancel()
 
 
 class TransactionCoordinators:

@@ -11,7 +11,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.server.data.cleaner import Cleaner, CleanerConfig
-from tailrace.storage import checkpoints
+from tailrace.storage import Log, checkpoints
 from tailrace.testing.data_path import DataPath, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk
@@ -235,6 +235,28 @@ def test_a_full_disk_is_no_fault_of_the_log_and_it_is_tried_again(
     files.free_space = space
     node.clock.advance(16_000)
     assert cleaner.compactions == 1
+
+
+def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = node.create("stuck", config=KEYED)
+    node.create("orders", config=KEYED)
+    write(node, "stuck", count=24)
+    write(node, "orders")
+    begin, tries = Log.begin_compaction, list[int]()
+
+    def begin_unless_stuck(log: Log, now_ms: int, **options: int) -> object:
+        if log is stuck.log:
+            tries.append(now_ms)
+            raise StorageError("no room for a copy")
+        return begin(log, now_ms, **options)
+
+    monkeypatch.setattr(Log, "begin_compaction", begin_unless_stuck)
+    cleaner = start(node)
+    node.clock.advance(50_000)
+    assert cleaner.compactions == 1
+    assert len(tries) >= 2, "it is tried again when no other is due"
 
 
 def test_a_damaged_log_is_left_alone(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:

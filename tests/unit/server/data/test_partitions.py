@@ -4,10 +4,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.replication.partition import NotLeader
+from tailrace.replication.partition import NotLeader, Partition
+from tailrace.server.data import partition_checkpoints
 from tailrace.server.data.partitions import KnownLeader
+from tailrace.server.data.rounds import Rounds
 from tailrace.storage import Log
-from tailrace.storage.checkpoints import GAP_BOUND
+from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from tailrace.storage.closed_logs import CLOSED_LOGS
 from tailrace.testing.batches import stored_batch
 from tailrace.testing.clock import ManualClock
@@ -191,7 +193,7 @@ def test_retention_lets_old_segments_go_and_readers_are_told_the_new_start() -> 
     node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200))
     for _ in range(5):
         node.produce("orders", b"v" * 100)
-    node.table.apply_retention()
+    Rounds(node.table, clock=node.clock).apply_retention()
     answer = node.fetch("orders", 0).fetched
     assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert answer.log_start_offset > 0
@@ -205,9 +207,9 @@ def test_an_idle_producer_is_forgotten() -> None:
         "orders", records=batch_of(b"a", now=node.clock.now_ms, producer_id=1, producer_epoch=0, base_sequence=0)
     )
     node.clock.advance(1000)
-    node.table.expire_producers(1001)
+    Rounds(node.table, clock=node.clock).expire_producers(1001)
     assert len(partition.log.producers) == 1
-    node.table.expire_producers(1000)
+    Rounds(node.table, clock=node.clock).expire_producers(1000)
     assert len(partition.log.producers) == 0
 
 
@@ -441,3 +443,95 @@ def test_a_stop_is_not_held_up_by_a_directory_that_cannot_be_renamed() -> None:
     files.fail_at(files.operations + 1)
     node.table.close()
     assert new_node(files).table.directory.was_clean
+
+
+class RecreatedTopic:
+    """Metadata in which another topic has the name already; this node has not acted on it yet."""
+
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        return KnownLeader(BROKER, 7)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return "orders" if topic_id == topic_id_of("another") else None
+
+
+def test_a_topic_that_has_taken_a_name_does_not_get_the_partition_of_the_one_before() -> None:
+    node = new_node()
+    add(node)
+    node.end_turn()
+    node.table.leaders = RecreatedTopic()
+    with pytest.raises(NotLeader):
+        node.table.get_by_id(topic_id_of("another"), 0)
+    assert node.table.get_by_id(topic_id_of("orders"), 0).topic_id == topic_id_of("orders")
+
+
+def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition]:
+    """A node whose partitions have a record each, and no checkpoint that speaks of them."""
+    node = new_node(files)
+    partitions = [node.create(topic) for topic in ("cut", "other")]
+    for topic in ("cut", "other"):
+        node.produce(topic, b"a")
+    return node, partitions[0], partitions[1]
+
+
+def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions() -> None:
+    files = SimulatedDisk()
+    node, cut, _ = two_partitions(files)
+    node.table.write_recovery_points()
+    node.produce("other", b"b")
+    lowered: list[KafkaError | None] = []
+    node.table.lower_recovery_point(cut, 0, lowered.append)
+    node.end_turn()
+    assert lowered == [None]
+    assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
+
+
+def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> None:
+    """Recovery drops a log that ends below its noted start."""
+    files = SimulatedDisk()
+    node, cut, _ = two_partitions(files)
+    cut.delete_records(1)
+    node.table.write_log_starts()
+    node.end_turn()
+    assert read_offsets(files, "/logs", LOG_STARTS) == {TopicPartition("cut", 0): 1}
+    starts: list[object] = []
+    node.table.lower_recovery_point(cut, 0, lambda _: starts.append(read_offsets(files, "/logs", LOG_STARTS)))
+    node.table.write_log_starts()
+    node.end_turn()
+    assert starts == [{}]
+    assert read_offsets(files, "/logs", LOG_STARTS) == {}
+
+
+def test_the_log_starts_of_some_are_written_without_a_look_at_the_others() -> None:
+    files = SimulatedDisk()
+    node, cut, other = two_partitions(files)
+    for partition in (cut, other):
+        partition.delete_records(1)
+    written: list[KafkaError | None] = []
+    node.table.write_log_starts(written.append, of=[cut])
+    node.end_turn()
+    assert written == [None]
+    assert read_offsets(files, "/logs", LOG_STARTS) == {TopicPartition("cut", 0): 1}
+
+
+class SlowClock(ManualClock):
+    """A millisecond passes with each look at it."""
+
+    def monotonic_ms(self) -> int:
+        self._monotonic_ms += 1
+        return self._monotonic_ms
+
+
+def test_checkpoints_of_many_partitions_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_checkpoints, "AT_ONCE", 1)
+    files, clock = SimulatedDisk(), SlowClock()
+    node = DataPath("/logs", files=files, clock=clock)
+    for number in range(20):
+        node.create(partition=number)
+        node.produce("orders", b"a", partition=number)
+    clock.advance(100)
+    node.table.write_high_watermarks()
+    assert read_offsets(files, "/logs", HIGH_WATERMARKS) == {}
+    node.table.delete("orders", 19)
+    clock.advance(100)
+    assert read_offsets(files, "/logs", HIGH_WATERMARKS) == {TopicPartition("orders", n): 1 for n in range(19)}

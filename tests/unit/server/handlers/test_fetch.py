@@ -4,6 +4,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.data.partitions import KnownLeader
 from tailrace.testing.data_path import DataPath, records_of
 from tailrace.testing.disk import SimulatedDisk
@@ -227,3 +228,35 @@ def test_a_fetch_whose_connection_has_gone_reads_nothing_more(node: DataPath) ->
     node.clock.advance(500)
     assert connection.answers == {}
     assert len(node.polls) == 0
+
+
+def test_a_fetch_that_waits_gets_a_part_of_what_one_turn_wrote_when_that_is_safe(node: DataPath) -> None:
+    partition = node.create("copied", in_sync=(1, 2), replicas=(1, 2))
+    waiting = node.fetch("copied", 0, max_wait_ms=500)
+    node.produce("copied", b"a", acks=1, same_turn=True)
+    node.produce("copied", b"b", acks=1)
+    partition.take_replica_fetch(BrokerId(2), ReplicaFetch(1))
+    node.end_turn()
+    assert values(waiting.fetched.records) == [b"a"]
+
+
+def test_a_fetch_that_waits_gets_what_was_in_the_log_before_the_start_when_that_is_safe() -> None:
+    files = SimulatedDisk()
+    before = DataPath("/logs", files=files)
+    before.create(in_sync=(1, 2), replicas=(1, 2))
+    before.produce("orders", b"a", acks=1)
+    before.table.close()
+    node = DataPath("/logs", files=files)
+    partition = node.create(in_sync=(1, 2), replicas=(1, 2))
+    waiting = node.fetch("orders", 0, max_wait_ms=500)
+    assert not waiting.is_answered
+    partition.take_replica_fetch(BrokerId(2), ReplicaFetch(1))
+    node.end_turn()
+    assert values(waiting.fetched.records) == [b"a"]
+
+
+def test_a_fetch_that_waits_is_told_of_a_new_leader_epoch_at_once(node: DataPath) -> None:
+    waiting = node.fetch("orders", 0, max_wait_ms=500, leader_epoch=0)
+    node.create(leader_epoch=1)
+    node.end_turn()
+    assert waiting.fetched.error_code == ErrorCode.FENCED_LEADER_EPOCH

@@ -171,6 +171,26 @@ class TestOffsets:
         assert codes == [[missing], [E.NONE, missing, E.NONE]]
         assert node.committed("g", "orders", partition=1) == 7
 
+    def test_of_a_partition_that_is_named_repeatedly_the_last_offset_counts_and_only_that(
+        self, node: GroupPath
+    ) -> None:
+        def named(*offsets: int) -> OffsetCommitRequestTopic:
+            partitions = tuple(
+                OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+                for offset in offsets
+                for partition in (0, 9)
+            )
+            return OffsetCommitRequestTopic(name="orders", partitions=partitions)
+
+        request = OffsetCommitRequest(group_id="g", member_id="", topics=(named(1, 2), named(3)))
+        before = sum(host.partition.log.log_end_offset for host in node.coordinators.active_hosts())
+        answer = node.send(request, 8).response
+        codes = [[partition.error_code for partition in topic.partitions] for topic in answer.topics]
+        absent = E.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [[E.NONE, absent, E.NONE, absent], [E.NONE, absent]]
+        assert node.committed("g", "orders") == 3
+        assert sum(host.partition.log.log_end_offset for host in node.coordinators.active_hosts()) == before + 1
+
     def test_a_topic_id_that_does_not_exist_has_its_error(self, node: GroupPath) -> None:
         topic = OffsetCommitRequestTopic(topic_id=NO_SUCH_ID, partitions=_to_commit("", 0).partitions)
         response = node.send(OffsetCommitRequest(group_id="g", member_id="", topics=(topic,)), 10).response

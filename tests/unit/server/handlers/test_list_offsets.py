@@ -28,6 +28,7 @@ def ask(
     version: int = 9,
     replica_id: int = -1,
     leader_epoch: int = -1,
+    isolation: int = 0,
     partitions: tuple[int, ...] = (0,),
 ) -> list[ListOffsetsPartitionResponse]:
     wanted = tuple(
@@ -35,7 +36,8 @@ def ask(
         for index in partitions
     )
     topics = (ListOffsetsTopic(name="orders", partitions=wanted),)
-    response = node.send(ListOffsetsRequest(replica_id=replica_id, topics=topics), version).response
+    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics)
+    response = node.send(request, version).response
     return list(response.topics[0].partitions)
 
 
@@ -130,3 +132,21 @@ def test_a_new_leader_that_does_not_know_the_high_watermark_yet_says_so(version:
     assert ask(node, EARLIEST, version=version)[0].error_code == 0
     disk.run()
     assert found(node, LATEST, version=version)[1] == 1
+
+
+def test_a_transaction_that_is_older_than_the_leader_does_not_hide_where_committed_data_ends(node: DataPath) -> None:
+    """The high watermark is known: only the last stable offset is below the start of the leader's epoch."""
+    base = node.clock.now_ms()
+    node.produce("orders", b"before")
+    node.table.get("orders", 0).append_records(
+        [(b"k", b"of an open transaction")],
+        now_ms=base + 1,
+        on_done=lambda _: None,
+        producer_id=7,
+        producer_epoch=0,
+    )
+    node.end_turn()
+    node.create(leader_epoch=3)
+    assert found(node, LATEST)[1] == 2
+    assert found(node, LATEST, isolation=1)[1] == 1
+    assert found(node, base + 1, isolation=1) == (-1, -1, -1)

@@ -1,4 +1,5 @@
 import gc
+import weakref
 
 import pytest
 
@@ -16,7 +17,7 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.data.partitions import KnownLeader
 from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from tailrace.testing.ports import DeferredDisk, RecordingConnection
 
 
 @pytest.fixture
@@ -313,3 +314,21 @@ def test_a_request_leaves_no_cycle_for_the_garbage_collector(node: DataPath, dis
     gc.collect()
     produce()
     assert gc.collect() == 0
+
+
+def test_a_producer_that_was_told_of_its_timeout_is_not_remembered(node: DataPath) -> None:
+    """A high watermark may stand still for hours: while replicas are away, or the controller is."""
+    topic = TopicProduceData(
+        name="orders",
+        partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),),
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=100, topic_data=(topic,))
+    connection = RecordingConnection()
+    waiting = node.send(request, 9, connection=connection)
+    node.clock.advance(100)
+    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    connection.hang_up()
+    gone = weakref.ref(connection)
+    del connection, waiting
+    gc.collect()
+    assert gone() is None

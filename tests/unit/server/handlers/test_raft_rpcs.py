@@ -26,6 +26,7 @@ from tailrace.testing.simulation.quorum_node import CLUSTER_ID, QuorumNode
 
 TOPIC = "__cluster_metadata"
 LISTENERS = (raft_voters.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)
+TOO_MANY_LISTENERS = tuple(raft_voters.RaftVoterListener(name=f"L{n}", host="there", port=9093) for n in range(101))
 
 
 @pytest.fixture(autouse=True)
@@ -318,10 +319,11 @@ def test_an_observer_is_added_described_anew_and_removed(
         ({"voter_id": -1}, ErrorCode.INVALID_REQUEST),
         ({"listeners": ()}, ErrorCode.INVALID_REQUEST),
         ({"listeners": LISTENERS * 2}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": TOO_MANY_LISTENERS}, ErrorCode.INVALID_REQUEST),
         ({"voter_directory_id": bytes(16)}, ErrorCode.INVALID_REQUEST),
         ({"voter_id": 9, "timeout_ms": -5}, ErrorCode.REQUEST_TIMED_OUT),
     ],
-    ids=["cluster", "id", "no listener", "twice", "no directory", "unknown"],
+    ids=["cluster", "id", "no listener", "twice", "too many listeners", "no directory", "unknown"],
 )
 def test_impossible_voters_are_refused(
     cluster: QuorumCluster, leader: QuorumNode, fields: dict[str, Any], code: ErrorCode

@@ -14,7 +14,7 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
-from tailrace.metadata.records import METADATA_VERSION
+from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.hosts.broker_lifecycle import BrokerLifecycle, BrokerState
@@ -188,9 +188,7 @@ def test_a_live_process_with_its_id_is_fatal() -> None:
     assert 2 * SESSION_MS <= cluster.clock.monotonic_ms() <= 2 * SESSION_MS + 200
 
 
-@pytest.mark.parametrize(
-    "code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION]
-)
+@pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION])
 def test_what_will_not_pass_is_fatal(code: ErrorCode) -> None:
     cluster = Cluster()
     cluster.start()
@@ -219,6 +217,36 @@ def test_a_cluster_whose_features_it_does_not_know_is_not_asked_at_all() -> None
         assert isinstance(error, KafkaError)
         assert error.code is ErrorCode.UNSUPPORTED_VERSION
         assert cluster.asked == []
+
+
+def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replica_has_read_it() -> None:
+    """The answer to a registration has no text."""
+    cluster = Cluster()
+    cluster.start()
+    cluster.refuse(ErrorCode.UNSUPPORTED_VERSION)
+    assert cluster.events == []
+    cluster.image = replace(EMPTY_IMAGE, features={"metadata.version": METADATA_VERSION + 1})
+    cluster.clock.advance(100)
+    (error,) = cluster.events
+    assert isinstance(error, KafkaError)
+    assert error.code is ErrorCode.UNSUPPORTED_VERSION
+    assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
+    assert f"this release knows {OLDEST_METADATA_VERSION} to {METADATA_VERSION}" in error.detail
+    assert "start one that knows it" in error.detail
+    assert cluster.asked == []
+
+
+def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows() -> None:
+    cluster = Cluster()
+    cluster.start()
+    while cluster.asked:
+        cluster.refuse(ErrorCode.UNSUPPORTED_VERSION)
+        cluster.clock.advance(100)
+    (error,) = cluster.events
+    assert isinstance(error, KafkaError)
+    assert f"it knows metadata.version {OLDEST_METADATA_VERSION} to {METADATA_VERSION}" in error.detail
+    assert "start the release that the other nodes run" in error.detail
+    assert 5_000 <= cluster.clock.monotonic_ms() <= 5_200
 
 
 def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more() -> None:

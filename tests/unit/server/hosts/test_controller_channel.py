@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,10 @@ def test_brokers_and_controllers_are_registered_and_heard(nodes: Nodes) -> None:
     assert nodes.answer(unfence) == BrokerRegistered(broker_epoch=nodes.broker_epoch)
     controller = RegisterController(controller_id=BrokerId(9), incarnation_id=b"a controller....", endpoints=())
     assert nodes.answer(controller) == Done()
+    refused = nodes.answer(replace(controller, controller_id=BrokerId(10), features=()))
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "controller 10 knows nothing of it" in refused.detail
     stale = nodes.answer(BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=0, metadata_offset=0))
     assert isinstance(stale, KafkaError)
     assert stale.code is ErrorCode.STALE_BROKER_EPOCH

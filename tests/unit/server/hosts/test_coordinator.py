@@ -9,7 +9,7 @@ from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.metadata.image import full_delta
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.protocol.messages.groups import DeleteGroupsRequest
 from tailrace.protocol.messages.membership import HeartbeatRequest
 from tailrace.protocol.messages.offsets import (
@@ -17,6 +17,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.server.data.transaction_markers import TransactionMarker
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.led_coordinators import HostState
 from tailrace.testing.clock import ManualClock
@@ -113,6 +114,19 @@ def test_a_commit_that_takes_too_long_is_answered_and_may_still_happen() -> None
     assert node.committed("g", "orders") == 7
 
 
+def test_an_answer_that_rests_on_a_late_commit_is_not_waited_for_without_end() -> None:
+    node, disk = _holding_node()
+    disk.holds = True
+    node.commit("g", "orders", 7)
+    node.clock.advance(6_000)
+    refused = node.commit("g", "orders", 8, generation_id=3, member_id="nobody")
+    assert not refused.is_answered, "it rests on a commit that is still on its way"
+    node.clock.advance(5_000)
+    assert _code_of_commit(refused) is E.COORDINATOR_NOT_AVAILABLE
+    disk.run()
+    assert node.committed("g", "orders") == 7
+
+
 def _coordinators_of_another_start(node: GroupPath, config: GroupConfig | None = None) -> GroupCoordinators:
     """Coordinators that have just taken over the partitions of this node."""
     coordinators = GroupCoordinators(
@@ -140,6 +154,27 @@ def test_while_loading_nobody_is_told_that_there_is_no_offset() -> None:
     node.clock.advance(0)
     (value,) = coordinators.host_of("g").machine.committed_offsets("g").values()
     assert value.offset == 7
+
+
+def test_nothing_is_taken_over_before_it_is_known_which_topics_there_are() -> None:
+    """All offsets would be taken for those of deleted topics."""
+    node = _node()
+    node.commit("g", "orders", 7)
+    coordinators = GroupCoordinators(
+        broker_id=BROKER,
+        find_partition=node.table.find,
+        config=GroupConfig(),
+        new_member_id=lambda prefix: prefix,
+        clock=node.clock,
+    )
+    marker = TransactionMarker(7, 0, 0, True, ())
+    codes: list[ErrorCode] = []
+    for number in range(4):
+        coordinators.complete_transaction(TopicPartition(GROUP_OFFSETS_TOPIC, number), marker, codes.append)
+    node.end_turn()
+    assert codes == [E.NOT_LEADER_OR_FOLLOWER] * 4
+    assert coordinators.active_hosts() == []
+    assert node.committed("g", "orders") == 7
 
 
 def test_loading_waits_until_what_the_log_holds_is_committed() -> None:
@@ -215,6 +250,24 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     assert node.committed("g", "other") == 8
     node.stop()
     assert _node(files, start=2).committed("g", "orders") == -1
+
+
+def test_offsets_of_a_topic_that_took_the_name_meanwhile_stay() -> None:
+    """The tombstones of the one before take their time, and are looked after once more when they are committed."""
+    node, disk = _holding_node()
+    node.commit("g", "orders", 7)
+    disk.holds = True
+    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.end_turn()
+    disk.run()
+    node.end_turn()
+    assert "orders" not in node.controller.image.topics
+    disk.holds = False
+    node.create_topics("orders", partitions=2)
+    assert _code_of_commit(node.commit("g", "orders", 3)) is E.NONE
+    disk.run()
+    node.end_turn()
+    assert node.committed("g", "orders") == 3
 
 
 def test_many_offsets_in_one_request_are_written_in_several_batches() -> None:

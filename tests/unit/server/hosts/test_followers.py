@@ -320,3 +320,16 @@ def test_after_the_close_nothing_is_asked_or_heard() -> None:
     bench.clock.advance(10_000)
     assert bench.asked == []
     assert bench.partition().log.log_end_offset == 0
+
+
+def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
+    bench = Bench(state(1, 0))
+    bench.node.produce("orders", b"a", acks=1)
+    changed = state(2, 1)
+    bench.states[0] = changed
+    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.hosts.load(bench.image)
+    bench.clock.advance(0)
+    bench.hosts.close()
+    bench.settle()
+    assert bench.asked == []

@@ -64,8 +64,8 @@ def state(
 class Bench:
     """Broker 1, which leads some partitions of one topic."""
 
-    def __init__(self, *in_sync: Sequence[int]) -> None:
-        self.clock = ManualClock()
+    def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
         self.controller = SlowController()
         self.keeper = InSyncKeeper(
@@ -228,3 +228,46 @@ def test_after_the_stop_nothing_is_proposed() -> None:
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(10 * LAG_MS)
     assert bench.proposed == []
+
+
+class SlowClock(ManualClock):
+    """A millisecond passes with each look at it."""
+
+    def monotonic_ms(self) -> int:
+        self._monotonic_ms += 1
+        return self._monotonic_ms
+
+
+def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_and_none_is_forgotten() -> None:
+    bench = Bench(*[(1, 2, 3)] * 30, clock=SlowClock())
+    bench.clock.advance(3 * LAG_MS)
+    seen: list[int] = []
+    while bench.controller.waiting:
+        (command,) = bench.proposed
+        assert len(command) <= 5
+        seen += [number for number, _ in command]
+        bench.answer(*(state((1,), partition_epoch=1) for _ in command))
+        bench.clock.advance(LAG_MS // 4)
+    assert sorted(seen) == list(range(30))
+
+
+def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_is_back() -> None:
+    bench = Bench(*[(1,)] * 30, clock=SlowClock())
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+
+    def waiting_for_2() -> int:
+        return sum(partition._leadership.replicas[BrokerId(2)].may_join for partition in bench.partitions)  # type: ignore[union-attr]
+
+    there = bench.controller.image
+    gone = replace(there, brokers={BrokerId(1): there.brokers[BrokerId(1)]})
+    bench.keeper.on_image(gone, ImageDelta(changed_brokers=(BrokerId(2),)))
+    assert 20 < waiting_for_2() < 30
+    bench.clock.advance(200)
+    assert waiting_for_2() == 0
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+    bench.keeper.on_image(gone, ImageDelta(changed_brokers=(BrokerId(2),)))
+    bench.keeper.on_image(there, ImageDelta(changed_brokers=(BrokerId(2),)))
+    bench.clock.advance(200)
+    assert waiting_for_2() > 20

@@ -54,10 +54,16 @@ class World:
             broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock
         )
 
-    def write(self, *partitions: int) -> Any:
+    def write(self, *partitions: int, producer_id: int = 7) -> Any:
+        sending = self.begin(*partitions, producer_id=producer_id)
+        self.clock.advance(0)
+        return sending
+
+    def begin(self, *partitions: int, producer_id: int = 7) -> Any:
+        """As `write`, in a turn that goes on."""
         markers = MarkersToWrite(
             transactional_id="pay",
-            producer_id=7,
+            producer_id=producer_id,
             producer_epoch=3,
             is_commit=True,
             partitions=frozenset(TopicPartition("orders", number) for number in partitions),
@@ -88,18 +94,23 @@ class World:
 
     def answer_there(self, code: ErrorCode = E.NONE) -> None:
         _, request, on_reply = self.sent.pop(0)
-        (marker,) = request.markers
-        topics = tuple(
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=tuple(
-                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
-                    for index in topic.partition_indexes
+        results = tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
                 ),
             )
-            for topic in marker.topics
+            for marker in request.markers
         )
-        on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
+        on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # in no order that anybody promises
 
 
 def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
@@ -200,3 +211,55 @@ def test_a_transaction_that_wrote_nothing_is_done_at_once() -> None:
     world = World(HERE)
     world.write()
     assert world.done == 1
+
+
+def test_what_one_turn_has_for_a_broker_goes_together() -> None:
+    world = World(THERE, THERE, ELSEWHERE)
+    for producer_id in (7, 8, 9):
+        world.begin(0, 1, 2, producer_id=producer_id)
+    world.begin(0, producer_id=7)  # of a coordinator that has just taken over from one on this node
+    world.clock.advance(0)
+    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in world.sent]
+    assert asked == [(THERE, [7, 8, 9]), (THERE, [7]), (ELSEWHERE, [7, 8, 9])]
+    world.answer_there()
+    assert world.done == 0
+    world.answer_there()
+    assert world.done == 1
+    world.answer_there()
+    assert world.done == 4
+
+
+def test_a_request_holds_only_so_many_partitions() -> None:
+    world = World(*[THERE] * 600)
+    for producer_id in (7, 8, 9):
+        world.begin(*range(400), producer_id=producer_id)
+    world.clock.advance(0)
+    assert [[marker.producer_id for marker in request.markers] for _, request, _ in world.sent] == [[7, 8], [9]]
+
+
+def test_a_transaction_of_very_many_partitions_takes_several_requests() -> None:
+    """A broker closes the connection of a request of too many elements, each time."""
+    world = World(*[THERE] * 2_500)
+    world.write(*range(2_500))
+    counts = [len(topic.partition_indexes) for _, request, _ in world.sent for topic in request.markers[0].topics]
+    assert counts == [1_000, 1_000, 500]
+    for _ in range(3):
+        assert world.done == 0
+        world.answer_there()
+    assert world.done == 1
+
+
+def test_one_refusal_is_not_the_others() -> None:
+    world = World(THERE, THERE)
+    world.begin(0, producer_id=7)
+    world.begin(1, producer_id=8)
+    world.clock.advance(0)
+    (_, request, on_reply) = world.sent.pop()
+    assert len(request.markers) == 2
+    done = WritableTxnMarkerPartitionResult(partition_index=0, error_code=0)
+    topics = (WritableTxnMarkerTopicResult(name="orders", partitions=(done,)),)
+    on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
+    assert world.done == 1
+    world.clock.advance(1_000)
+    (marker,) = world.sent[0][1].markers
+    assert marker.producer_id == 8, "nothing was said about it"

@@ -19,6 +19,9 @@ from tailrace.metadata.commands import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
+from tailrace.raft.rpc import FetchRequest, Response
+from tailrace.raft.voters import ReplicaKey
+from tailrace.server.hosts.quorum import LONGEST_WAIT_MS
 from tailrace.testing.simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
 from tailrace.testing.simulation.quorum_node import QuorumNode
 
@@ -188,6 +191,27 @@ def test_a_silent_broker_is_fenced_also_by_a_new_controller_after_a_whole_sessio
     assert cluster.world.now_ms >= elected_ms + 2500
 
 
+def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cluster: QuorumCluster) -> None:
+    """It is not alive any more, and is shown to clients until somebody fences it."""
+    leader = active(cluster)
+    broker_id = min(BROKERS)
+    epoch = leader.controller.image.brokers[broker_id].broker_epoch
+    answers = submit(leader, CreateTopics(topics=(NewTopic(name="orders", num_partitions=4),)))
+    go_on(cluster, 200)
+    assert isinstance(answers[0], TopicsCreated)
+    leaves = BrokerHeartbeat(broker_id=broker_id, broker_epoch=epoch, metadata_offset=0, wants_shutdown=True)
+    submit(leader, leaves)
+    cluster._silent.add(broker_id)
+    go_on(cluster, 200)
+    broker = leader.controller.image.brokers[broker_id]
+    assert (broker.in_controlled_shutdown, broker.fenced) == (True, False)
+    leader.crash()
+    began_ms = cluster.world.now_ms
+    assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.active() is not None)
+    go_on(cluster, 4000)
+    assert active(cluster).controller.image.brokers[broker_id].fenced
+
+
 def test_a_brokers_epoch_is_the_offset_of_its_registration(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     before = leader.host.log.end_offset
@@ -243,6 +267,27 @@ def test_who_shuts_down_hands_over_and_says_when(cluster: QuorumCluster) -> None
     assert refusal(submit(leader, create("orders"))) is ErrorCode.NOT_CONTROLLER
     leader.life.is_over = True
     assert cluster.world.run(until_ms=began_ms + 1500, stop=lambda: cluster.active() is not None)
+
+
+def test_nobody_waits_for_records_for_longer_than_replicas_do(cluster: QuorumCluster) -> None:
+    """Who asks and goes away costs memory until the wait is over."""
+    host = active(cluster).host
+    answers: list[Response] = []
+    end = host.log.end_offset
+    asked = FetchRequest(
+        cluster_id=None,
+        replica=ReplicaKey(-1),
+        leader_epoch=host.node.epoch,
+        fetch_offset=end,
+        last_fetched_epoch=host.log.last_epoch,
+        max_wait_ms=2**31 - 1,
+        high_watermark=end,
+    )
+    host.receive(asked, answers.append)
+    go_on(cluster, 100)
+    assert answers == []
+    go_on(cluster, LONGEST_WAIT_MS)
+    assert [answer.error for answer in answers] == [ErrorCode.NONE]
 
 
 def test_a_voter_is_removed_and_the_quorum_describes_itself(cluster: QuorumCluster) -> None:

@@ -6,6 +6,7 @@ from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
+from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from tailrace.protocol.messages.metadata import MetadataRequest
 from tailrace.protocol.messages.transactions import ListTransactionsRequest
 from tailrace.testing.clock import ManualClock
@@ -143,6 +144,45 @@ def test_a_power_cut_between_decision_and_completion_changes_nothing(version: in
     assert again.committed_values("orders")[-1:] == [b"two"]
 
 
+@versions
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_completion_that_is_committed_late_is_not_taken_for_the_next_ones(version: int, is_commit: bool) -> None:
+    """It took longer than an answer waits, and was to be tried again: by then the next transaction is being ended."""
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    node = _node(clock=clock, disk=disk)
+    client = _client(node, version=version)
+    assert _send(client, "orders", b"one") is E.NONE
+    disk.holds = True
+    ending = client.ask_for_end(is_commit=True)
+    for _ in range(2):  # the decision, and the marker
+        disk.run()
+        node.end_turn()
+    clock.advance(5_000)
+    assert _known(node).state.is_prepared, "the completion is not on disk yet"
+    disk.run()
+    disk.holds = False
+    node.end_turn()
+    assert not _known(node).state.is_prepared
+    answer = ending.response
+    if version >= 2:
+        client.take(answer.producer_id, answer.producer_epoch)
+    assert _send(client, "orders", b"two") is E.NONE
+    disk.holds = True
+    client.ask_for_end(is_commit=is_commit)
+    disk.run()
+    clock.advance(500)
+    assert _known(node).state.is_prepared, "its marker is not on disk"
+    disk.holds = False
+    disk.run()
+    node.end_turn()
+    clock.advance(1_000)
+    assert not _known(node).state.is_prepared
+    assert node.committed_values("orders") == ([b"one", b"two"] if is_commit else [b"one"])
+    assert node.produce("orders", b"plain").produced.error_code == E.NONE
+    assert node.committed_values("orders")[-1] == b"plain", "no transaction is left open"
+
+
 def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
     files = SimulatedDisk(seed=6)
     node = _node(files)
@@ -160,6 +200,27 @@ def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
     client.node = again
     assert client.send("orders", b"late") is E.INVALID_PRODUCER_EPOCH
     assert client.end(is_commit=True) is E.PRODUCER_FENCED
+
+
+def test_what_cannot_be_aborted_once_does_not_end_the_looking() -> None:
+    node = _node()
+    client = _client(node)
+    host = node.transactions.coordinators.host_of("pay")
+    looks = 0
+
+    def timed_out(now_ms: int) -> list[str]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise OSError("the first look fails")
+        return ["pay"]
+
+    assert _send(client, "orders", b"one") is E.NONE
+    host.machine.timed_out = timed_out  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="first look"):
+        node.clock.advance(10_000)
+    node.clock.advance(70_000)
+    assert node.describe_transaction("pay").transaction_state == "CompleteAbort"
 
 
 def test_unused_ids_are_forgotten_and_the_log_says_so() -> None:
@@ -275,6 +336,61 @@ def test_a_plain_commit_in_the_middle_of_a_transaction_stays() -> None:
     node.commit("g", "orders", 7)
     assert client.end(is_commit=True) is E.NONE
     assert node.stable_offset("g", "orders") == 7
+
+
+@versions
+def test_offsets_of_a_deleted_topic_do_not_come_back_with_their_transaction(version: int) -> None:
+    files = SimulatedDisk(seed=9)
+    node = _node(files)
+    client = _client(node, version=version)
+    assert _commit_offset(client, 5) is E.NONE
+    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.end_turn()
+    node.create_topics("orders")
+    assert node.stable_offset("g", "orders") == -1
+    assert client.end(is_commit=True) is E.NONE
+    assert node.committed("g", "orders") == -1
+    files.power_cut()
+    files.reboot()
+    assert _node(files, start=2).committed("g", "orders") == -1
+
+
+def test_a_topic_may_go_while_the_transactions_coordinator_is_asked() -> None:
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    node = _node(clock=clock, disk=disk)
+    client = _client(node, version=2)
+    disk.holds = True
+    asked = client.ask_for_offset("g", "orders", 5)
+    disk.holds = False
+    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.end_turn()
+    assert not asked.is_answered
+    disk.run()
+    node.end_turn()
+    assert asked.response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    node.create_topics("orders")
+    assert client.end(is_commit=True) is E.NONE
+    assert node.committed("g", "orders") == -1
+
+
+@versions
+def test_a_deleted_group_does_not_come_back_with_a_transaction(version: int) -> None:
+    files = SimulatedDisk(seed=10)
+    node = _node(files)
+    client = _client(node, version=version)
+    node.commit("g", "orders", 3)
+    assert _commit_offset(client, 5) is E.NONE
+    (deleted,) = node.send(DeleteGroupsRequest(groups_names=("g",)), 2).response.results
+    assert deleted.error_code == E.NONE
+    assert node.send(ListGroupsRequest(), 5).response.groups == ()
+    assert client.end(is_commit=True) is E.NONE
+    assert node.send(ListGroupsRequest(), 5).response.groups == ()
+    files.power_cut()
+    files.reboot()
+    again = _node(files, start=2)
+    assert again.committed("g", "orders") == -1
+    assert again.send(ListGroupsRequest(), 5).response.groups == ()
 
 
 def test_offsets_of_who_is_no_member_or_no_longer_the_producer_are_refused() -> None:
