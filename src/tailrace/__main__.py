@@ -6,7 +6,10 @@ import sys
 def main() -> None:
     """Run the command line and exit. It takes a moment to import, in which somebody may interrupt it."""
     try:
-        from tailrace.cli.main import main as run
+        from tailrace.cli.quick_imports import quick_imports
+
+        with quick_imports():
+            from tailrace.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(1)
     run()

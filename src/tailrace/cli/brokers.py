@@ -43,7 +43,7 @@ def _row(broker: BrokerListing) -> Row:
 
 @app.command()
 def describe(
-    broker_ids: Annotated[list[int] | None, typer.Argument(metavar="ID", show_default=False)] = None,
+    broker_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID...]", show_default=False)] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

@@ -2,17 +2,16 @@
 
 import json
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from types import FrameType
 from typing import Annotated
 
 import typer
 
+from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
 from tailrace.cli.waiting import Patience, describe
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
@@ -54,7 +53,12 @@ def command(
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="Whether to leave out open and aborted transactions.")
     ] = Isolation.READ_UNCOMMITTED,
-    rack: Annotated[str, typer.Option("--rack", help="Read from a replica in this rack if there is one.")] = "",
+    rack: Annotated[
+        str,
+        typer.Option(
+            "--rack", help="Read from a replica in this rack if the cluster offers that; Tailrace does not yet."
+        ),
+    ] = "",
     record_format: Annotated[
         RecordFormat, typer.Option("--format", "-o", "--output", help="How to print.")
     ] = RecordFormat.VALUE,
@@ -123,19 +127,14 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
     The second one ends it at once.
     """
-    caught: list[int] = []
+    is_caught = False
 
-    def catch(number: int, frame: FrameType | None) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
+    def catch() -> None:
+        nonlocal is_caught
+        is_caught = True
 
-    before = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(caught)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with heard_once(catch):
+        yield lambda: is_caught
 
 
 def _print_records(

@@ -1,15 +1,19 @@
 """`tailrace groups history`: what happened to a group lately, and why."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, show
+from tailrace.client.blocking import Admin
+from tailrace.client.group_queries import GroupDescription
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.group_details import GroupDetails, GroupEventDetails
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
+_LIST = "`tailrace groups list` shows which there are"
 
 
 def command(
@@ -23,14 +27,25 @@ def command(
     another broker takes over.
     """
     with admin_of(bootstrap_server) as admin:
-        (described,) = admin.describe_groups([group])
-    if described.state == "Dead":
-        detail = f"there is no group {group!r} (`tailrace groups list` shows which there are)"
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+        (described,) = describe_existing(admin, [group])
     if described.details is None:
         detail = f"the coordinator of group {group!r} keeps no history; only Tailrace's do"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
     show([_row(described.details, event) for event in described.details.events], _COLUMNS, output)
+
+
+def describe_existing(admin: Admin, groups: Iterable[str]) -> list[GroupDescription]:
+    """These groups in full. Raises KafkaError that says how to find the name of one that is not there."""
+    try:
+        described = admin.describe_groups(groups)
+    except KafkaError as fault:
+        if fault.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        raise KafkaError(fault.code, f"{fault.detail} ({_LIST})") from None
+    for group in described:
+        if group.state == "Dead":  # what brokers say that know no error for it
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group.group!r} ({_LIST})")
+    return described
 
 
 def _row(details: GroupDetails, event: GroupEventDetails) -> Row:

@@ -11,7 +11,7 @@ from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format
 from tailrace.client.blocking import Admin
 from tailrace.client.group_health import PartitionHealth, verdict
 from tailrace.client.group_queries import GroupDescription, GroupMember
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -56,7 +56,7 @@ def _say_none() -> None:
 
 @app.command()
 def describe(
-    groups: Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False)] = None,
+    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False)] = None,
     members: Annotated[bool, typer.Option("--members", help="The members and what each reads.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The coordinator and the state.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -71,7 +71,7 @@ def describe(
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
     with admin_of(bootstrap_server) as admin:
         names = groups or [listing.group for listing in admin.list_groups()]
-        described = [_existing(group) for group in admin.describe_groups(dict.fromkeys(names))]
+        described = group_history.describe_existing(admin, dict.fromkeys(names))
         if not described:
             _say_none()
         if state:
@@ -85,13 +85,6 @@ def describe(
                 raise fault
         else:
             _show_lag(admin, described, output)
-
-
-def _existing(group: GroupDescription) -> GroupDescription:
-    if group.state == "Dead":
-        detail = f"there is no group {group.group!r} (`tailrace groups list` shows which there are)"
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
-    return group
 
 
 def _say_states(described: Iterable[GroupDescription]) -> None:
@@ -220,7 +213,7 @@ app.command("reset-offsets")(reset_offsets.command)
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False)],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

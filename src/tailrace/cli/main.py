@@ -22,6 +22,7 @@ from typing import Annotated
 import typer
 
 from tailrace import __version__
+from tailrace.cli.quick_imports import quick_imports
 from tailrace.model.errors import KafkaError
 
 NOUNS: Mapping[str, str] = {
@@ -144,7 +145,8 @@ def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
     if not is_asked:
         app.command(noun, help=text)(_not_loaded)
         return
-    module = importlib.import_module(_module_of(noun))
+    with quick_imports():
+        module = importlib.import_module(_module_of(noun))
     if hasattr(module, "app"):
         app.add_typer(module.app, name=noun, help=text)
     else:

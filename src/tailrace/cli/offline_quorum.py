@@ -8,7 +8,7 @@ from pathlib import Path
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.config import NodeConfig, load_config
+from tailrace.node.config import load_config
 from tailrace.node.data_directory import DirectoryLock
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
@@ -30,16 +30,9 @@ def controller_of(file: Path) -> Voter:
     properties = read_meta_properties(OsFiles(), str(config.data_directory))
     if properties is None or properties.directory_id is None:
         raise _refusal(f"{config.data_directory} has no directory id yet: start the node once")
-    endpoints = tuple(Endpoint(one.name, one.host, one.port) for one in _told(config))
+    told = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
+    endpoints = tuple(Endpoint(one.name, one.host, one.port) for one in told)
     return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
-
-
-def _told(config: NodeConfig) -> Iterator[Endpoint]:
-    """Where others find this controller."""
-    advertised = {one.name: one for one in config.advertised_listeners}
-    for listener in config.controller_listeners:
-        told = advertised.get(listener.name, listener)
-        yield Endpoint(told.name, told.host, told.port)
 
 
 class OfflineQuorum:

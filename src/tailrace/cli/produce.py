@@ -1,19 +1,18 @@
 """`tailrace produce TOPIC`: lines from stdin become records."""
 
 import io
-import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from enum import StrEnum
 from random import randrange
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
 
+from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
 from tailrace.cli.waiting import Patience
 from tailrace.client.accumulator import StickyPartitioner
@@ -78,7 +77,7 @@ def command(
     )
     lines = _Lines(producer, topic, separator, partition, compression)
     was_interrupted = False
-    with _sigterm_as_interrupt():
+    with heard_once(_interrupt):
         try:
             try:
                 lines.open()
@@ -104,14 +103,9 @@ def _parse_separator(text: str | None) -> bytes | None:
     return text.replace("\\t", "\t").encode()
 
 
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def _interrupt() -> NoReturn:
     """Lines that were read are written, whichever signal ends the reading."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    raise KeyboardInterrupt
 
 
 def _whole_lines() -> Iterator[list[bytes]]:

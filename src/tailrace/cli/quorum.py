@@ -134,6 +134,7 @@ def add_controller(
         Path, typer.Option("--config", metavar="FILE", help="What the controller was started with.", show_default=False)
     ],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Have a controller vote that runs and has caught up.
 
@@ -146,6 +147,13 @@ def add_controller(
     with admin_of(bootstrap_server) as admin:
         admin.add_voter(controller.key.id, controller.key.directory_id, endpoints)
     say(f"controller {controller.key.id} votes, with directory {format_topic_id(TopicId(controller.key.directory_id))}")
+    _show_voter(controller.key.id, controller.key.directory_id, output)
+
+
+def _show_voter(controller_id: int, directory_id: bytes, output: Format) -> None:
+    """For scripts: whose vote has changed."""
+    if output is Format.JSON:
+        show([{"NodeId": controller_id, "DirectoryId": format_topic_id(TopicId(directory_id))}], (), output)
 
 
 @app.command("remove-controller")
@@ -156,6 +164,7 @@ def remove_controller(
         typer.Option("--controller-directory-id", metavar="ID", help="By default the one that the id votes with."),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Have a controller vote no more. It may go on as one that only follows, or be stopped."""
     with admin_of(bootstrap_server) as admin:
@@ -164,6 +173,7 @@ def remove_controller(
         )
         admin.remove_voter(controller_id, key)
     say(f"controller {controller_id} does not vote any more")
+    _show_voter(controller_id, key, output)
 
 
 def _voting_directory(described: QuorumDescription, controller_id: int) -> bytes:
@@ -171,7 +181,7 @@ def _voting_directory(described: QuorumDescription, controller_id: int) -> bytes
         if voter.replica_id == controller_id:
             return voter.directory_id
     voters = ", ".join(str(voter.replica_id) for voter in described.voters)
-    raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"{controller_id} is not a voter: {voters} are")
+    raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"{controller_id} is no voter; voters: {voters}")
 
 
 def _parsed(directory_id: str) -> bytes:

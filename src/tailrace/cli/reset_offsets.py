@@ -48,20 +48,15 @@ def command(
         partitions = _partitions(admin, topics) if topics else _alive(admin, group, current)
         earliest = _offsets(admin, partitions, EARLIEST)
         latest = _offsets(admin, partitions, LATEST)
-        if to_earliest:
-            wanted = earliest
-        elif to_offset is not None:
+        wanted = earliest if to_earliest else latest
+        if to_offset is not None:
             wanted = dict.fromkeys(partitions, to_offset)
         elif shift_by is not None:
             wanted = {partition: _known(current, group, partition) + shift_by for partition in partitions}
         elif time_ms is not None:
             found = _offsets(admin, partitions, time_ms)
             wanted = {partition: offset if offset >= 0 else latest[partition] for partition, offset in found.items()}
-        else:
-            wanted = latest
-        moved = {
-            partition: min(max(wanted[partition], earliest[partition]), latest[partition]) for partition in partitions
-        }
+        moved = {one: min(max(wanted[one], earliest[one]), latest[one]) for one in partitions}
         if execute:
             admin.commit_offsets(group, moved)
     show([_row(group, partition, current, moved) for partition in partitions], _COLUMNS, output)

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli.node_options import Dev, Insecure, UntilStdinCloses
+from tailrace.cli.quick_imports import quick_imports
+
 
 def command(
     config: Annotated[
@@ -15,30 +18,30 @@ def command(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated.")
     ] = None,
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="Where the node keeps its data.")
+        str | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Where the node keeps its data: tailrace-data if nothing is said."
+        ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")
-    ] = None,
-    dev: Annotated[
-        bool, typer.Option("--dev", help="Defaults for trying out: topics by first use, groups without delay.")
-    ] = False,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let other machines connect without asking who they are.")
-    ] = False,
-    until_stdin_closes: Annotated[
-        bool,
+        str | None,
         typer.Option(
-            "--until-stdin-closes", help="Stop when standard input ends, so that no program leaves it behind."
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where to listen, 127.0.0.1:9092 if nothing is said. Port 0 picks a free one.",
         ),
-    ] = False,
+    ] = None,
+    dev: Dev = False,
+    insecure: Insecure = False,
+    until_stdin_closes: UntilStdinCloses = False,
 ) -> None:
     """Run one node, broker and controller, until SIGTERM or SIGINT.
 
     Prints `tailrace ready: HOST:PORT` when it answers requests.
     """
-    from tailrace.node.config import load_config
-    from tailrace.node.process import run
+    with quick_imports():
+        from tailrace.node.config import load_config
+        from tailrace.node.process import run
 
     flags: dict[str, str] = {}
     if data_dir is not None:

@@ -41,6 +41,7 @@ DataDirectory = Annotated[
 ]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[SNAPSHOT...]", show_default=False)]
 
+_METADATA_LOG = f"{METADATA_TOPIC}-0"
 _COLUMNS = ("Snapshot", "EndOffset", "Epoch", "SizeBytes", "LastContainedLogTimestamp")
 _DESCRIPTION_COLUMNS = (*_COLUMNS, "KRaftVersion", "Voters", "Batches", "Records", "RecordTypes")
 _VERDICT_COLUMNS = ("Snapshot", "SizeBytes", "Valid", "Fault")
@@ -97,12 +98,14 @@ def dump(data_dir: DataDirectory, names: Names = None, output: Output = Format.T
 
 
 def _all_of(data_dir: Path) -> list[_Found]:
-    """By ascending id. Raises KafkaError for a directory that is none."""
-    directory = data_dir / f"{METADATA_TOPIC}-0"
-    if not directory.is_dir():
-        directory = data_dir
-    if not directory.is_dir():
+    """By ascending id. Raises KafkaError for a directory that has no metadata log."""
+    directory = data_dir if data_dir.absolute().name == _METADATA_LOG else data_dir / _METADATA_LOG
+    if not data_dir.is_dir():
         raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{data_dir} is no directory")
+    if not directory.is_dir():
+        detail = f"{data_dir} has no {_METADATA_LOG}: name a node's data directory (its log.dirs)"
+        below = sorted(path.parent for path in data_dir.glob(f"*/{_METADATA_LOG}"))
+        raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{detail}, such as {below[0]}" if below else detail)
     found = [(parse_snapshot_name(path.name), path) for path in directory.iterdir()]
     return sorted((_Found(path, one) for one, path in found if one is not None), key=lambda one: one.id)
 

@@ -100,7 +100,8 @@ def reassign(
     if rows or output is Format.JSON:
         show(rows, _MOVE_COLUMNS, output)
     if not rows:
-        say("no replicas are being moved")
+        is_done = bool(wanted) and target is not None
+        say("the move is complete" if is_done else "no replicas are being moved")
 
 
 def _partitions(admin: Admin, name: str, numbers: list[int] | None) -> list[TopicPartition]:

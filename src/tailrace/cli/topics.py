@@ -23,6 +23,7 @@ from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
+from tailrace.model.settings import unknown_setting
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -54,7 +55,7 @@ def _say_if_none(topics: Iterable[TopicInfo]) -> None:
 
 @app.command()
 def create(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
     partitions: Annotated[int, typer.Option(help="How many; -1: the cluster's default.")] = -1,
     replication_factor: Annotated[int, typer.Option(help="Copies of each; -1: the cluster's default.")] = -1,
     config: Annotated[
@@ -147,6 +148,8 @@ def alter(
     if partitions is None and not changes:
         raise typer.BadParameter("nothing to change: name --partitions, --config or --delete-config")
     with admin_of(bootstrap_server) as admin:
+        if delete_config:
+            _check_known(admin, name, delete_config)
         if changes:
             admin.alter_configs(TOPIC, name, changes)
             say(f"altered the settings of topic {name}")
@@ -158,9 +161,17 @@ def alter(
             show([{**_topic_row(topics[0]), "Configs": _own_configs(admin, topics)[name]}], _TOPIC_COLUMNS, output)
 
 
+def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
+    """Raises KafkaError for a setting that the cluster does not know: to delete it would change nothing, in silence."""
+    known = [entry.name for entry in admin.describe_topic_configs([topic])[topic]]
+    for name in settings:
+        if name not in known:
+            raise unknown_setting(name, known)
+
+
 @app.command()
 def describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -230,7 +241,7 @@ def _partition_row(topic: str, partition: PartitionInfo) -> Row:
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

@@ -80,10 +80,11 @@ def _row(described: TransactionDescription, now_ms: int) -> Row:
 
 @app.command()
 def abort(
-    topic: Annotated[str, typer.Argument(show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     partition: Annotated[int, typer.Option(help="Where it hangs.", show_default=False)],
     start_offset: Annotated[int, typer.Option(help="Where it began there.", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """End a transaction that hangs in one partition.
 
@@ -93,3 +94,5 @@ def abort(
     with admin_of(bootstrap_server) as admin:
         admin.abort_transaction(TopicPartition(topic, partition), start_offset)
     say(f"aborted the transaction that began at offset {start_offset} of {topic}-{partition}")
+    if output is Format.JSON:
+        show([{"Topic": topic, "Partition": partition, "StartOffset": start_offset}], (), output)

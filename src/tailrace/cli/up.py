@@ -2,13 +2,18 @@
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.node_options import Dev, Insecure, UntilStdinCloses
+from tailrace.cli.quick_imports import quick_imports
+
 if TYPE_CHECKING:
-    from tailrace.node.local_cluster import LocalNode
+    from tailrace.node.local_cluster import ClusterWish, LocalNode
 
 
 def command(
@@ -38,57 +43,66 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="One setting of every node; may be repeated."),
     ] = None,
-    dev: Annotated[
-        bool, typer.Option("--dev", help="Defaults for trying out: topics by first use, groups without delay.")
-    ] = False,
+    dev: Dev = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start a node again that has died.")] = False,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let other machines connect without asking who they are.")
-    ] = False,
-    until_stdin_closes: Annotated[
-        bool,
-        typer.Option(
-            "--until-stdin-closes", help="Stop when standard input ends, so that no program leaves it behind."
-        ),
-    ] = False,
+    insecure: Insecure = False,
+    until_stdin_closes: UntilStdinCloses = False,
 ) -> None:
     """Run a cluster on this machine until SIGTERM or SIGINT: one process per node.
 
     Prints `tailrace ready: HOST:PORT,HOST:PORT...` when all nodes answer requests. A directory that has a cluster is
     used again as it is.
     """
-    import tailrace.cli.serve
-    import tailrace.node.process  # noqa: F401 - once, for all nodes: they are forked
-    from tailrace.node.config import NodeConfig, parse_endpoint, read_environment, read_overrides, without_settings
-    from tailrace.node.local_cluster import ClusterWish, open_cluster
-    from tailrace.node.reserved_ports import ReservedPorts
-    from tailrace.node.supervisor import READY, Supervisor
+    with quick_imports():
+        from tailrace.node.endpoints import parse_endpoint
+        from tailrace.node.local_cluster import ClusterWish
 
-    given = read_environment(os.environ)
-    given |= {"dev.mode": "true"} if dev else {}
-    given |= {"listener.insecure.allow": "true"} if insecure else {}
-    given |= read_overrides(settings or ())
     wish = ClusterWish(
         brokers=brokers,
         racks=None if racks is None else _words(racks),
         controllers=controllers,
         listen=None if listen is None else parse_endpoint(listen, setting="--listen"),
-        settings=given,
+        settings=_given(settings or (), dev=dev, insecure=insecure),
     )
+    raise typer.Exit(_run(data_dir, wish, restarts=restart, until_stdin_closes=until_stdin_closes))
+
+
+def _given(overrides: Sequence[str], *, dev: bool, insecure: bool) -> dict[str, str]:
+    """What is said for every node."""
+    from tailrace.node.config_sources import read_environment, read_overrides
+
+    given = read_environment(os.environ)
+    given |= {"dev.mode": "true"} if dev else {}
+    given |= {"listener.insecure.allow": "true"} if insecure else {}
+    return given | read_overrides(overrides)
+
+
+def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_closes: bool) -> int:
+    """Run the cluster; the exit code."""
+    with quick_imports():
+        import tailrace.cli.serve  # noqa: F401 - once, for all nodes: they are forked
+        from tailrace.node.config import NodeConfig
+        from tailrace.node.config_sources import without_settings
+        from tailrace.node.local_cluster import open_cluster
+        from tailrace.node.process import preload, say_ready
+        from tailrace.node.reserved_ports import ReservedPorts
+        from tailrace.node.supervisor import READY, Supervisor
+
+        preload()
     with ReservedPorts() as ports:
-        nodes = open_cluster(data_dir, wish, ports)
+        nodes = open_cluster(directory, wish, ports)
         words = " dev" if NodeConfig(nodes[0].settings).is_dev else ""
         addresses = ",".join(node.address for node in nodes if node.is_broker)
         supervisor = Supervisor(
             nodes,
             serve=_serve,
-            restarts=restart,
+            restarts=restarts,
             environment=without_settings(os.environ),
-            on_ready=lambda: _say_ready(f"{READY}{addresses}{words}"),
+            on_ready=lambda: say_ready(f"{READY}{addresses}{words}"),
             say=_say,
             until_stdin_closes=until_stdin_closes,
         )
-        raise typer.Exit(supervisor.run())
+        return supervisor.run()
 
 
 def _serve(node: "LocalNode") -> None:
@@ -106,9 +120,6 @@ def _words(text: str) -> list[str]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
-def _say_ready(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - scripts wait for it
+    with suppress(OSError):  # whoever read it has gone: no reason to end the nodes
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

@@ -5,7 +5,7 @@ nearest known one, a value outside its limits with the limits. Code INVALID_CONF
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -132,9 +132,14 @@ def find(table: Table, name: str) -> Setting:
     """The setting of this name. Raises KafkaError(INVALID_CONFIG) that offers the nearest known name."""
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, n=1)
+    raise unknown_setting(name, table)
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> KafkaError:
+    """INVALID_CONFIG that offers the nearest known name."""
+    near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")
+    return KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")
 
 
 def parse_all(table: Table, texts: Mapping[str, str]) -> dict[str, Value]:

@@ -124,7 +124,7 @@ TOPIC_SETTINGS: Table = table_of(
         "How many replicas must be in sync for acks=all to be accepted.",
         at_least=1,
     ),
-    _setting("preallocate", SettingType.BOOLEAN, "Reserve a segment's space when it is created."),
+    _setting("preallocate", SettingType.BOOLEAN, "Accepted for Kafka's files; a segment grows with what is written."),
     _setting("retention.bytes", SettingType.LONG, "The size per partition above which old segments go; -1: none."),
     _setting("retention.ms", SettingType.LONG, "The age above which old segments go; -1: none.", at_least=-1),
     _setting("segment.bytes", SettingType.INT, "The size at which a new segment starts.", at_least=14),

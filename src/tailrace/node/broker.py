@@ -22,9 +22,11 @@ from tailrace.model.ids import BrokerId
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
+from tailrace.node.broker_measurements import BrokerParts
 from tailrace.node.clock import LoopClock
-from tailrace.node.config import Endpoint, NodeConfig
+from tailrace.node.config import NodeConfig
 from tailrace.node.duties import Duties
+from tailrace.node.endpoints import Endpoint
 from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.node.handlers import Services, Waiting, build_handlers, finalized_features
 from tailrace.node.metadata_quorum import MetadataQuorum
@@ -49,6 +51,8 @@ from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.live_settings import LiveSettings
 from tailrace.storage import OsFiles
 
+_LATE_TRANSACTION_MS: Final = 300_000
+"""How long the coordinator may take to end a transaction whose time is over, as in Kafka."""
 _LAST_FLUSH_SECONDS: Final = 30.0
 _LAST_ANSWERS_SECONDS: Final = 3.0
 """For answers that nothing on this node can hasten: of replicas that are behind, to clients that do not read."""
@@ -87,7 +91,24 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._id = BrokerId(config.node_id)
         self._metadata = quorum.controller
-        self._errands = Errands(quorum=quorum.controller, peer=quorum, node_id=config.node_id, clock=clock)
+        self._lifecycle: BrokerLifecycle | None = None
+        self.waiting = Waiting(clock)
+        self.flush_thread = FlushThread(
+            directory=directory,
+            call_soon=self._loop.call_soon,
+            post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
+            on_failure=on_fatal,
+        )
+        self._reach_others()
+        self._keep_partitions(directory)
+        self._coordinate()
+        self.dispatcher = self._build_dispatcher(admin)
+        self._upkeep = Upkeep(self.partitions, clock=clock, config=_upkeep_config(config))
+
+    def _reach_others(self) -> None:
+        """The active controller, and the other brokers."""
+        quorum, clock = self._quorum, self._clock
+        self._errands = Errands(quorum=quorum.controller, peer=quorum, node_id=self._id, clock=clock)
         envelopes = Envelopes(secrets.token_bytes(16))
         self._controller = ControllerChannel(
             quorum=quorum.controller,
@@ -99,36 +120,32 @@ class Broker:
         self._forwarding = Forwarding(errands=self._errands, envelopes=envelopes, node_id=self._id)
         self._peers = Peers(
             address_of=self._address_of,
-            turns=turns,
-            client_id=f"broker-{config.node_id}",
-            timeout_ms=config.integer("replica.socket.timeout.ms"),
+            turns=self._turns,
+            client_id=f"broker-{self._id}",
+            timeout_ms=self._config.integer("replica.socket.timeout.ms"),
         )
-        self.waiting = Waiting(clock)
-        self.flush_thread = FlushThread(
-            directory=directory,
-            call_soon=self._loop.call_soon,
-            post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
-            on_failure=on_fatal,
-        )
-        self._log_directory = LogDirectory(directory, files=files, is_durable=config.is_flushed)
+
+    def _keep_partitions(self, directory: str) -> None:
+        """The partitions of this broker, those that it follows, and who follows those that it leads."""
+        config, clock = self._config, self._clock
+        lag_ms, syncing = config.integer("replica.lag.time.max.ms"), self.flush_thread
+        self._log_directory = LogDirectory(directory, files=self._files, is_durable=config.is_flushed)
         self.partitions = PartitionTable(
             self._log_directory,
             broker_id=self._id,
-            disk=self.flush_thread
-            if config.is_flushed
-            else PageCache(call_soon=clock.call_soon, syncing=self.flush_thread),
-            syncing_disk=self.flush_thread,
+            disk=syncing if config.is_flushed else PageCache(call_soon=clock.call_soon, syncing=syncing),
+            syncing_disk=syncing,
             clock=clock,
             is_flushed=config.is_flushed,
             leaders=ImageLeaders(self._metadata),
-            replica_lag_time_max_ms=config.integer("replica.lag.time.max.ms"),
+            replica_lag_time_max_ms=lag_ms,
         )
         self.keeper = InSyncKeeper(
             broker_id=self._id,
             partitions=self.partitions,
             controller=self._controller,
             clock=clock,
-            replica_lag_time_max_ms=config.integer("replica.lag.time.max.ms"),
+            replica_lag_time_max_ms=lag_ms,
         )
         self.followers = FollowerHosts(
             broker_id=self._id,
@@ -137,6 +154,10 @@ class Broker:
             clock=clock,
             config=_replica_fetch_config(config),
         )
+
+    def _coordinate(self) -> None:
+        """Groups and transactions."""
+        config, clock = self._config, self._clock
         self._group_config = GroupConfig.read(config.integer)
         self.coordinators = GroupCoordinators(
             broker_id=self._id,
@@ -156,9 +177,6 @@ class Broker:
             peer=self._peers,
             clock=clock,
         )
-        self.dispatcher = self._build_dispatcher(admin)
-        self._upkeep = Upkeep(self.partitions, clock=clock, config=_upkeep_config(config))
-        self._lifecycle: BrokerLifecycle | None = None
 
     def _build_dispatcher(self, admin: Mapping[int, Handler]) -> Dispatcher:
         services = Services(
@@ -179,6 +197,20 @@ class Broker:
             write_staged=self.partitions.write_staged,
             on_broken_invariant=self._on_fatal,
             finalized=partial(finalized_features, services),
+        )
+
+    @property
+    def parts(self) -> BrokerParts:
+        """What can be looked at."""
+        return BrokerParts(
+            broker_id=self._id,
+            partitions=self.partitions,
+            followers=self.followers,
+            keeper=self.keeper,
+            coordinators=self.coordinators,
+            waiting=self.waiting,
+            flush_thread=self.flush_thread,
+            late_transaction_ms=self._config.integer("transaction.max.timeout.ms") + _LATE_TRANSACTION_MS,
         )
 
     def _address_of(self, broker_id: int) -> Address | None:

@@ -41,12 +41,17 @@ class DirectoryLock:
             raise StorageError(f"cannot use {directory}: {fault.strerror}; choose another --data-dir") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.read(self._file, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(self._file)
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"{directory} is in use by another node (process {owner}); stop it or choose another --data-dir",
+            ) from None
+        except OSError as fault:
+            os.close(self._file)
+            raise StorageError(
+                f"cannot lock {directory}: {fault.strerror}; choose a --data-dir whose file system has locks"
             ) from None
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode("ascii"))

@@ -14,6 +14,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse, Cr
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.node.config import NodeConfig
 from tailrace.server.ports import Controller
 
 _logger = logging.getLogger("tailrace.node")
@@ -31,6 +32,7 @@ class DescriptorPlan(NamedTuple):
 
     limit: int
     connections: int
+    """Of each listener."""
     files: int
 
 
@@ -51,8 +53,8 @@ def descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def plan_descriptors(limit: int, *, max_connections: int) -> DescriptorPlan:
-    """Connections get what the settings say, but at most half; files get the rest.
+def plan_descriptors(limit: int, *, max_connections: int, listeners: int = 1) -> DescriptorPlan:
+    """Connections get what the settings say on each listener, but at most half in all; files get the rest.
 
     Raises KafkaError(INVALID_CONFIG) if there are too few descriptors for any node.
     """
@@ -63,16 +65,22 @@ def plan_descriptors(limit: int, *, max_connections: int) -> DescriptorPlan:
             " raise the limit (ulimit -n, or LimitNOFILE of a systemd unit)",
         )
     free = limit - _RESERVE
-    connections = min(max_connections, free // 2)
+    connections = min(max_connections, free // 2 // listeners)
     if connections < max_connections:
         _logger.warning(
             "event=few-descriptors limit=%d max.connections=%d allowed=%d way-out='ulimit -n %d'",
             limit,
             max_connections,
             connections,
-            2 * max_connections + _RESERVE,
+            2 * listeners * max_connections + _RESERVE,
         )
-    return DescriptorPlan(limit, connections, min(free - connections, _MOST_FILES))
+    return DescriptorPlan(limit, connections, min(free - connections * listeners, _MOST_FILES))
+
+
+def plan_node_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
+    """As `plan_descriptors`, for the listeners of this node."""
+    max_connections, listeners = config.integer("max.connections"), config.addresses.listeners
+    return plan_descriptors(limit, max_connections=max_connections, listeners=len(listeners))
 
 
 def count_open_descriptors() -> int:

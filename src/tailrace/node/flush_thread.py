@@ -22,12 +22,29 @@ OnDone = Callable[[], None]
 Post = Callable[[OnDone], object]
 
 
+class _Flush(NamedTuple):
+    """What one log needs, and who is told."""
+
+    log: Log
+    ticket: FlushTicket
+    callbacks: list[OnDone]
+
+
 class _Round(NamedTuple):
     """What the thread does in one go."""
 
-    flushes: list[tuple[Log, FlushTicket, list[OnDone]]]
+    flushes: list[_Flush]
     works: list[tuple[OnDone, OnDone]]
     """What is to be done, and who is told."""
+
+
+class FlushMeasure(NamedTuple):
+    """What a flush thread has done since the start."""
+
+    rounds: int
+    logs: int
+    seconds: float
+    """How long all rounds together took the disk."""
 
 
 class FlushThread:
@@ -54,7 +71,6 @@ class FlushThread:
         self.rounds_done = 0
         self.flushes_done = 0
         self.busy_seconds = 0.0
-        """How long all rounds together took the disk."""
         self._round_began: float | None = None
 
     def flush(self, log: Log, on_done: OnDone) -> None:
@@ -95,25 +111,35 @@ class FlushThread:
         began = self._round_began
         return 0.0 if began is None else perf_counter() - began
 
+    @property
+    def measure(self) -> FlushMeasure:
+        """This thread in numbers."""
+        return FlushMeasure(rounds=self.rounds_done, logs=self.flushes_done, seconds=self.busy_seconds)
+
     def stop(self) -> None:
         """End the thread, after the round that runs."""
         self._rounds.put(None)
         self._thread.join()
 
     def _start_round(self) -> None:
-        waiting, self._waiting = self._waiting, {}
         works, self._works = self._works, []
-        if waiting or works:
-            try:
-                flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items()]
-                self._rounds.put(_Round(flushes, works))
-            except Exception as fault:  # noqa: BLE001 - whatever it is: no round would follow, and nobody would be told
-                self._on_failure(fault)
+        try:
+            flushes = self._begin_flushes()
+        except Exception as fault:  # noqa: BLE001 - whatever it is: no round would follow, and nobody would be told
+            self._on_failure(fault)
+            return
+        if flushes or works:
+            self._rounds.put(_Round(flushes, works))
             return
         self._is_round_planned = False
         if self._on_idle is not None:
             callback, self._on_idle = self._on_idle, None
             callback()
+
+    def _begin_flushes(self) -> list[_Flush]:
+        """What waits. A log that has gone offline since is left out: nothing of it is promised any more."""
+        waiting, self._waiting = self._waiting, {}
+        return [_Flush(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
 
     def _work(self) -> None:
         while (round_ := self._rounds.get()) is not None:

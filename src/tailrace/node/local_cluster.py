@@ -9,12 +9,14 @@ cluster was founded; a second start takes it as it is.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.config import Endpoint, NodeConfig, parse_endpoint, parse_properties
+from tailrace.node.config import NodeConfig
+from tailrace.node.config_sources import parse_properties
+from tailrace.node.endpoints import Endpoint, parse_endpoint
 from tailrace.node.reserved_ports import ReservedPorts
 from tailrace.storage.checkpoints import META_PROPERTIES
 
@@ -119,12 +121,29 @@ def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> li
     return _written(nodes)
 
 
-def _written(nodes: Sequence[LocalNode]) -> list[LocalNode]:
-    for node in nodes:
-        NodeConfig(node.settings)  # refuses what the node would refuse, before anything has been changed
+def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = ()) -> list[LocalNode]:
+    """Write the nodes down, in place of `stale` files. Raises KafkaError before anything has been changed."""
+    _check_together([NodeConfig(node.settings) for node in nodes])  # refuses what the nodes would refuse
+    for file in stale:
+        file.unlink()
     for node in nodes:
         node.write()
     return list(nodes)
+
+
+def _check_together(configs: Sequence[NodeConfig]) -> None:
+    taken: dict[tuple[str, int], int] = {}
+    for config in configs:
+        metrics = config.addresses.metrics
+        if metrics is None or not metrics.port:
+            continue
+        other = taken.setdefault((metrics.host, metrics.port), config.node_id)
+        if other != config.node_id:
+            raise _refusal(
+                f"metrics.listener={config.text('metrics.listener')}: nodes {other} and {config.node_id} cannot both"
+                f" listen there; say port 0, and each node logs which it took, or write another port into each"
+                f" node's {CONFIG_FILE}"
+            )
 
 
 def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterWish) -> None:
@@ -155,6 +174,7 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
     taken = [ports.take(host, port if first_port else 0) for port in wanted]
     quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
     nodes = []
+    stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # of nodes that have never run
     for node_id in range(1, broker_count + controller_count + 1):
         is_broker = node_id <= broker_count
         own = _own_settings(
@@ -168,7 +188,7 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
         )
         settings = {**own, **_quorum_settings(host, quorum_ports), **wish.settings}
         nodes.append(LocalNode(node_id=node_id, home=directory.absolute() / f"node-{node_id}", settings=settings))
-    return _written(nodes)
+    return _written(nodes, stale)
 
 
 def added_node(

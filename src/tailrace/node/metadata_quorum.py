@@ -81,20 +81,7 @@ class MetadataQuorum:
         self._loop = asyncio.get_running_loop()
         self._key = ReplicaKey(config.node_id, bytes(identity.directory_id or ZERO_TOPIC_ID))
         self._metadata_directory = MetadataDirectory(directory, files=files)
-        self._log = QuorumLog.open(
-            self._metadata_directory.path,
-            METADATA_PARTITION,
-            files=files,
-            config=TopicConfig(
-                max_message_bytes=MAX_BATCH_BYTES, segment_bytes=config.integer("metadata.log.segment.bytes")
-            ),
-            now_ms=clock.now_ms(),
-        )
-        if identity.cluster_id is None and (self._log.end_offset or self._log.founding_voters):
-            raise CorruptRecords(
-                f"{META_PROPERTIES} in {directory} has no cluster.id, and the log beside it is a cluster's: restore it"
-                " from a copy"
-            )
+        self._log = self._open_log()
         self._host: QuorumHost | None = None
         self._known: KnownController | None = None
         self._controller: QuorumController | None = None
@@ -113,6 +100,23 @@ class MetadataQuorum:
             post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
             on_failure=on_fatal,
         )
+
+    def _open_log(self) -> QuorumLog:
+        log = QuorumLog.open(
+            self._metadata_directory.path,
+            METADATA_PARTITION,
+            files=self._files,
+            config=TopicConfig(
+                max_message_bytes=MAX_BATCH_BYTES, segment_bytes=self._config.integer("metadata.log.segment.bytes")
+            ),
+            now_ms=self._clock.now_ms(),
+        )
+        if self._identity.cluster_id is None and (log.end_offset or log.founding_voters):
+            raise CorruptRecords(
+                f"{META_PROPERTIES} in {self._directory} has no cluster.id, and the log beside it is a cluster's:"
+                " restore it from a copy"
+            )
+        return log
 
     @property
     def host(self) -> QuorumHost:
@@ -181,21 +185,8 @@ class MetadataQuorum:
             on_storage_failed=self._storage_failed,
         )
         self._voter_address = VoterAddress(host, endpoints=own, peer=self, clock=self._clock)
-        rules = TopicRules(
-            num_partitions=config.integer("num.partitions"),
-            replication_factor=config.integer("default.replication.factor"),
-            config=config.topic_defaults,
-            max_partitions_per_topic=config.integer("max.partitions.per.topic"),
-            max_partitions_per_broker=config.integer("max.partitions.per.node"),
-        )
-        machine = ControllerMachine(
-            random_bytes=secrets.token_bytes,
-            topic_rules=rules,
-            broker_settings=BROKER_SETTINGS,
-            broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
-        )
         self._controller = QuorumController(
-            machine,
+            _controller_machine(config),
             host=host,
             clock=self._clock,
             snapshot_trigger=config.quorum.snapshot_trigger,
@@ -213,12 +204,11 @@ class MetadataQuorum:
             )
 
     def _own_endpoint(self, listener: Listener) -> Endpoint:
-        told = next((one for one in self._config.advertised_listeners if one.name == listener.name), None)
-        founder = self._config.quorum.founders.get(self._key.id)
-        host, port = listener.addresses[0]
-        if told is not None:
-            return Endpoint(listener.name, told.host, told.port or port)
-        return Endpoint(listener.name, *(founder or (host, port)))
+        addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)
+        if founder is not None and not addresses.is_advertised(listener.name):
+            return Endpoint(listener.name, founder.host, founder.port)
+        told = addresses.address_of(listener.name, taken_port=listener.addresses[0][1])
+        return Endpoint(told.name, told.host, told.port)
 
     def start(self) -> None:
         """Take part from now on."""
@@ -329,6 +319,22 @@ class MetadataQuorum:
                 self._log.close()
         except KafkaError as fault:
             _logger.error("event=metadata-log-not-closed fault=%s", fault)
+
+
+def _controller_machine(config: NodeConfig) -> ControllerMachine:
+    rules = TopicRules(
+        num_partitions=config.integer("num.partitions"),
+        replication_factor=config.integer("default.replication.factor"),
+        config=config.topic_defaults,
+        max_partitions_per_topic=config.integer("max.partitions.per.topic"),
+        max_partitions_per_broker=config.integer("max.partitions.per.node"),
+    )
+    return ControllerMachine(
+        random_bytes=secrets.token_bytes,
+        topic_rules=rules,
+        broker_settings=BROKER_SETTINGS,
+        broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
+    )
 
 
 def _names(keys: Sequence[ReplicaKey]) -> str:

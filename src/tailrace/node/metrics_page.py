@@ -21,6 +21,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tailrace import __version__
+from tailrace.node.broker_measurements import BrokerMeasurements
+from tailrace.node.flush_thread import FlushMeasure
 from tailrace.node.measurements import Measurements
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.server.hosts.quorum_measure import Latencies
@@ -47,15 +49,13 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         measured = self._measured
-        yield from _traffic(measured)
+        if measured.broker is not None:
+            yield from _broker(measured.broker)
         yield from _requests(measured)
-        yield from _logs(measured)
-        yield from _replicas(measured)
         yield from _controller(measured)
         yield from _quorum(measured)
         yield from _snapshots(measured)
         yield from _connections(measured)
-        yield from _groups(measured)
         yield from _work(measured)
         yield _gauge(
             "tailrace_build_info",
@@ -66,9 +66,19 @@ class _Page(Collector):
         yield from ProcessCollector(registry=None).collect()
 
 
-def _traffic(measured: Measurements) -> Iterator[Metric]:
+def _broker(broker: BrokerMeasurements) -> Iterator[Metric]:
+    """What a node that is only a controller has none of."""
+    yield from _traffic(broker)
+    yield from _logs(broker)
+    yield from _replicas(broker)
+    yield from _groups(broker)
+    yield _flush_rounds("tailrace_flush_round_seconds", "Rounds of flushes of all logs that waited", broker.flushes)
+    yield _counter("tailrace_log_flushes", "Logs flushed, in all rounds.", (), [((), broker.flushes.logs)])
+
+
+def _traffic(broker: BrokerMeasurements) -> Iterator[Metric]:
     # The sum stands beside the topics with an empty label, which to Prometheus is none: as Kafka's exporters do.
-    everything = [("", measured.traffic), *sorted(measured.traffic_by_topic.items())]
+    everything = [("", broker.traffic), *sorted(broker.traffic_by_topic.items())]
     name = "kafka_server_brokertopicmetrics"
     yield _counter(
         f"{name}_messagesin", "Records appended.", ("topic",), (((t,), traffic.records_in) for t, traffic in everything)
@@ -106,9 +116,9 @@ def _requests(measured: Measurements) -> Iterator[Metric]:
     )
 
 
-def _logs(measured: Measurements) -> Iterator[Metric]:
+def _logs(broker: BrokerMeasurements) -> Iterator[Metric]:
     name, labels = "kafka_log_log", ("topic", "partition")
-    logs = [((each.topic, str(each.partition)), each) for each in measured.partitions]
+    logs = [((each.topic, str(each.partition)), each) for each in broker.partitions]
     yield _gauge(f"{name}_size", "Bytes of all batches.", labels, ((key, log.size_bytes) for key, log in logs))
     yield _gauge(
         f"{name}_logstartoffset", "The first offset.", labels, ((key, log.log_start_offset) for key, log in logs)
@@ -130,12 +140,12 @@ def _logs(measured: Measurements) -> Iterator[Metric]:
         "tailrace_partitions_left_out_of_metrics",
         "Partitions without numbers of their own here (metrics.max.partitions).",
         (),
-        [((), measured.replicas.partitions - len(logs))],
+        [((), broker.replicas.partitions - len(logs))],
     )
 
 
-def _replicas(measured: Measurements) -> Iterator[Metric]:
-    name, replicas = "kafka_server_replicamanager", measured.replicas
+def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
+    name, replicas = "kafka_server_replicamanager", broker.replicas
     yield _single(f"{name}_partitioncount", "Partitions on this node.", replicas.partitions)
     yield _single(f"{name}_leadercount", "Partitions that this node leads.", replicas.leaders)
     yield _single(
@@ -153,7 +163,7 @@ def _replicas(measured: Measurements) -> Iterator[Metric]:
         replicas.late_transactions,
     )
     yield _single(f"{name}_offlinereplicacount", "Partitions whose log cannot be used.", replicas.offline)
-    copies = measured.replication
+    copies = broker.replication
     yield _counter(f"{name}_isrshrinks", "Replicas taken out of sync.", (), [((), copies.shrinks)])
     yield _counter(f"{name}_isrexpands", "Replicas put in sync.", (), [((), copies.expansions)])
     name = "kafka_server_replicafetchermanager"
@@ -170,7 +180,7 @@ def _replicas(measured: Measurements) -> Iterator[Metric]:
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         "Requests that wait: fetches for records, produces for disks and replicas.",
         ("delayedoperation",),
-        [(("Fetch",), measured.waiting_fetches), (("Produce",), measured.waiting_produces)],
+        [(("Fetch",), broker.waiting_fetches), (("Produce",), broker.waiting_produces)],
     )
 
 
@@ -257,8 +267,8 @@ def _connections(measured: Measurements) -> Iterator[Metric]:
     )
 
 
-def _groups(measured: Measurements) -> Iterator[Metric]:
-    name, states = "kafka_coordinator_group_groupmetadatamanager", measured.groups_by_state
+def _groups(broker: BrokerMeasurements) -> Iterator[Metric]:
+    name, states = "kafka_coordinator_group_groupmetadatamanager", broker.groups_by_state
     if states is None:
         return
     yield _single(f"{name}_numgroups", "Groups that this node coordinates.", sum(states.values()))
@@ -267,14 +277,10 @@ def _groups(measured: Measurements) -> Iterator[Metric]:
 
 
 def _work(measured: Measurements) -> Iterator[Metric]:
-    flushes, stalls = measured.flushes, measured.stalls
-    yield SummaryMetricFamily(
-        "tailrace_flush_round_seconds",
-        "Rounds of flushes, each of all logs that waited, and how long they took the disk.",
-        count_value=flushes.rounds,
-        sum_value=flushes.seconds,
+    stalls = measured.stalls
+    yield _flush_rounds(
+        "tailrace_metadata_flush_round_seconds", "Flushes of the metadata log", measured.metadata_flushes
     )
-    yield _counter("tailrace_log_flushes", "Logs flushed, in all rounds.", (), [((), flushes.logs)])
     yield SummaryMetricFamily(
         "tailrace_event_loop_stall_seconds",
         "Turns of the event loop of more than 50 ms.",
@@ -285,6 +291,11 @@ def _work(measured: Measurements) -> Iterator[Metric]:
     yield _single(
         "tailrace_open_log_files", "Files of logs that are open; closed when needed.", measured.open_log_files
     )
+
+
+def _flush_rounds(name: str, what: str, flushes: FlushMeasure) -> Metric:
+    text = f"{what}, and how long they took the disk."
+    return SummaryMetricFamily(name, text, count_value=flushes.rounds, sum_value=flushes.seconds)
 
 
 def _single(name: str, documentation: str, value: float) -> Metric:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
-from tailrace.node.config import Endpoint
+from tailrace.node.endpoints import Endpoint
 from tailrace.node.measurements import NodeParts, measure
 from tailrace.node.pages import Page, PageServer
 
@@ -53,8 +53,7 @@ class Monitoring:
 
     async def health(self) -> Page:
         """Whether the node can do its work."""
-        parts = self._parts
-        seconds = max(parts.flush_thread.round_seconds, parts.metadata_flush_thread.round_seconds)
+        seconds = max(thread.round_seconds for thread in self._parts.flush_threads)
         if seconds > _STUCK_FLUSH_SECONDS:
             return Page(
                 body=f"the disk has been flushing for {seconds:.0f} s\n".encode("ascii"),

@@ -11,16 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
 
-from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
+from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
 from tailrace.node.broker import Broker
 from tailrace.node.clock import LoopClock
-from tailrace.node.config import Endpoint, NodeConfig, is_loopback_host, is_wildcard_host
+from tailrace.node.config import NodeConfig
 from tailrace.node.controller_handlers import ControllerServices, build_admin_handlers, build_controller_handlers
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
@@ -28,17 +27,15 @@ from tailrace.node.descriptors import (
     DescriptorPlan,
     count_open_descriptors,
     descriptor_limit,
-    plan_descriptors,
+    plan_node_descriptors,
 )
+from tailrace.node.endpoints import Endpoint, is_wildcard_host
 from tailrace.node.measurements import NodeParts
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.monitoring import Monitoring
 from tailrace.node.stall_watch import StallWatch
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
-
-_LATE_TRANSACTION_MS: Final = 300_000
-"""How long the coordinator may take to end a transaction whose time is over, as in Kafka."""
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -54,13 +51,14 @@ class Node:
     def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, descriptors: DescriptorPlan | None = None) -> None:
         """`descriptors`: what this process may open; as the system's limit allows, if nothing is said."""
         if descriptors is None:
-            descriptors = plan_descriptors(descriptor_limit(), max_connections=config.integer("max.connections"))
+            descriptors = plan_node_descriptors(config, descriptor_limit())
         self._config = config
         self._on_fatal = on_fatal
         self._descriptors = descriptors
         self._files = OsFiles(max_open_files=descriptors.files)
         self._directory = str(config.data_directory)
         self._listeners: list[Listener] = []
+        self._dispatchers: list[Dispatcher] = []
         self.quorum: MetadataQuorum | None = None
         """This node's part in the metadata quorum, once it has been started."""
         self._broker: Broker | None = None
@@ -75,14 +73,20 @@ class Node:
         try:
             await self._start_locked()
         except BaseException:
-            for listener in self._listeners:
-                await listener.stop()
-            if self._broker is not None:
-                self._broker.abandon()
-            if self.quorum is not None:
-                self.quorum.close()
-            self._lock.release()
+            await self._give_up()
             raise
+
+    async def _give_up(self) -> None:
+        """The start has failed, or was cancelled: let go of all that was taken."""
+        if self._monitoring is not None:
+            await self._monitoring.stop()
+        for listener in self._listeners:
+            await listener.stop()
+        if self._broker is not None:
+            self._broker.abandon()
+        if self.quorum is not None:
+            self.quorum.close()
+        self._lock.release()
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
@@ -90,14 +94,9 @@ class Node:
 
         Of a node that is only a controller, where controllers and brokers find it.
         """
-        told = {endpoint.name: endpoint for endpoint in self._config.advertised_listeners}
         listeners = self._client_listeners if self._config.quorum.is_broker else self._listeners
-        return tuple(
-            _advertised(told[listener.name], port)
-            if listener.name in told
-            else Endpoint(name=listener.name, host=_host_for_clients(host), port=port)
-            for listener, (host, port) in ((listener, listener.addresses[0]) for listener in listeners)
-        )
+        addresses = self._config.addresses
+        return tuple(addresses.address_of(one.name, taken_port=one.addresses[0][1]) for one in listeners)
 
     @property
     def _client_listeners(self) -> Sequence[Listener]:
@@ -128,20 +127,7 @@ class Node:
             on_fatal=self._on_fatal,
         )
         await quorum.find(self._controller_listeners)
-        services = ControllerServices(
-            config=config,
-            cluster_id=quorum.cluster_id,
-            clock=clock,
-            host=quorum.host,
-            metadata=quorum.controller,
-            creating=CarefulController(
-                quorum.controller,
-                limit=self._descriptors.limit,
-                reclaimable=lambda: self._files.open_files,
-                count_open=count_open_descriptors,
-            ),
-            on_broken_invariant=self._on_fatal,
-        )
+        services = self._controller_services(quorum, clock)
         self._serve_controllers(services)
         self._turns.run(quorum.start)
         if config.quorum.is_broker:
@@ -156,18 +142,36 @@ class Node:
                 admin=build_admin_handlers(services),
                 on_fatal=self._on_fatal,
             )
+            self._dispatchers.append(self._broker.dispatcher)
             await self._broker.start(self.advertised)
-            await self._start_monitoring(self._broker, quorum)
-            for listener in self._client_listeners:
-                listener.on_frame = self._broker.dispatcher.on_frame
-                await listener.start()
+        await self._start_monitoring(quorum)
+        for listener in self._client_listeners:
+            assert self._broker is not None, "only a broker has listeners for clients"
+            listener.on_frame = self._broker.dispatcher.on_frame
+            await listener.start()
+
+    def _controller_services(self, quorum: MetadataQuorum, clock: LoopClock) -> ControllerServices:
+        return ControllerServices(
+            config=self._config,
+            cluster_id=quorum.cluster_id,
+            clock=clock,
+            host=quorum.host,
+            metadata=quorum.controller,
+            creating=CarefulController(
+                quorum.controller,
+                limit=self._descriptors.limit,
+                reclaimable=lambda: self._files.open_files,
+                count_open=count_open_descriptors,
+            ),
+            on_broken_invariant=self._on_fatal,
+        )
 
     def _bind(self) -> None:
         """Take the ports first: what clients are told depends on them. Nobody can connect before they are started."""
         self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
         arrivals = arrivals_within(limits)
-        for endpoint in self._config.listeners:
+        for endpoint in self._config.addresses.listeners:
             listener = Listener(
                 name=endpoint.name,
                 turns=self._turns,
@@ -186,29 +190,24 @@ class Node:
         dispatcher = Dispatcher(
             build_controller_handlers(services), write_staged=lambda: None, on_broken_invariant=self._on_fatal
         )
+        self._dispatchers.append(dispatcher)
         for listener in self._controller_listeners:
             listener.on_frame = dispatcher.on_frame
 
-    async def _start_monitoring(self, broker: Broker, quorum: MetadataQuorum) -> None:
-        endpoint = self._config.metrics_listener
+    async def _start_monitoring(self, quorum: MetadataQuorum) -> None:
+        endpoint, broker = self._config.addresses.metrics, self._broker
         if endpoint is None:
             return
         parts = NodeParts(
-            broker_id=BrokerId(self._config.node_id),
-            dispatcher=broker.dispatcher,
+            node_id=self._config.node_id,
+            dispatchers=tuple(self._dispatchers),
             listeners=tuple(self._listeners),
             receive_buffers=self._receive_buffers,
-            partitions=broker.partitions,
-            followers=broker.followers,
-            keeper=broker.keeper,
             controller=quorum.controller,
-            coordinators=broker.coordinators,
-            waiting=broker.waiting,
-            flush_thread=broker.flush_thread,
             metadata_flush_thread=quorum.flush_thread,
             stalls=self._stalls,
             files=self._files,
-            late_transaction_ms=self._config.integer("transaction.max.timeout.ms") + _LATE_TRANSACTION_MS,
+            broker=None if broker is None else broker.parts,
         )
         self._monitoring = Monitoring(parts, max_partitions=self._config.integer("metrics.max.partitions"))
         self.metrics_address = await self._monitoring.start(endpoint)
@@ -250,12 +249,3 @@ def _hosts_to_bind(host: str) -> list[str]:
     if is_wildcard_host(host):
         return ["0.0.0.0", "::"]
     return [host]
-
-
-def _advertised(told: Endpoint, port: int) -> Endpoint:
-    """The address that clients are told. Port 0, which nobody can connect to, stands for the port that was taken."""
-    return replace(told, port=told.port or port)
-
-
-def _host_for_clients(bound: str) -> str:
-    return "127.0.0.1" if is_loopback_host(bound) and bound != "::1" else bound

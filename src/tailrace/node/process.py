@@ -1,33 +1,45 @@
-"""A node as a process of its own: event loop, signals, logging, the ready line and the exit code."""
+"""A node as a process of its own: event loop, signals, logging, the ready line and the exit code.
+
+SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP stop it cleanly: a terminal that is closed is no reason to
+find out at the next start what is whole.
+"""
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from tailrace.node.config import NodeConfig
-from tailrace.node.descriptors import DescriptorPlan, plan_descriptors, raise_limit
+from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, raise_limit
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
+from tailrace.node.standard_input import has_no_end
 
 _logger = logging.getLogger("tailrace.node")
 
 _FAILED = 1
 _STDIN = 0
-_GC_THRESHOLDS = (50_000, 50, 100)
-"""Requests make no reference cycles: collecting every 700 allocations would find nothing, all day."""
+_GC_THRESHOLDS = (10_000, 250, 100)
+"""Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused ones and
+connections that end do, and whoever brings thousands of them must not stop the event loop for longer than it takes to
+look through so many (50,000 took 50 to 90 ms)."""
 
 
 def run(config: NodeConfig, *, until_stdin_closes: bool = False) -> int:
-    """Run a node until SIGTERM or SIGINT; the exit code. Raises KafkaError or OSError if it cannot start.
+    """Run a node until it is told to stop; the exit code. Raises KafkaError or OSError if it cannot start.
 
     `until_stdin_closes` ends it as well when standard input ends: whoever started the node holds the other end of that
     pipe, and even kill -9 closes it.
     """
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(*_GC_THRESHOLDS)
     set_up_logging(config.text("log.format") or TEXT)
-    descriptors = plan_descriptors(raise_limit(), max_connections=config.integer("max.connections"))
+    descriptors = plan_node_descriptors(config, raise_limit())
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_serve(config, descriptors, until_stdin_closes))
 
@@ -42,19 +54,28 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
+def preload() -> None:
+    """Import what a node imports only when it runs, for a process that forks several: they need not do it each."""
+    event_loop_factory()
+    importlib.import_module("encodings.idna")  # looking up any host takes it
+
+
 async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopped.set)
     if until_stdin_closes:
-        loop.add_reader(_STDIN, _read_stdin, loop, stopped)
+        try:
+            loop.add_reader(_STDIN, _read_stdin, loop, stopped)
+        except PermissionError:
+            raise has_no_end() from None
     node = Node(config, on_fatal=stop_at_once, descriptors=descriptors)
     if not await _started(node, stopped):
         return 0
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
     _logger.info(
         "event=node-started node=%d data=%s durability=%s",
         config.node_id,
@@ -77,7 +98,8 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
         await starting
         return True
     starting.cancel()
-    await asyncio.wait([starting])
+    with suppress(asyncio.CancelledError):
+        await starting
     return False
 
 
@@ -93,7 +115,17 @@ def _say_ready(node: Node, config: NodeConfig) -> None:
     words = ["dev"] if config.is_dev else []
     if node.metrics_address is not None:
         words.append(f"metrics={_address(*node.metrics_address)}")
-    print(" ".join((f"tailrace ready: {addresses}", *words)), flush=True)  # noqa: T201 - scripts wait for it
+    say_ready(" ".join((f"tailrace ready: {addresses}", *words)))
+
+
+def say_ready(line: str) -> None:
+    """The ready line on stdout. Whoever started this may have gone: that is no reason to stop."""
+    try:
+        print(line, flush=True)  # noqa: T201 - scripts wait for it
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # for what is still to be flushed
+        os.close(null)
 
 
 def _address(host: str, port: int) -> str:

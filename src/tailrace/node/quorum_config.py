@@ -109,13 +109,16 @@ def _founders(words: Sequence[str], parse_address: Callable[[str, str], Address]
 
 
 def _raft_config(settings: Settings) -> RaftConfig:
+    fetch_timeout_ms = settings.integer("controller.quorum.fetch.timeout.ms")
+    request_timeout_ms = settings.integer("controller.quorum.request.timeout.ms")
     return RaftConfig(
         election_timeout_ms=settings.integer("controller.quorum.election.timeout.ms"),
-        fetch_timeout_ms=settings.integer("controller.quorum.fetch.timeout.ms"),
+        fetch_timeout_ms=fetch_timeout_ms,
         election_backoff_max_ms=settings.integer("controller.quorum.election.backoff.max.ms"),
-        request_timeout_ms=settings.integer("controller.quorum.request.timeout.ms"),
+        request_timeout_ms=request_timeout_ms,
         retry_backoff_ms=settings.integer("controller.quorum.retry.backoff.ms"),
-        fetch_max_wait_ms=min(500, settings.integer("controller.quorum.fetch.timeout.ms") // 2),
+        # The leader may keep a fetch waiting for less than its follower has patience for.
+        fetch_max_wait_ms=min(500, fetch_timeout_ms // 2, request_timeout_ms // 2),
         snapshot_max_bytes=settings.integer("replica.fetch.response.max.bytes"),
         start_offset_lag_ms=settings.integer("metadata.start.offset.lag.time.max.ms"),
     )

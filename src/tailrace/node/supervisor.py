@@ -16,12 +16,13 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, NoReturn
 
 from tailrace.node.local_cluster import LocalNode
+from tailrace.node.standard_input import has_no_end
 
 READY: Final = "tailrace ready: "
 _FIRST_BACKOFF_S: Final = 0.5
@@ -30,8 +31,12 @@ _STEADY_S: Final = 60.0
 """A node that ran for this long may be started again at once, as if it had never died."""
 _STOP_S: Final = 40.0
 """A node that has not stopped by itself then is killed."""
+_SAME_WISH_S: Final = 1.0
+"""Signals that come this soon after the first are that one again: `timeout` and others signal a process and then its
+whole group."""
 _READ_BYTES: Final = 64 * 1024
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+_SIGNALS: Final = _TO_STOP | {signal.SIGCHLD}
 
 Say = Callable[[str], None]
 Serve = Callable[[LocalNode], None]
@@ -77,9 +82,12 @@ class _Process:
         self.returncode: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
+        # A signal that is sent to the child before it has ended our handlers must find its own default, not them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.pid = os.fork()
         if not self.pid:
-            _live_as_child(work, environment, (stdin, stdout, stderr))
+            _live_as_child(work, environment, (stdin, stdout, stderr), before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
 
@@ -102,14 +110,17 @@ class _Process:
             os.close(descriptor)
 
 
-def _live_as_child(work: Callable[[], None], environment: Mapping[str, str], pipes: Sequence[int]) -> NoReturn:
+def _live_as_child(
+    work: Callable[[], None], environment: Mapping[str, str], pipes: Sequence[int], signals_blocked: Iterable[int]
+) -> NoReturn:
     """Be a process of its own, with nothing of its parent's but what it has imported; never return."""
     code: object = 1
     try:
         os.setsid()  # Ctrl-C is for the parent, which then stops all in good order
         signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in _not_ignored():
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals_blocked)
         for standard, pipe in enumerate(pipes):
             os.dup2(pipe, standard)
         os.closerange(len(pipes), os.sysconf("SC_OPEN_MAX"))
@@ -179,12 +190,12 @@ class Supervisor:
         self._until_stdin_closes = until_stdin_closes
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
+        self._stopping_since: float | None = None
         self._kill_at: float | None = None
         self._exit_code = 0
 
     def run(self) -> int:
         """Start all, and return when all have ended; the exit code."""
-        gc.collect()
         gc.freeze()  # what is shared with the children stays shared
         with ExitStack() as stack:
             stack.callback(self._kill_all)
@@ -192,7 +203,7 @@ class Supervisor:
             wakeup = stack.enter_context(_signals())
             self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._take_signals(wakeup))
             if self._until_stdin_closes:
-                self._selector.register(0, selectors.EVENT_READ, self._read_stdin)
+                self._watch_stdin()
             for child in self._children:
                 self._start(child)
             while self._goes_on():
@@ -204,7 +215,7 @@ class Supervisor:
 
     @property
     def _is_stopping(self) -> bool:
-        return self._kill_at is not None
+        return self._stopping_since is not None
 
     def _goes_on(self) -> bool:
         return any(child.process is not None or child.start_at is not None for child in self._children)
@@ -218,13 +229,19 @@ class Supervisor:
     # What happens
 
     def _take_signals(self, wakeup: int) -> None:
-        numbers = set(os.read(wakeup, 4096))
-        if numbers & {signal.SIGTERM, signal.SIGINT}:
-            if self._is_stopping:
-                self._say("killing what still runs")
-                self._kill_all()
-            else:
-                self._stop()
+        if _TO_STOP.isdisjoint(os.read(wakeup, 4096)):
+            return
+        if self._stopping_since is None:
+            self._stop()
+        elif time.monotonic() - self._stopping_since >= _SAME_WISH_S:
+            self._say("killing what still runs")
+            self._kill_all()
+
+    def _watch_stdin(self) -> None:
+        try:
+            self._selector.register(0, selectors.EVENT_READ, self._read_stdin)
+        except PermissionError:
+            raise has_no_end() from None
 
     def _read_stdin(self) -> None:
         if not os.read(0, 4096):
@@ -296,7 +313,7 @@ class Supervisor:
         if self._kill_at is not None and now >= self._kill_at:
             self._say(f"not all nodes have stopped within {_STOP_S:.0f} s; they are killed")
             self._kill_all()
-            self._kill_at = float("inf")
+            self._kill_at = None
         for child in self._children:
             if child.start_at is not None and now >= child.start_at:
                 self._start(child)
@@ -305,7 +322,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         """All at once: they need not wait for each other's leave."""
-        self._kill_at = time.monotonic() + _STOP_S
+        self._stopping_since = time.monotonic()
+        self._kill_at = self._stopping_since + _STOP_S
         for child in self._children:
             child.start_at = None
             if child.process is not None:
@@ -313,7 +331,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for child in self._children:
-            if child.process is not None:
+            if child.process is not None and child.process.poll() is None:
                 os.kill(child.process.pid, signal.SIGKILL)
                 child.process.wait()
 
@@ -327,13 +345,18 @@ def _end_of(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
+def _not_ignored() -> list[signal.Signals]:
+    """The signals that matter here. SIGHUP does not where it is ignored: `nohup` did that."""
+    return [one for one in _SIGNALS if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+
+
 @contextmanager
 def _signals() -> Iterator[int]:
     """A descriptor that gets a byte for each signal that matters here."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda *_: None) for number in _not_ignored()}
     earlier = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield reader

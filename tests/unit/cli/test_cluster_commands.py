@@ -144,6 +144,20 @@ def test_replicas_are_moved_and_moves_are_shown_and_taken_back(server: AdminServ
     assert done.err == "took back the move of 1 partition of topic orders\nno replicas are being moved\n"
 
 
+def test_a_move_that_only_takes_copies_away_is_complete_at_once(server: AdminServer, run: Run) -> None:
+    server.start(OTHER)
+    create(server, BROKER, OTHER)
+    done = run("topics", "reassign", "orders", "--replicas", str(BROKER))
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "began to move 1 partition of topic orders\nthe move is complete\n"
+    assert run("topics", "reassign", "orders").err == "no replicas are being moved\n"
+
+
+def test_who_is_no_voter_is_not_removed_and_the_voters_are_named(server: AdminServer, run: Run) -> None:
+    done = run("quorum", "remove-controller", "--controller-id", "9")
+    assert (done.code, done.out, done.err) == (1, "", f"tailrace: 9 is no voter; voters: {BROKER}\n")
+
+
 def test_a_move_that_means_nothing_is_refused(server: AdminServer, run: Run) -> None:
     create(server, BROKER)
     for words in (["--replicas", "1"], ["--partition", "0"], ["orders", "--replicas", "1", "--cancel"]):

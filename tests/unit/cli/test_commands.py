@@ -89,6 +89,10 @@ def test_what_cannot_be_altered_stays_as_it_is(run: Run, topic: str) -> None:
     assert run("topics", "alter", topic).code == 2
     assert run("topics", "alter", topic, "--config", "a=1", "--delete-config", "a").code == 2
     assert run("topics", "alter", f"{topic}-lost", "--partitions", "2").code == 1
+    done = run("topics", "alter", topic, "--config", "segment.ms=9", "--delete-config", "retention.sm")
+    assert (done.code, done.err) == (1, "tailrace: unknown setting 'retention.sm'; did you mean retention.ms?\n")
+    assert "Configs: segment.ms" not in run("topics", "describe", topic).out
+    assert run("topics", "alter", f"{topic}-lost", "--delete-config", "retention.ms").code == 1
 
 
 def test_a_failure_is_one_line_with_the_way_out_and_exit_code_1(run: Run) -> None:
@@ -198,7 +202,10 @@ def test_the_history_of_a_group_names_causes(run: Run, topic: str) -> None:
     assert "assigned" in told
     events = json.loads(run("groups", "history", group, "-o", "json").out)
     assert any(event["EVENT"] == "leave" for event in events)
-    assert run("groups", "history", "nobody").code == 1
+    for command in ("describe", "history", "delete"):
+        done = run("groups", command, "nobody")
+        assert (done.code, done.out) == (1, "")
+        assert done.err == "tailrace: there is no group 'nobody' (`tailrace groups list` shows which there are)\n"
 
 
 def test_the_files_of_a_log_are_dumped_in_kafkas_words(run: Run, tailrace_cluster: Cluster, topic: str) -> None:

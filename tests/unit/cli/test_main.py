@@ -4,12 +4,14 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
 
 from tailrace import __version__
-from tailrace.cli.main import NOUNS, main
+from tailrace.cli.main import NOUNS, build_app, main
 
 PRESENT = [noun for noun in NOUNS if importlib.util.find_spec(f"tailrace.cli.{noun.replace('-', '_')}")]
 
@@ -26,6 +28,24 @@ def test_every_noun_has_commands_and_helps(noun: str, capsys: pytest.CaptureFixt
     assert callable(getattr(module, "command", None)) or isinstance(getattr(module, "app", None), typer.Typer)
     assert exit_code(noun, "--help") == 0
     assert f"tailrace {noun}" in capsys.readouterr().out
+
+
+def commands_of(command: Any) -> Iterator[Any]:
+    """This one, or those that are in it."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield command
+    else:
+        for one in inner.values():
+            yield from commands_of(one)
+
+
+@pytest.mark.parametrize("noun", PRESENT)
+def test_every_command_that_asks_a_cluster_prints_json_if_that_is_wanted(noun: str) -> None:
+    everything: Any = typer.main.get_command(build_app([noun]))
+    for command in commands_of(everything.commands[noun]):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert "--bootstrap-server" not in options or "-o" in options, f"{noun} {command.name}"
 
 
 def test_help_lists_every_noun(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,4 +79,5 @@ def test_only_the_noun_that_is_asked_for_is_imported() -> None:
         "print(sorted(name for name in sys.modules if name.startswith(('tailrace.cli.', 'tailrace.client', 'rich'))))"
     )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "['tailrace.cli.main', 'tailrace.cli.serve']"
+    imported = [f"tailrace.cli.{name}" for name in ("main", "node_options", "quick_imports", "serve")]
+    assert output.strip() == str(imported)

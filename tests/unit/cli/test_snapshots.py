@@ -156,7 +156,12 @@ def test_what_is_not_there_is_said(snapshots: Snapshots, directory: Path, tmp_pa
     assert (absent.code, "is no directory" in absent.err) == (1, True)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert snapshots("list", "--data-dir", empty) == (0, "", "there are no snapshots yet\n")
-    assert snapshots("list", "--data-dir", empty, "-o", "json") == (0, "[]\n", "")
-    assert snapshots("describe", "--data-dir", empty).code == 1
+    advice = f"{empty} has no __cluster_metadata-0: name a node's data directory (its log.dirs)"
+    assert snapshots("list", "--data-dir", empty) == (1, "", f"tailrace: {advice}\n")
+    (empty / "data" / "__cluster_metadata-0").mkdir(parents=True)
+    assert snapshots("list", "--data-dir", empty) == (1, "", f"tailrace: {advice}, such as {empty / 'data'}\n")
+    for new in (empty / "data", empty / "data" / "__cluster_metadata-0"):
+        assert snapshots("list", "--data-dir", new) == (0, "", "there are no snapshots yet\n")
+        assert snapshots("list", "--data-dir", new, "-o", "json") == (0, "[]\n", "")
+        assert snapshots("describe", "--data-dir", new).code == 1
     assert snapshots("list").code == 2

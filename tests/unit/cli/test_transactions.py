@@ -90,7 +90,7 @@ def test_a_transactional_id_is_described_with_what_it_writes_to(run: Run) -> Non
     assert "tailrace transactions list" in missing.err
 
 
-def test_what_hangs_is_ended_once() -> None:
+def test_what_hangs_is_ended_once(capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster() as cluster:
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "pay", "log_level": 0}
@@ -100,9 +100,11 @@ def test_what_hangs_is_ended_once() -> None:
         producer.produce("orders", b"record", partition=0)
         producer.flush(PATIENCE_S)
         words = ("orders", "--partition", "0", "--start-offset", "0", "--bootstrap-server", cluster.bootstrap_servers)
+        capsys.readouterr()
         codes = []
         for _ in range(2):
             with pytest.raises(SystemExit) as ended:
-                main(("transactions", "abort", *words))
+                main(("transactions", "abort", *words, "-o", "json"))
             codes.append(ended.value.code)
     assert codes == [0, 1]
+    assert json.loads(capsys.readouterr().out) == [{"Topic": "orders", "Partition": 0, "StartOffset": 0}]

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.config import NodeConfig, load_config, parse_endpoint, parse_properties
+from tailrace.node.config import NodeConfig, load_config
+from tailrace.node.config_sources import parse_properties, read_environment, without_settings
+from tailrace.node.endpoints import parse_endpoint
 from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS
 from tailrace.server.config_entries import BROKER_NAMES, ConfigSource
 
@@ -53,6 +55,12 @@ def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path
     assert said == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
 
 
+def test_variables_that_other_parts_read_are_not_taken_for_settings() -> None:
+    others = {"TAILRACE_BOOTSTRAP": "localhost:9092", "TAILRACE_SPARK_TASKS": "4", "TAILRACE_TRACEBACK": "1"}
+    assert read_environment({**others, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
+    assert without_settings({**others, "TAILRACE_NODE_ID": "5"}) == others
+
+
 def test_a_file_is_refused_with_its_name_and_all_its_faults_at_once(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partition=3\nnode.id=one\nlog.dirs=/data\nbroker.id=7\n")
@@ -98,6 +106,12 @@ def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(n
         ("group.min.session.timeout.ms=1800001", "is above group.max.session.timeout.ms"),
         ("socket.request.max.bytes=104857601", "must be between"),
         ("node.id", "say name=value"),
+        ("log.dir=", "a node needs a directory"),
+        ("advertised.listeners=nowhere", "advertised.listeners='nowhere': say NAME://HOST:PORT or HOST:PORT"),
+        ("advertised.listeners=localhost:1,127.0.0.1:1", "clients are told one address of each listener"),
+        ("broker.heartbeat.interval.ms=2500", "say less than broker.session.timeout.ms=2500"),
+        ("replica.fetch.wait.max.ms=30001", "say at most replica.socket.timeout.ms=30000"),
+        ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500: say at most replica.lag.time.max.ms=499"),
     ],
 )
 def test_a_value_that_cannot_be_refuses_the_start_and_says_why(override: str, expected: str) -> None:
@@ -114,15 +128,15 @@ def test_a_listener_that_others_can_reach_is_refused_with_the_ways_out(host: str
 
 def test_insecure_is_a_way_out_and_a_wildcard_needs_an_address_for_clients() -> None:
     insecure = {"listener.insecure.allow": "true"}
-    assert load_config(flags={"listeners": "192.168.1.5:9092", **insecure}).listeners[0].host == "192.168.1.5"
+    assert load_config(flags={"listeners": "192.168.1.5:9092", **insecure}).addresses.listeners[0].host == "192.168.1.5"
     assert "add advertised.listeners=PLAINTEXT://HOST:9092" in refusal(flags={"listeners": "0.0.0.0:9092", **insecure})
     told = {"advertised.listeners": "PLAINTEXT://db.example.org:9092"}
-    assert load_config(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).advertised_listeners
+    assert load_config(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).addresses.advertised
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9"])
 def test_every_loopback_address_is_welcome(host: str) -> None:
-    assert load_config(flags={"listeners": f"{host}:0"}).listeners[0].port == 0
+    assert load_config(flags={"listeners": f"{host}:0"}).addresses.listeners[0].port == 0
 
 
 def test_of_several_units_the_finest_wins() -> None:
@@ -202,7 +216,7 @@ def test_kafkas_own_file_for_a_single_node_is_understood() -> None:
             """
         )
     )
-    assert [endpoint.port for endpoint in config.listeners] == [9092, 9093]
+    assert [endpoint.port for endpoint in config.addresses.listeners] == [9092, 9093]
     assert config.listener_limits.produce_frame_bytes == 104_857_600
 
 
@@ -230,10 +244,10 @@ def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
 def test_metrics_are_for_this_machine_unless_somebody_says_otherwise(host: str) -> None:
     assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
     insecure = {"listener.insecure.allow": "true"}
-    told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).metrics_listener
+    told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
     assert told is not None
     assert (told.host, told.port) == (host, 9644)
-    assert load_config().metrics_listener is None
+    assert load_config().addresses.metrics is None
 
 
 def test_a_metrics_listener_without_a_port_is_refused() -> None:

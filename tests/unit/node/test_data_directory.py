@@ -1,5 +1,8 @@
 """A data directory belongs to one node, and to one process at a time."""
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,17 @@ from tailrace.storage import OsFiles
 def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
     with DirectoryLock(tmp_path / "data"), pytest.raises(KafkaError, match="is in use by another node"):
         DirectoryLock(tmp_path / "data")
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(KafkaError, match="No locks available; choose a --data-dir whose file system has locks"):
+        DirectoryLock(tmp_path)
 
 
 def test_a_directory_is_free_again_when_its_node_has_stopped(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTo
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.descriptors import CarefulController, plan_descriptors
+from tailrace.node.config import NodeConfig
+from tailrace.node.descriptors import CarefulController, plan_descriptors, plan_node_descriptors
 from tailrace.server.ports import Controller
 
 
@@ -18,6 +19,15 @@ def test_connections_and_files_fit_into_the_limit_together() -> None:
         assert plan.connections + plan.files < limit
         assert plan.files >= 16
         assert plan.connections >= 16
+
+
+def test_every_listener_has_its_share() -> None:
+    for limit in (128, 1_024, 20_000):
+        plan = plan_descriptors(limit, max_connections=2_000, listeners=3)
+        assert 3 * plan.connections + plan.files < limit
+        assert plan.connections >= 13
+    two = {"listeners": "A://127.0.0.1:0,B://127.0.0.1:0"}
+    assert plan_node_descriptors(NodeConfig(two), 1_024).connections == 244
 
 
 def test_few_descriptors_are_told_of_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:

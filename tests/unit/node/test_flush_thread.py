@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.model.errors import StorageError
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.protocol.records.batch import read_header
@@ -58,6 +58,18 @@ def append(log: Log) -> None:
     builder.append(0, None, b"value")
     batch = builder.build()
     log.append((AppendBatch(batch, read_header(batch)),))
+
+
+def damage_and_truncate(log: Log, directory: Path) -> None:
+    """As a follower does that has to cut, and meets a damaged batch."""
+    append(log)
+    append(log)
+    with next(directory.glob("*.log")).open("r+b") as file:
+        file.seek(8)
+        file.write(b"\xff" * 4)  # the length of the first batch
+    with pytest.raises(CorruptRecords):
+        log.truncate_to(2)
+    assert log.is_offline
 
 
 def test_what_was_appended_is_flushed_when_the_callback_comes(node: Node, tmp_path: Path) -> None:
@@ -134,6 +146,22 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
     node.thread.flush(log, lambda: None)
     node.loop.run_until(lambda: node.failures)
     assert isinstance(node.failures[0], OSError)
+
+
+def test_a_log_that_goes_offline_before_its_round_is_left_out(node: Node, tmp_path: Path) -> None:
+    """It refuses everything until it is opened anew: nobody is told that it is safe, and the node lives on."""
+    broken, whole = open_log(tmp_path / "a-0"), open_log(tmp_path / "a-1")
+    called: list[str] = []
+    for log, name in ((broken, "broken"), (whole, "whole")):
+        append(log)
+        node.thread.flush(log, lambda name=name: called.append(name))  # type: ignore[misc]
+    damage_and_truncate(broken, tmp_path / "a-0")
+    node.loop.run_until(lambda: called)
+    assert (called, node.failures) == (["whole"], [])
+    node.thread.flush(broken, lambda: called.append("broken"))
+    node.thread.when_idle(lambda: called.append("idle"))
+    node.loop.run_until(lambda: "idle" in called)
+    assert (called, node.failures) == (["whole", "idle"], [])
 
 
 def test_a_callback_that_fails_keeps_nobody_else_from_theirs(node: Node, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.config import Endpoint, NodeConfig, load_config
+from tailrace.node.config import NodeConfig, load_config
+from tailrace.node.endpoints import Endpoint
 from tailrace.node.local_cluster import ClusterWish, LocalNode, open_cluster
 from tailrace.node.reserved_ports import ReservedPorts
 
@@ -92,6 +93,22 @@ def test_a_cluster_of_another_form_is_not_what_was_asked_for(tmp_path: Path, wis
 def test_where_no_node_has_ever_run_a_cluster_is_founded_anew(tmp_path: Path) -> None:
     opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
     assert len(opened(tmp_path, ClusterWish(brokers=3, listen=ANY_PORT))) == 3
+
+
+def test_nodes_of_an_attempt_that_came_to_nothing_are_forgotten(tmp_path: Path) -> None:
+    opened(tmp_path, ClusterWish(brokers=5, listen=ANY_PORT))
+    founded = opened(tmp_path, ClusterWish(brokers=3, listen=ANY_PORT))
+    ran(founded)
+    assert opened(tmp_path, ClusterWish()) == founded
+
+
+def test_nodes_cannot_share_a_port_for_metrics(tmp_path: Path) -> None:
+    fixed, free = ({"metrics.listener": f"127.0.0.1:{port}"} for port in (9404, 0))
+    with pytest.raises(KafkaError, match="metrics.listener=127.0.0.1:9404: nodes 1 and 2 cannot both listen there"):
+        opened(tmp_path, ClusterWish(listen=ANY_PORT, settings=fixed))
+    assert not list(tmp_path.iterdir())
+    assert len(opened(tmp_path, ClusterWish(listen=ANY_PORT, settings=free))) == 3
+    assert len(opened(tmp_path / "one", ClusterWish(brokers=1, listen=ANY_PORT, settings=fixed))) == 1
 
 
 def test_a_bad_setting_changes_nothing(tmp_path: Path) -> None:

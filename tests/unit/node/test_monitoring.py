@@ -34,18 +34,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def address_of_metrics(cluster: Cluster) -> str:
-    found = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text())
+def address_of_metrics(cluster: Cluster, node: int = 1) -> str:
+    found = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text(node))
     return str(found[-1])
 
 
-def page(cluster: Cluster, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address_of_metrics(cluster)}{path}", timeout=20) as answer:
+def page(cluster: Cluster, path: str, node: int = 1) -> str:
+    with urllib.request.urlopen(f"http://{address_of_metrics(cluster, node)}{path}", timeout=20) as answer:
         return str(answer.read().decode())
 
 
-def scrape(cluster: Cluster) -> Samples:
-    families = text_string_to_metric_families(page(cluster, "/metrics"))
+def scrape(cluster: Cluster, node: int = 1) -> Samples:
+    families = text_string_to_metric_families(page(cluster, "/metrics", node))
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in families
@@ -182,6 +182,48 @@ def test_the_quorum_is_told_in_kafkas_words(cluster: Cluster) -> None:
     assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
     assert value(found, "kafka_server_metadataloader_currentmetadataversion") == 26
     assert value(found, "tailrace_metadata_log_failed") == 0
+
+
+def test_a_node_that_is_only_a_controller_has_the_same_pages() -> None:
+    """Without what only a broker has: KIP-595 and KIP-630 name the metrics of controllers."""
+    broker, controller = 1, 2
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "metadata.snapshot.min.changed_records.ratio": "0",
+    }
+    with Cluster(brokers=1, controllers=1, config=settings) as cluster:
+        assert page(cluster, "/healthz", controller) == "ok\n"
+        deadline = time.monotonic() + 30
+        number, found = 0, scrape(cluster, controller)
+        generated = "kafka_controller_kafkacontroller_gensnapshotlatencyms_count"
+        with Admin(cluster.bootstrap_servers) as admin:
+            while value(found, generated) == 0:
+                assert time.monotonic() < deadline, cluster.log_text(controller)
+                admin.create_topics({f"topic-{number}": 3})
+                number += 1
+                found = scrape(cluster, controller)
+        of_broker = scrape(cluster, broker)
+    raft = "kafka_server_raft_metrics"
+    assert value(found, f"{raft}_current_state", state="leader") == 1
+    assert value(of_broker, f"{raft}_current_state", state="observer") == 1
+    assert value(found, f"{raft}_current_leader") == value(of_broker, f"{raft}_current_leader") == controller
+    assert value(found, f"{raft}_number_of_voters") == 1
+    assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
+    name = "kafka_controller_kafkacontroller"
+    assert value(found, f"{name}_activecontrollercount") == 1
+    assert value(of_broker, f"{name}_activecontrollercount") == 0
+    assert value(found, f"{name}_activebrokercount") == 1
+    assert value(found, f"{name}_globaltopiccount") == number
+    assert value(found, f"{name}_snapshotsizebytes") > 500
+    asked = {dict(labels)["request"] for metric, labels in found if metric.endswith("requestmetrics_requests_total")}
+    assert {"Fetch", "BrokerRegistration", "BrokerHeartbeat", "Envelope"} <= asked
+    assert value(found, "kafka_server_socketservermetrics_connection_count", listener="CONTROLLER") >= 1
+    assert value(found, "tailrace_metadata_flush_round_seconds_count") >= number
+    only_brokers = ("kafka_server_brokertopicmetrics", "kafka_server_replicamanager", "kafka_log_log")
+    assert not [metric for metric, _ in found if metric.startswith((*only_brokers, "kafka_coordinator"))]
+    without_samples_at_first = {"kafka_network_requestmetrics_errors_total"}
+    assert {metric for metric, _ in found} - without_samples_at_first < {metric for metric, _ in of_broker}
 
 
 def test_snapshots_are_told_in_the_words_of_kip_630(often: Cluster) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.client.blocking import Admin
+from tailrace.testing.cluster import package_path
+
 
 @contextmanager
 def serving(directory: Path, *arguments: str, python: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
@@ -21,7 +24,10 @@ def serving(directory: Path, *arguments: str, python: tuple[str, ...] = ()) -> I
         yield node
     finally:
         node.kill()
-        node.communicate()
+        for stream in (node.stdout, node.stderr):
+            if stream is not None:
+                stream.close()
+        node.wait()
 
 
 def ready_address(node: subprocess.Popen[str]) -> tuple[str, list[str]]:
@@ -43,7 +49,8 @@ def fail_to_serve(directory: Path, *arguments: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("hangups_are_heard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_node_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
         address, words = ready_address(node)
@@ -67,6 +74,30 @@ def test_an_advertised_port_of_0_is_the_one_that_was_taken(tmp_path: Path) -> No
         socket.create_connection(("127.0.0.1", int(port)), timeout=10).close()
 
 
+def test_clients_are_told_the_loopback_address_that_a_node_listens_on(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.2:0") as node:
+        (host, port) = ready_address(node)[0].split(":")
+        assert host == "127.0.0.2"
+        with Admin(f"{host}:{port}") as admin:
+            assert [(one.host, one.port) for one in admin.list_brokers()] == [(host, int(port))]
+            admin.create_topics({"reached": 1})
+
+
+def test_a_node_goes_on_when_nobody_waits_for_its_ready_line(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
+        assert node.stdout is not None
+        assert node.stderr is not None
+        node.stdout.close()
+        for line in node.stderr:
+            if "event=node-started" in line:
+                break
+        node.terminate()
+        rest = node.stderr.read()
+        assert node.wait(30) == 0, rest
+        assert "event=node-stopped" in rest
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path) -> None:
     """DESIGN 2.1: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", python=("-X", "importtime")) as node:
@@ -79,6 +110,38 @@ def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path)
     heavy.add("prometheus_client")
     assert not heavy & imported
     assert not {name for name in imported if name.partition(".")[0] in heavy}
+
+
+IMPORTED_LATE = """
+import asyncio, sys
+import tailrace.node.process as process
+from tailrace.node.config import NodeConfig
+from tailrace.node.node import Node
+
+process.preload()
+before = set(sys.modules)
+
+async def start_and_stop():
+    node = Node(NodeConfig({"log.dirs": sys.argv[1], "listeners": "127.0.0.1:0"}), on_fatal=process.stop_at_once)
+    await node.start()
+    print(*sorted(set(sys.modules) - before), sep=",")
+    await node.stop()
+
+with asyncio.Runner(loop_factory=process.event_loop_factory()) as runner:
+    runner.run(start_and_stop())
+"""
+
+
+def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_LATE, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    assert done.stdout == "\n"
 
 
 def test_a_directory_in_use_refuses_a_second_node(tmp_path: Path) -> None:
@@ -127,6 +190,23 @@ def test_a_metrics_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
             tmp_path / "data", "--listen", "127.0.0.1:0", "--set", f"metrics.listener=127.0.0.1:{port}"
         )
     assert f"cannot listen on 127.0.0.1:{port} (metrics.listener)" in line
+
+
+@pytest.mark.parametrize("noun", ["serve", "up"])
+def test_a_file_cannot_say_when_it_closes(tmp_path: Path, noun: str) -> None:
+    options = ("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--until-stdin-closes")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace", noun, *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "--until-stdin-closes: standard input is a file or /dev/null" in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_node_that_was_killed_starts_again(tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_times_and_sizes_are_kafkas_settings() -> None:
     assert (raft.snapshot_max_bytes, quorum.snapshot_trigger.min_log_bytes) == (4096, 1000)
 
 
+def test_a_fetch_waits_for_less_than_who_has_asked_for_it() -> None:
+    assert config().quorum.raft.fetch_max_wait_ms == 500
+    assert config(controller_quorum_request_timeout_ms="300").quorum.raft.fetch_max_wait_ms == 150
+    assert config(controller_quorum_fetch_timeout_ms="600").quorum.raft.fetch_max_wait_ms == 300
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -1,0 +1,73 @@
+"""How a node of a local cluster is forked off. What they do together is tried in tests/scenarios/test_up.py."""
+
+import os
+import subprocess
+import sys
+
+from tailrace.testing.cluster import package_path
+
+
+def run(script: str) -> str:
+    """What it prints: it forks, and so must have no threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SIGNALLED_EARLY = """
+import os, signal, sys
+from tailrace.node import supervisor
+
+def told_to_stop_before_anything_else():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+os.setsid = told_to_stop_before_anything_else  # what a child does first
+with supervisor._signals():
+    child = supervisor._Process(lambda: sys.exit(7), os.environ)
+    child.wait()
+print(child.returncode)
+"""
+
+
+SILENT = """
+import os, signal, sys, time
+from pathlib import Path
+from tailrace.node import supervisor
+from tailrace.node.local_cluster import LocalNode
+
+def serve(node):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(supervisor.READY + "here", flush=True)
+    time.sleep(600)
+
+supervisor._STOP_S = 0.2
+node = LocalNode(node_id=1, home=Path("."), settings={})
+runs = supervisor.Supervisor(
+    [node],
+    serve=serve,
+    restarts=False,
+    environment=os.environ,
+    on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    say=print,
+)
+print(runs.run())
+"""
+
+
+def test_a_child_that_does_not_stop_in_time_is_killed_and_named() -> None:
+    assert run(SILENT).splitlines() == [
+        "not all nodes have stopped within 0 s; they are killed",
+        "node-1 was ended by SIGKILL while it stopped",
+        "1",
+    ]
+
+
+def test_a_child_that_is_told_to_stop_before_it_has_begun_does_not_begin() -> None:
+    assert run(SIGNALLED_EARLY).split() == ["-15"], "the handlers of its parent swallowed it"
