@@ -61,7 +61,8 @@ class Accumulator:
         batch = queue.open
         news = batch is None
         # While the broker is the slow one, another small batch would only wait: the open one goes on filling.
-        limit = self.batch_size if len(queue.in_flight) < queue.most_in_flight else self.largest_batch
+        is_busy = len(queue.in_flight) >= queue.most_in_flight
+        limit = self.largest_batch if is_busy and queue.may_grow else self.batch_size
         if batch is not None and (batch.size_bytes + cost > limit or batch.count >= MAX_RECORDS_PER_BATCH):
             queue.seal_open()
             batch, news = None, True
@@ -110,7 +111,7 @@ class Accumulator:
         return queue
 
     def _new_batch(self, topic_partition: TopicPartition, builder: BatchBuilder | None, now_ms: int) -> OutgoingBatch:
-        self._next_number += 1
+        self._next_number += MAX_RECORDS_PER_BATCH
         return OutgoingBatch(topic_partition, builder, self._next_number, now_ms, now_ms + self.delivery_timeout_ms)
 
     # the sender's side

@@ -8,6 +8,7 @@ from typing import Self
 from tailrace.client import (
     brokers,
     cluster_changes,
+    configs,
     features,
     group_health,
     group_offsets,
@@ -16,84 +17,42 @@ from tailrace.client import (
     offsets,
     quorum,
     replicas,
+    topic_changes,
     transactions,
 )
 from tailrace.client.answers import check
 from tailrace.client.brokers import BrokerListing
 from tailrace.client.cluster_changes import MorePartitions
 from tailrace.client.cluster_view import Broker, TopicInfo
+from tailrace.client.configs import BROKER, CONFIG_SOURCES, DYNAMIC_TOPIC_CONFIG, TOPIC, ConfigEntry
 from tailrace.client.features import FeatureDescription, UpgradeType
 from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
 from tailrace.client.log_dirs import LogDirectorySize
+from tailrace.client.names import several
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.quorum import QuorumDescription, QuorumEndpoint
 from tailrace.client.replicas import ElectionType, PartitionReassignment
 from tailrace.client.router import Router
+from tailrace.client.topic_changes import NewTopic
 from tailrace.client.transactions import TransactionDescription, TransactionListing
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-)
 from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
-from tailrace.protocol.messages.topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
+
+__all__ = (
+    "BROKER",
+    "CONFIG_SOURCES",
+    "DYNAMIC_TOPIC_CONFIG",
+    "TOPIC",
+    "Admin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "NewTopic",
 )
-
-TOPIC = 2
-BROKER = 4
-"""Resource types of DescribeConfigs."""
-
-CONFIG_SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-}
-DYNAMIC_TOPIC_CONFIG = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """A topic to create. -1: the cluster's default."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] | None = None
-    assignments: Mapping[int, Sequence[int]] | None = None
-    """Partition -> replicas, in place of the two numbers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
-    """One setting in force."""
-
-    name: str
-    value: str | None
-    """None where it is hidden or has no value."""
-    source: int
-    is_read_only: bool
-    is_sensitive: bool
-
-    @property
-    def is_default(self) -> bool:
-        return self.source == 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,51 +98,11 @@ class Admin:
         """
         if isinstance(topics, Mapping):
             topics = [NewTopic(name=name, partitions=count) for name, count in topics.items()]
-        wanted = tuple(_creatable(topic) for topic in topics)
-        request = CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, validate_only=validate_only)
-        done: set[str] = set()
-
-        async def attempt() -> None:
-            connection = await self._router.controller_connection()
-            response = await connection.ask(request, CreateTopicsResponse, timeout_ms=timeout_ms + 5_000)
-            for result in response.topics:
-                if result.error_code == ErrorCode.NOT_CONTROLLER:
-                    await self._router.refresh(())
-                if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and result.name in done:
-                    continue  # an earlier attempt made it
-                check(result.error_code, result.error_message or f"topic {result.name!r}")
-                done.add(result.name)
-
-        await self._router.retry(attempt)
-        if not validate_only:
-            await self._wait_until_described([topic.name for topic in wanted])
-
-    async def _wait_until_described(self, names: Iterable[str]) -> None:
-        """A created topic reaches every broker a moment later; callers expect to use it at once."""
-        for name in names:
-            self._router.view.mark_stale(name)
-            await self._router.topic(name, allow_auto_create=False, wait_for_unknown=True)
+        await topic_changes.create_topics(self._router, topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
         """Delete them all. Raises the first topic's KafkaError; the others are deleted nevertheless."""
-        wanted = tuple(names)
-
-        async def attempt() -> None:
-            connection = await self._router.controller_connection()
-            if connection.version_of(DeleteTopicsRequest) >= 6:
-                states = tuple(DeleteTopicState(name=name) for name in wanted)
-                request = DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms)
-            else:
-                request = DeleteTopicsRequest(topic_names=wanted, timeout_ms=timeout_ms)
-            response = await connection.ask(request, DeleteTopicsResponse, timeout_ms=timeout_ms + 5_000)
-            for result in response.responses:
-                if result.error_code == ErrorCode.NOT_CONTROLLER:
-                    await self._router.refresh(())
-                check(result.error_code, result.error_message or f"topic {result.name!r} does not exist")
-
-        await self._router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
-        for name in wanted:
-            self._router.view.forget(name)
+        await topic_changes.delete_topics(self._router, several(names), timeout_ms=timeout_ms)
 
     async def create_partitions(
         self,
@@ -220,7 +139,7 @@ class Admin:
 
         Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a name that does not exist.
         """
-        wanted = None if names is None else list(names)
+        wanted = None if names is None else several(names)
         await self._router.retry(lambda: self._router.refresh(wanted, forget_others=wanted is None))
         if wanted is not None:
             return [self._router.view.topic(name) for name in wanted]
@@ -264,36 +183,11 @@ class Admin:
     async def describe_configs(self, resource_type: int, name: str) -> list[ConfigEntry]:
         """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of all)."""
         node_id = int(name) if resource_type == BROKER and name else None
-        return (await self._describe_configs(resource_type, [name], node_id))[name]
+        return (await configs.describe_configs(self._router, resource_type, [name], node_id))[name]
 
     async def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings in force for each of these topics, with one question."""
-        return await self._describe_configs(TOPIC, list(names), None)
-
-    async def _describe_configs(
-        self, resource_type: int, names: Sequence[str], node_id: int | None
-    ) -> dict[str, list[ConfigEntry]]:
-        resources = tuple(
-            DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
-            for name in names
-        )
-
-        async def attempt() -> dict[str, list[ConfigEntry]]:
-            if node_id is None:
-                connection = await self._router.any_connection()
-            else:
-                connection = await self._router.node_connection(node_id)
-            response = await connection.ask(
-                DescribeConfigsRequest(resources=resources),
-                DescribeConfigsResponse,
-                timeout_ms=self._router.request_timeout_ms,
-            )
-            for result in response.results:
-                detail = f"the settings of {result.resource_name!r} cannot be described"
-                check(result.error_code, result.error_message or detail)
-            return {result.resource_name: _by_name(result.configs) for result in response.results}
-
-        return await self._router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+        return await configs.describe_configs(self._router, TOPIC, several(names), None)
 
     async def alter_configs(
         self, resource_type: int, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
@@ -408,11 +302,11 @@ class Admin:
 
     async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
         """The groups with their members and assignments."""
-        return [await group_queries.describe_group(self._router, group) for group in groups]
+        return [await group_queries.describe_group(self._router, group) for group in several(groups)]
 
     async def delete_groups(self, groups: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises the first one's KafkaError."""
-        for group in groups:
+        for group in several(groups):
             await group_queries.delete_group(self._router, group)
 
     async def group_offsets(
@@ -444,33 +338,3 @@ class Admin:
         alive = [partition for partition in committed if partition.partition < known.get(partition.topic, 0)]
         ends = await self.list_offsets(dict.fromkeys(alive, offsets.LATEST)) if alive else {}
         return {partition: (committed[partition], ends[partition].offset) for partition in sorted(ends)}
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    if topic.partitions == 0 or topic.partitions < -1:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r}: a topic has at least one partition")
-    assigned = topic.assignments or {}
-    return CreatableTopic(
-        name=topic.name,
-        num_partitions=-1 if assigned else topic.partitions,
-        replication_factor=-1 if assigned else topic.replication_factor,
-        assignments=tuple(
-            CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(nodes))
-            for index, nodes in sorted(assigned.items())
-        ),
-        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in (topic.configs or {}).items()),
-    )
-
-
-def _by_name(entries: Iterable[DescribeConfigsResourceResult]) -> list[ConfigEntry]:
-    return sorted(map(_config_entry, entries), key=lambda entry: entry.name)
-
-
-def _config_entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
-    return ConfigEntry(
-        name=entry.name,
-        value=entry.value,
-        source=entry.config_source,
-        is_read_only=entry.read_only,
-        is_sensitive=entry.is_sensitive,
-    )

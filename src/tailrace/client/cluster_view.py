@@ -2,7 +2,8 @@
 
 1. What is known of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
    come from a node that has not heard the news.
-2. A topic is asked for again when it is unknown, was marked stale, has a partition without leader, or is too old.
+2. A topic is asked for again when it is unknown, was marked stale, has a partition without leader or one whose leader
+   is no broker any more (an answer about another topic has shown it), or is too old.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -114,12 +115,19 @@ class ClusterView:
         known = self._topics.get(name)
         if known is None or known.is_stale:
             return True
-        return not known.info.has_every_leader or now_ms - known.asked_at_ms >= self.max_age_ms
+        has_every_leader = all(partition.leader in self.brokers for partition in known.info.partitions)
+        return not has_every_leader or now_ms - known.asked_at_ms >= self.max_age_ms
 
     def mark_stale(self, topic: str) -> None:
         """An answer has shown that what is known of this topic is out of date."""
         if topic in self._topics:
             self._topics[topic].is_stale = True
+
+    def mark_led_by(self, node_id: BrokerId) -> None:
+        """This node cannot be reached: others may lead already what it led."""
+        for known in self._topics.values():
+            if any(partition.leader == node_id for partition in known.info.partitions):
+                known.is_stale = True
 
     def topic(self, name: str) -> TopicInfo:
         """Raises KafkaError with the code the cluster gave, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""

@@ -9,6 +9,7 @@ from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
 from tailrace.client.group_member import GroupMember
 from tailrace.client.group_offsets import OUTSIDE, OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
+from tailrace.client.names import several
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.router import Router
@@ -103,7 +104,8 @@ class Consumer:
                 group_instance_id=group_instance_id,
             )
         self._is_subscribed = False
-        self._initial_topics = tuple(topics)
+        self._initial_topics = several(topics)
+        self._knows_what_to_read = bool(self._initial_topics)
         if self._initial_topics and group is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
 
@@ -121,9 +123,10 @@ class Consumer:
         """Share these topics with the group, from the next poll on."""
         if self._member is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+        wanted = several(topics)
         self._initial_topics = ()
-        self._is_subscribed = True
-        self._member.subscribe(topics)
+        self._knows_what_to_read = self._is_subscribed = True
+        self._member.subscribe(wanted)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; nobody else is asked."""
@@ -132,6 +135,7 @@ class Consumer:
                 ErrorCode.INVALID_REQUEST, "this consumer shares topics in a group; assign() is for others"
             )
         self._initial_topics = ()
+        self._knows_what_to_read = True
         self._fetcher.assign(partitions)
 
     @property
@@ -163,6 +167,8 @@ class Consumer:
         hands. Raises KafkaError for what does not get better by waiting.
         """
         deadline_ms = self._router.now_ms() + int(timeout * 1000)
+        if not self._knows_what_to_read:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
         await self._auto_commit_if_due(deadline_ms)

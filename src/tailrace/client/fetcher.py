@@ -216,6 +216,10 @@ class Fetcher:
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
             else:
                 self._fault = fault
+        except Exception as bug:
+            # A mistake of ours: let it be seen, and let nobody poll for ever.
+            self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
+            raise
         finally:
             self._fetches.pop(node, None)
             self._news.set()
@@ -226,18 +230,31 @@ class Fetcher:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)  # a topic or a leader is still missing
 
     async def _fetch(self, node: int, wanted: list[Wanted], options: FetchOptions) -> None:
-        connection = await self._router.node_connection(node, _USE)
-        answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
+        try:
+            connection = await self._router.node_connection(node, _USE)
+            answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
+        except KafkaError:
+            self._leave_replicas(wanted)
+            raise
         has_failed = False
         for fetched in answers:
             has_failed |= self._take_in(fetched)
         if has_failed:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
+    def _leave_replicas(self, wanted: Iterable[Wanted]) -> None:
+        """The node cannot be asked: if it was a replica near by, the leader serves, and names one that can be."""
+        for want in wanted:
+            partition = self._partitions.get(want.topic_partition)
+            if partition is not None:
+                partition.node = None
+
     def _take_in(self, fetched: Fetched) -> bool:
         """Keep what came; True if the partition must be tried again after a pause."""
         partition = self._partitions.get(fetched.topic_partition)
-        if partition is None or partition.next_offset != fetched.offset or not partition.is_drained:
+        if partition is None or partition.position is None or not partition.is_drained:
+            return False
+        if partition.next_offset != fetched.offset:
             return False
         if fetched.fault is not None:
             return self._take_fault(fetched.topic_partition, partition, fetched.fault)

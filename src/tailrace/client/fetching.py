@@ -186,9 +186,12 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
 
 
 def _is_abort(view: memoryview, position: int, size_bytes: int) -> bool:
-    """Whether the control batch is an abort marker: its one record's key is (version, type), both int16."""
-    record = read_records(view[position : position + size_bytes])[0]
-    return record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT
+    """Whether the control batch is an abort marker: its one record's key is (version, type), both int16.
+
+    A marker that compaction has emptied ends nothing: what its transaction wrote is gone as well.
+    """
+    records = read_records(view[position : position + size_bytes])
+    return any(record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT for record in records)
 
 
 STALE_LEADER = (

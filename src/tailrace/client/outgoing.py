@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.batch import stamp_producer
-from tailrace.protocol.records.record import BatchBuilder
+from tailrace.protocol.records.batch import read_header, stamp_producer
+from tailrace.protocol.records.record import BatchBuilder, Record, read_records
 
 _RECORD_OVERHEAD = 24
 
@@ -51,6 +51,7 @@ class OutgoingBatch:
     """One batch of one partition, with those who wait for it."""
 
     __slots__ = (
+        "_is_settled",
         "attempts",
         "base_sequence",
         "builder",
@@ -59,8 +60,8 @@ class OutgoingBatch:
         "count",
         "created_at_ms",
         "deadline_ms",
+        "halves",
         "identity",
-        "is_settled",
         "may_be_written",
         "number",
         "payload",
@@ -74,14 +75,16 @@ class OutgoingBatch:
         self.topic_partition = topic_partition
         self.builder = builder
         self.number = number
-        """Counts up per partition: the order of sending."""
+        """Counts up per partition, with room for a number for each record: the order of sending."""
         self.payload = bytearray()
         self.count = 0
         self.cost = 0
         self.created_at_ms = now_ms
         self.deadline_ms = deadline_ms
         self.attempts = 0
-        self.is_settled = False
+        self._is_settled = False
+        self.halves: tuple[OutgoingBatch, ...] = ()
+        """What is sent in its place."""
         self.may_be_written = False
         """An attempt has ended without a clear answer."""
         self.identity: Identity | None = None
@@ -98,6 +101,30 @@ class OutgoingBatch:
     def is_in_doubt(self) -> bool:
         """Whether other numbers could write it a second time."""
         return self.may_be_written and self.identity is not None
+
+    @property
+    def is_settled(self) -> bool:
+        return self._is_settled or (bool(self.halves) and all(half.is_settled for half in self.halves))
+
+    def split(self) -> None:
+        """Two batches of half its records each take its place, under its sequence numbers (KIP-126)."""
+        records, middle = read_records(self.payload), self.count // 2
+        self.halves = (self._part(records, 0, middle), self._part(records, middle, self.count))
+        self.halves[1].cost = self.cost - self.halves[0].cost
+
+    def _part(self, records: Sequence[Record], start: int, end: int) -> "OutgoingBatch":
+        builder = BatchBuilder(codec=read_header(self.payload).codec)
+        part = OutgoingBatch(self.topic_partition, builder, self.number + start, self.created_at_ms, self.deadline_ms)
+        for record in records[start:end]:
+            builder.append(record.timestamp, record.key, record.value, record.headers)
+        part.count = end - start
+        part.cost = self.cost * part.count // self.count
+        part.attempts = self.attempts
+        part.completions, part.timestamps = self.completions[start:end], self.timestamps[start:end]
+        part.close()
+        if self.identity is not None:
+            part.number_records(self.identity, (self.base_sequence + start) & 0x7FFFFFFF)
+        return part
 
     def close(self) -> None:
         """Turn the records into bytes; none can be added afterwards."""
@@ -119,7 +146,7 @@ class OutgoingBatch:
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
         """Tell everybody where the records are."""
-        self.is_settled = True
+        self._is_settled = True
         topic, partition = self.topic_partition
         appended_at = log_append_time_ms if log_append_time_ms >= 0 else None
         offset = base_offset
@@ -132,7 +159,7 @@ class OutgoingBatch:
 
     def fail(self, fault: KafkaError) -> None:
         """Tell everybody that the records are not written, or that nobody knows."""
-        self.is_settled = True
+        self._is_settled = True
         for completion in self.completions:
             if not completion.done():
                 completion.set_exception(KafkaError(fault.code, fault.detail))

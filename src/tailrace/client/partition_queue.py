@@ -64,6 +64,8 @@ class PartitionQueue:
         """No attempt before this: the pause after a failed one."""
         self.most_in_flight = 1
         """How many batches may be on their way now: one until the broker knows the epoch (invariant 4)."""
+        self.may_grow = True
+        """Whether a batch may outgrow batch.size while it waits: not where the broker has found one too large."""
         self._last_written = -1
         """The number of the last batch written under this epoch, -1 for none."""
         self._has_lost_track = False
@@ -176,6 +178,18 @@ class PartitionQueue:
                 return []
         self._try_again(batch, verdict, not_before_ms)
         return []
+
+    def can_split(self, batch: OutgoingBatch) -> bool:
+        """Whether a batch that is too large for the broker can go in parts: of one record, or of a whole batch that a
+        caller made, there are none; and what may be written keeps its numbers (invariant 5)."""
+        return len(batch.completions) > 1 and not batch.may_be_written and not self.doubtful
+
+    def split(self, batch: OutgoingBatch) -> None:
+        """A batch in flight was too large, and is not written: its halves are sent in its place."""
+        self.in_flight.remove(batch)
+        batch.split()
+        self.may_grow = False
+        self.retrying = sorted([*self.retrying, *batch.halves], key=lambda each: each.number)
 
     def _try_again(self, batch: OutgoingBatch, verdict: Verdict, not_before_ms: int) -> None:
         self.not_before_ms = not_before_ms

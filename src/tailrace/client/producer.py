@@ -245,8 +245,13 @@ class Producer:
         )
 
     async def _resolve(self, topic: str) -> None:
+        async def attempt() -> TopicInfo:
+            # One partition without a leader keeps no record from the others: the sender waits for it.
+            await self._router.ensure_fresh((topic,), allow_auto_create=True)
+            return self._router.view.topic(topic)
+
         try:
-            info = await self._topic(topic)
+            info = await self._router.retry(attempt, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
         except KafkaError as fault:
             for item in self._parked.pop(topic):
                 self._refuse(item, fault)
@@ -281,6 +286,8 @@ class Producer:
         except Exception as mistake:  # noqa: BLE001  # a str for bytes, or a partitioner that raises
             # It concerns this record and no other.
             detail = f"a record for topic {item.topic!r} cannot be written: {mistake}"
+            if isinstance(mistake, TypeError):
+                detail += "; keys, values and the values of headers are bytes, or None"
             self._refuse(item, KafkaError(ErrorCode.INVALID_RECORD, detail))
             return False
 

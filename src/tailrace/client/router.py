@@ -98,7 +98,12 @@ class Router:
         return await self.broker_connection(broker, use)
 
     async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
-        return await self._pool.get(Address(broker.host, broker.port), use)
+        """To this node. One that cannot be reached may lead no more: what it led is asked for again."""
+        try:
+            return await self._pool.get(Address(broker.host, broker.port), use)
+        except KafkaError:
+            self.view.mark_led_by(broker.node_id)
+            raise
 
     def open_connection(self, broker: Broker, use: str) -> Connection | None:
         """To this node, if there is one that works now."""

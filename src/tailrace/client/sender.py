@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from functools import partial
 
+from tailrace import __version__
 from tailrace.client.accumulator import Accumulator
 from tailrace.client.answers import check, code_of
 from tailrace.client.cluster_view import Broker
@@ -13,7 +14,8 @@ from tailrace.client.partition_queue import PartitionQueue, Verdict
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.net.connection import Connection
+from tailrace.net.connection import NEGOTIATED_WITH, Connection
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -84,11 +86,15 @@ class Sender:
     async def run(self) -> None:
         """Send until stopped. Ends early only by cancellation."""
         async with asyncio.TaskGroup() as self._jobs:
-            while not (self._stopping and self._accumulator.is_empty):
+            while not self._is_finished:
                 self._wake.clear()
                 now_ms = self._router.now_ms()
                 self._turn(now_ms)
                 await self._sleep(now_ms)
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._stopping and self._accumulator.is_empty and not any(self._in_flight.values())
 
     async def _sleep(self, now_ms: int) -> None:
         """Until there may be something to do. `now_ms` is that of the turn: what it found to be too early is to come.
@@ -99,7 +105,7 @@ class Sender:
         deadline_ms = self._accumulator.next_deadline_ms(now_ms)
         if deadline_ms is not None:
             times.append(deadline_ms)
-        if self._stopping and self._accumulator.is_empty:
+        if self._is_finished:
             return
         if not times:
             await self._wake.wait()
@@ -177,8 +183,7 @@ class Sender:
         )
         try:
             if self._acks == 0:
-                connection.send_unanswered(request, max_version=_LAST_WITH_NAMES)
-                self._settle_all(batches, None)
+                self._send_unanswered(connection, leader, request, batches)
                 return
             answer = connection.send(
                 request,
@@ -191,6 +196,31 @@ class Sender:
             return
         self._in_flight[leader.node_id] += 1
         answer.add_done_callback(partial(self._answered, leader.node_id, batches))
+
+    def _send_unanswered(
+        self, connection: Connection, leader: Broker, request: ProduceRequest, batches: list[OutgoingBatch]
+    ) -> None:
+        """Produce with acks=0, and behind it a question: its answer tells that the node has read what stands before.
+
+        Without it nothing would bound what waits in the socket's buffer, and a close would throw that away. A node that
+        leads no more closes the connection, as its only way to say so.
+        """
+        connection.send_unanswered(request, max_version=_LAST_WITH_NAMES)
+        question = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
+        timeout_ms = self._router.request_timeout_ms
+        answer = connection.send(question, ApiVersionsResponse, timeout_ms=timeout_ms, max_version=NEGOTIATED_WITH)
+        self._settle_all(batches, None)
+        self._in_flight[leader.node_id] += 1
+        answer.add_done_callback(partial(self._was_read, leader.node_id, batches))
+
+    def _was_read(
+        self, node_id: int, batches: list[OutgoingBatch], answer: asyncio.Future[ApiVersionsResponse]
+    ) -> None:
+        self._in_flight[node_id] -= 1
+        self._wake.set()
+        if not answer.cancelled() and answer.exception() is not None:
+            for batch in batches:
+                self._router.view.mark_stale(batch.topic_partition.topic)
 
     def _answered(self, node_id: int, batches: list[OutgoingBatch], answer: asyncio.Future[ProduceResponse]) -> None:
         self._in_flight[node_id] -= 1
@@ -226,6 +256,9 @@ class Sender:
     def _settle(self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None) -> None:
         queue = self._accumulator.queue(batch.topic_partition)
         code = ErrorCode.NONE if fault is None else fault.code
+        if code is ErrorCode.MESSAGE_TOO_LARGE and queue.can_split(batch):
+            queue.split(batch)
+            return
         verdict = queue.verdict(batch, code)
         now_ms = self._router.now_ms()
         if fault is not None:

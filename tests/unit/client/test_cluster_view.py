@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.client.cluster_view import ClusterView
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.metadata import (
     MetadataResponse,
@@ -57,6 +58,22 @@ def test_a_topic_is_asked_for_when_unknown_stale_leaderless_or_old() -> None:
     view.mark_stale("orders")
     assert view.needs_refresh(("orders",), 1) == ["orders"]
     assert _view(_answer(leader=-1)).needs_refresh(("orders",), 1) == ["orders"]
+
+
+def test_a_topic_is_asked_for_when_its_leader_is_no_broker_any_more() -> None:
+    """An answer about another topic has shown it: the node is gone, and somebody else may lead."""
+    view = _view(_answer(leader=1))
+    survivor = MetadataResponseBroker(node_id=2, host="host2", port=9092)
+    view.update(MetadataResponse(brokers=(survivor,), cluster_id="c", controller_id=2, topics=()), 0)
+    assert view.needs_refresh(("orders",), 1) == ["orders"]
+
+
+def test_what_a_node_leads_is_asked_for_when_the_node_cannot_be_reached() -> None:
+    view = _view(_answer(leader=1))
+    view.mark_led_by(BrokerId(2))
+    assert view.needs_refresh(("orders",), 1) == []
+    view.mark_led_by(BrokerId(1))
+    assert view.needs_refresh(("orders",), 1) == ["orders"]
 
 
 def test_a_topic_that_is_gone_is_forgotten_and_the_error_says_what_to_do() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.client.fetching import visible_batches
 from tailrace.protocol.messages.fetch import AbortedTransaction
+from tailrace.protocol.records.batch import HEADER_SIZE, seal
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.schema import Buffer
 
@@ -60,6 +61,17 @@ def test_an_aborted_transaction_is_hidden_up_to_its_marker_and_no_further() -> N
     aborted = (AbortedTransaction(producer_id=9, first_offset=1),)
     stretches, next_offset = visible_batches(data, 0, aborted)
     assert (_values(stretches), next_offset) == ([b"committed", b"other", b"next transaction"], 5)
+
+
+def test_a_marker_that_compaction_has_emptied_ends_no_transaction() -> None:
+    """A cleaner keeps a producer's last batch without its record, as the place of its last sequence number."""
+    emptied = _batch(1, b"", producer_id=9, is_control=True)[:HEADER_SIZE]
+    emptied[8:12] = (HEADER_SIZE - 12).to_bytes(4, "big")
+    emptied[HEADER_SIZE - 4 :] = bytes(4)
+    seal(emptied)
+    data = bytes(_batch(0, b"aborted", producer_id=9) + emptied + _batch(2, b"other"))
+    stretches, next_offset = visible_batches(data, 0, (AbortedTransaction(producer_id=9, first_offset=0),))
+    assert (_values(stretches), next_offset) == ([b"other"], 3)
 
 
 def test_a_gap_is_stepped_over() -> None:

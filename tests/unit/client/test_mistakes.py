@@ -1,10 +1,12 @@
 """What callers get wrong fails by itself: it names the record, and the producer goes on."""
 
+from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from tailrace.client.blocking import Producer
+from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 
@@ -64,3 +66,55 @@ def test_a_callback_may_send_although_the_buffer_is_full(tailrace_cluster: Clust
         producer.send("mistakes", b"z" * 900).result(SECONDS)
         producer.flush()
         assert [future.result(SECONDS).offset >= 0 for future in sent] == [True]
+
+
+def test_what_must_be_bytes_is_said(tailrace_cluster: Cluster) -> None:
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        wrong = producer.send("mistakes", "text")  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(KafkaError, match="keys, values and the values of headers are bytes"):
+            wrong.result(SECONDS)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin, name: admin.delete_topics(name),
+        lambda admin, name: admin.describe_topics(name),
+        lambda admin, name: admin.describe_topic_configs(name),
+        lambda admin, name: admin.describe_groups(name),
+        lambda admin, name: admin.delete_groups(name),
+    ],
+    ids=["delete_topics", "describe_topics", "describe_topic_configs", "describe_groups", "delete_groups"],
+)
+def test_one_name_is_not_taken_for_a_list_of_letters(
+    tailrace_cluster: Cluster, ask: Callable[[Admin, str], object]
+) -> None:
+    """Deleting "ab" must not delete the topics "a" and "b"."""
+    with Admin(tailrace_cluster.bootstrap_servers) as admin, pytest.raises(KafkaError, match=r"say \['ab'\]") as caught:
+        ask(admin, "ab")
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_one_topic_is_not_taken_for_a_list_of_letters_by_a_consumer(tailrace_cluster: Cluster) -> None:
+    with pytest.raises(KafkaError, match=r"say \['ab'\]"):
+        Consumer(tailrace_cluster.bootstrap_servers, group=str(uuid4()), topics="ab")
+    consumer = Consumer(tailrace_cluster.bootstrap_servers, group=str(uuid4()))
+    with consumer, pytest.raises(KafkaError, match=r"say \['ab'\]"):
+        consumer.subscribe("ab")
+
+
+def test_a_consumer_that_was_told_nothing_to_read_says_so_at_the_first_poll(tailrace_cluster: Cluster) -> None:
+    for group in (None, str(uuid4())):
+        consumer = Consumer(tailrace_cluster.bootstrap_servers, group=group)
+        with consumer, pytest.raises(KafkaError, match="nothing to read"):
+            consumer.poll(0.1)
+
+
+def test_a_consumers_bad_settings_are_refused_when_it_is_made(tailrace_cluster: Cluster) -> None:
+    servers = tailrace_cluster.bootstrap_servers
+    with pytest.raises(KafkaError, match=r"auto\.offset\.reset 'smallest'; known are earliest, latest, none"):
+        Consumer(servers, auto_offset_reset="smallest")
+    with pytest.raises(KafkaError, match="give one, or use assign"):
+        Consumer(servers, topics=["t"])
+    with pytest.raises(TypeError, match="isolation_level"):
+        Consumer(servers, isolation_level="read_committed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
+from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
 from tailrace.client.router import Router
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
@@ -76,6 +76,46 @@ def test_an_administrator_goes_on_when_the_controller_is_gone_for_good() -> None
         admin.create_topics({"after": 1})
         assert cluster.controller_id != controller
         assert {"before", "after"} <= {topic.name for topic in admin.list_topics()}
+
+
+def test_what_a_dead_node_led_is_looked_up_again_although_nothing_was_on_its_way_there() -> None:
+    with (
+        Cluster(3) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers) as producer,
+    ):
+        admin.create_topics(
+            [NewTopic(name=f"topic{number}", partitions=1, replication_factor=3) for number in range(7)]
+        )
+        partitions = [TopicPartition(f"topic{number}", 0) for number in range(7)]
+        for partition in partitions:
+            producer.send(partition.topic, b"before").result(SECONDS)
+        assert {found.offset for found in admin.list_offsets(dict.fromkeys(partitions, -1)).values()} == {1}
+        leaders = [topic.partitions[0].leader for topic in admin.describe_topics([name for name, _ in partitions])]
+        dead = max(leaders, key=leaders.count)
+        cluster.kill(dead)
+        busy, *idle = [partition for partition, leader in zip(partitions, leaders, strict=True) if leader == dead]
+        producer.send(busy.topic, b"after").result(SECONDS)
+        for partition in idle:
+            producer.send(partition.topic, b"after").result(SECONDS)
+        found = admin.list_offsets(dict.fromkeys(idle, -1))
+        assert [found[partition].offset for partition in idle] == [2] * len(idle)
+
+
+def test_a_partition_without_a_leader_keeps_no_record_from_the_others() -> None:
+    with Cluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        dead = next(node for node in cluster.broker_ids if node != cluster.controller_id)
+        living = next(node for node in cluster.broker_ids if node != dead)
+        admin.create_topics([NewTopic(name="orders", assignments={0: [living], 1: [dead]})])
+        cluster.kill(dead)
+        deadline = time.monotonic() + SECONDS
+        while admin.describe_topics(["orders"])[0].has_every_leader:
+            assert time.monotonic() < deadline
+        with Producer(cluster.bootstrap_servers, delivery_timeout_ms=60_000) as producer:
+            lost = producer.send("orders", b"v", partition=1)
+            assert producer.send("orders", b"v", partition=0).result(SECONDS).offset == 0
+            cluster.start(dead)
+            assert lost.result(SECONDS).offset == 0
 
 
 def test_damage_in_one_partition_costs_no_record_of_another() -> None:

@@ -232,3 +232,44 @@ def test_without_idempotence_a_retry_keeps_the_order_and_nothing_is_numbered() -
     assert (again, again.base_sequence) == (first, -1)
     assert queue.queue.expire(5_000) == []
     assert queue.answer(again, OUT_OF_ORDER) is Verdict.FAIL
+
+
+def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers() -> None:
+    queue = Queue(2)
+    (_,) = queue.begun(in_flight=1)
+    builder = BatchBuilder()
+    for number in range(3):
+        builder.append(1_000 + number, None, b"%d" % number)
+    large = OutgoingBatch(PARTITION, builder, 100, 0, 1_000)
+    large.count, large.cost, large.timestamps = 3, 100, [1_000, 1_001, 1_002]
+    large.completions = [Future(), Future(), Future()]
+    queue.queue.waiting.append(large)
+    queue.add(200)
+    _, behind = queue.take(2)
+    assert queue.queue.can_split(large)
+    queue.queue.split(large)
+    assert queue.answer(behind, OUT_OF_ORDER) is Verdict.BEHIND
+    assert not queue.queue.can_send(100, 0), "one before it is still on its way"
+    queue.answer(queue.queue.in_flight[0], ErrorCode.NONE)
+    sent = []
+    while queue.queue.can_send(100, 0):
+        (batch,) = queue.take()
+        sent.append((read_header(batch.payload).base_sequence, batch.count, batch.cost))
+        assert crc_is_valid(batch.payload, 0, read_header(batch.payload))
+        assert large.is_settled == (batch is behind)
+        batch.succeed(10, -1)
+        queue.answer(batch, ErrorCode.NONE)
+    assert sent == [(2, 1, 33), (3, 2, 67), (5, 1, 0)]
+    assert large.is_settled
+    assert [completion.result().timestamp for completion in large.completions] == [1_000, 1_001, 1_002]
+
+
+def test_what_may_be_written_is_not_split() -> None:
+    queue = Queue(1)
+    (batch,) = queue.take()
+    assert not queue.queue.can_split(batch), "it is one record"
+    batch.completions *= 2
+    assert queue.queue.can_split(batch)
+    queue.answer(batch, LOST)
+    (again,) = queue.take()
+    assert not queue.queue.can_split(again)

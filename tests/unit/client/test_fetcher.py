@@ -1,0 +1,152 @@
+"""Which answers count, and where the next fetch goes. The nodes here are scripted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from tailrace.client.fetcher import Fetcher
+from tailrace.client.fetching import FetchOptions
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tailrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tailrace.protocol.records.record import Record, build_batch
+
+PARTITION = TopicPartition("orders", 0)
+TOPIC_ID = b"1" * 16
+LEADER, REPLICA = 1, 2
+
+Answer = Callable[[int], Awaitable[PartitionData]]
+"""Of the node with this number."""
+
+
+class ScriptedRouter(Router):
+    """Its cluster has two nodes, and a script answers for both."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
+        self.asked: list[int] = []
+        self._answer = answer
+        self._describe()
+
+    def _describe(self) -> None:
+        nodes = (LEADER, REPLICA)
+        partition = MetadataResponsePartition(partition_index=0, leader_id=LEADER, replica_nodes=nodes, isr_nodes=nodes)
+        topic = MetadataResponseTopic(name=PARTITION.topic, topic_id=TOPIC_ID, partitions=(partition,))
+        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in nodes)
+        self.view.update(MetadataResponse(brokers=brokers, topics=(topic,)), self.now_ms())
+
+    async def refresh(self, *_: object, **__: object) -> None:
+        self._describe()
+
+    async def node_connection(self, node_id: int, use: str = "") -> Connection:
+        self.asked.append(node_id)
+        return cast(Connection, _ScriptedConnection(self._answer, node_id))
+
+
+class _ScriptedConnection:
+    def __init__(self, answer: Answer, node_id: int) -> None:
+        self._answer = answer
+        self._node_id = node_id
+
+    async def ask(self, request: FetchRequest, response_type: type[Any], **_: object) -> FetchResponse:
+        data = await self._answer(self._node_id)
+        return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,)),))
+
+
+def _data(*values: bytes, replica: int = -1) -> PartitionData:
+    records = bytes(build_batch([Record(0, 1, None, value) for value in values])) if values else None
+    return PartitionData(
+        partition_index=0,
+        high_watermark=9,
+        aborted_transactions=None,
+        preferred_read_replica=replica,
+        records=records,
+    )
+
+
+def _fetcher(router: Router) -> Fetcher:
+    return Fetcher(router, FetchOptions(rack="a"), max_partition_bytes=1_000_000)
+
+
+async def _values(fetcher: Fetcher, router: Router) -> list[bytes | None]:
+    """What comes within some seconds."""
+    deadline_ms = router.now_ms() + 10_000
+    while router.now_ms() < deadline_ms:
+        taken = fetcher.take(10)
+        if taken:
+            return [record.value for _, record in taken]
+        await fetcher.wait(deadline_ms)
+    return []
+
+
+def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reached() -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            if node_id == REPLICA:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the replica is gone")
+            return _data(b"v") if REPLICA in router.asked else _data(replica=REPLICA)
+
+        router = ScriptedRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.seek(PARTITION, 0)
+        assert await _values(fetcher, router) == [b"v"]
+        assert router.asked[:3] == [LEADER, REPLICA, LEADER]
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begins() -> None:
+    """Both stand at offset 0: the old one as a position, the new one because nobody has decided yet."""
+
+    async def run() -> None:
+        asked, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def answer(node_id: int) -> PartitionData:
+            asked.set()
+            await may_answer.wait()
+            return _data(b"v")
+
+        router = ScriptedRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.seek(PARTITION, 0)
+        assert fetcher.take(10) == []
+        await asked.wait()
+        fetcher.assign(())
+        fetcher.assign([PARTITION])
+        may_answer.set()
+        await fetcher.wait(router.now_ms() + 10_000)
+        assert fetcher.take(10) == []
+        assert list(fetcher.undecided()) == [PARTITION]
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_a_mistake_of_ours_is_seen_by_the_reader_and_not_repeated_in_silence() -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            raise ZeroDivisionError("a mistake")
+
+        router = ScriptedRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.seek(PARTITION, 0)
+        with pytest.raises(KafkaError, match="a mistake") as caught:
+            await _values(fetcher, router)
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        await fetcher.close()
+
+    asyncio.run(run())
