@@ -94,3 +94,16 @@ def test_retention_may_overtake_a_plan(lossy: tuple[str, int]) -> None:
     lenient = TailraceReader(ROW, parse_source_options(options, streaming=False))
     read = [offset for batch in lenient.read(partition) for offset in batch.column("offset").to_pylist()]
     assert read == list(range(first, RECORDS))
+
+
+def test_a_range_of_a_log_that_was_made_anew_and_is_shorter_has_no_rows(lossy: tuple[str, int]) -> None:
+    """Between plan and task, so that only the task can notice: it may not fail for ever where loss may be borne."""
+    bootstrap, _ = lossy
+    work = OffsetRange(PARTITION, RECORDS + 5, RECORDS + 9)
+    strict = TailraceReader(ROW, parse_source_options(_options(bootstrap), streaming=False))
+    partition = strict.partitions()[0]
+    partition.value = (work,)
+    with pytest.raises(Exception, match="does not exist.*failOnDataLoss=false"):
+        list(strict.read(partition))
+    lenient = TailraceReader(ROW, parse_source_options(_options(bootstrap, failOnDataLoss="false"), streaming=False))
+    assert list(lenient.read(partition)) == []

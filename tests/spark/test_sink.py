@@ -3,12 +3,18 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark.reading import positions
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.model.errors import KafkaError
 from tailrace.model.key_hash import partition_for_key
+from tailrace.spark.options import parse_sink_options
+from tailrace.spark.sink import TailraceWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -119,6 +125,17 @@ def test_rows_that_cannot_be_written_are_refused_by_name(
 ) -> None:
     with pytest.raises(PySparkException, match=said):
         save(spark.sql(query), **options)
+
+
+def test_a_row_may_be_as_large_as_the_option_says(bootstrap: str, admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(name=f"{topic}-large", partitions=1, configs={"max.message.bytes": "3000000"})])
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": f"{topic}-large"}
+    schema = StructType([StructField("value", BinaryType())])
+    rows = pa.record_batch({"value": pa.array([b"x" * 1_500_000])})
+    with pytest.raises(KafkaError, match="max.request.size is 1048576"):
+        TailraceWriter(schema, parse_sink_options(options)).write(iter([rows]))
+    larger = parse_sink_options({**options, "kafka.max.request.size": "2000000"})
+    assert TailraceWriter(schema, larger).write(iter([rows])).rows == 1
 
 
 def test_a_log_is_not_overwritten(spark: SparkSession, bootstrap: str, topic: str) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from interop.clients import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer
+from tailrace.model.partitions import TopicPartition
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import IDLE_WAIT_S, TailraceStreamReader, Work
@@ -165,6 +166,17 @@ def test_the_target_of_available_now_is_fixed_before_anything_else(reader: Tailr
     reader.stop()
 
 
+def test_what_comes_while_available_now_begins_at_latest_is_no_loss(bootstrap: str, topic: str, send: Send) -> None:
+    """Trap 7: the target is fixed before the start is asked for, so a busy log may have passed it by then."""
+    options = parse_source_options({"kafka.bootstrap.servers": bootstrap, "subscribe": topic}, streaming=True)
+    reader = TailraceStreamReader(SCHEMA, options)
+    reader.prepareForTriggerAvailableNow()
+    send(range(5))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    reader.stop()
+
+
 def test_a_reader_in_use_can_be_pickled_and_its_copy_reads(reader: TailraceStreamReader, send: Send) -> None:
     """Trap 12: sockets stay behind; what a batch needs is in its partitions."""
     send(range(5))
@@ -206,6 +218,23 @@ def test_min_offsets_wait_for_enough_records(bootstrap: str, topic: str, send: S
     reader.stop()
 
 
+def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, topic: str, send: Send) -> None:
+    """Trap 5: with a few records there and too few for a batch, it must not ask without pause either."""
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": "10",
+    }
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(9))
+    start = reader.initialOffset()
+    began = time.monotonic()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert time.monotonic() - began >= IDLE_WAIT_S
+    reader.stop()
+
+
 def test_a_topic_made_anew_is_reported_as_loss(
     reader: TailraceStreamReader, admin: Admin, bootstrap: str, topic: str, send: Send
 ) -> None:
@@ -216,6 +245,69 @@ def test_a_topic_made_anew_is_reported_as_loss(
     with pytest.raises(Exception, match="failOnDataLoss=false"):
         reader.latestOffset(at, ReadAllAvailable())
     reader.stop()
+
+
+def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, topic: str, send: Send) -> None:
+    """A pattern finds one topic less: what was not read of it is lost, as in Spark's connector."""
+    admin.create_topics({f"{topic}-more": 1})
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribePattern": f"{topic}(-more)?",
+        "startingOffsets": "earliest",
+    }
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(5))
+    at = reader.initialOffset()
+    admin.delete_topics([topic])
+    with pytest.raises(Exception, match=f"{topic}-0 is gone.*failOnDataLoss=false"):
+        reader.latestOffset(at, ReadAllAvailable())
+    reader.stop()
+
+
+def test_a_topic_may_go_between_two_looks_at_what_matches_a_pattern(
+    bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partitions are known by then, and its ends can no longer be asked for."""
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribePattern": f"{topic}(-more)?",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+    }
+    admin.create_topics({f"{topic}-more": 1})
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    at = reader.initialOffset()
+    partitions, gone = Planner.partitions, []
+
+    def partitions_then_deletion(planner: Planner) -> list[TopicPartition]:
+        found = partitions(planner)
+        if not gone:
+            gone.append(topic)
+            admin.delete_topics([topic])
+        return found
+
+    monkeypatch.setattr(Planner, "partitions", partitions_then_deletion)
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    assert gone
+    reader.stop()
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_anew_is_cut_to_what_there_is(
+    bootstrap: str, admin: Admin, topic: str, send: Send, kept: int
+) -> None:
+    """After a restart Spark runs the last batch of the checkpoint again, which may be older than the topic."""
+    base = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    send(range(kept))
+    start, end = {topic: {"0": 2}}, {topic: {"0": 9}}
+    strict = TailraceStreamReader(SCHEMA, parse_source_options(base, streaming=True))
+    with pytest.raises(Exception, match=f"{topic}-0 ends at offset {kept}, before 9.*failOnDataLoss=false"):
+        strict.partitions(start, end)
+    strict.stop()
+    lenient = TailraceStreamReader(SCHEMA, parse_source_options({**base, "failOnDataLoss": "false"}, streaming=True))
+    planned = [one for work in lenient.partitions(start, end) for one in work.value]
+    assert [(one.start, one.end) for one in planned] == ([(2, 3)] if kept else [])
+    lenient.stop()
 
 
 @pytest.mark.parametrize("loss", ["a topic is deleted", "a topic is made anew"])

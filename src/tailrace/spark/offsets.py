@@ -32,7 +32,8 @@ def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "o
         if not isinstance(partitions, Mapping):
             raise _fault(what, f"{topic!r} must map partitions to numbers")
         for partition, offset in partitions.items():
-            if not str(partition).isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
+            is_number = str(partition).isascii() and str(partition).isdigit()
+            if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
                 raise _fault(what, f"{topic!r}: {partition!r}: {offset!r} is not a partition and a whole number")
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets

@@ -4,11 +4,12 @@ Spark hands them over with lowercased names. Everything is checked at planning, 
 the query at once with the option's name, and not a task with a stack of Java.
 """
 
+import difflib
 import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -29,17 +30,54 @@ REFUSED = {
     "group.id": "say kafka.group.id",
 }
 
-_KNOWN_CLIENT_SETTINGS = frozenset(
-    (
+_OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
+"""Who asks for one of these must not get a plain connection with a warning."""
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
         "kafka.bootstrap.servers",
         "kafka.group.id",
         "kafka.acks",
         "kafka.compression.type",
         "kafka.linger.ms",
+        "kafka.max.request.size",
         "kafka.client.id",
         "kafka.isolation.level",
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingOffsets",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "endingOffsets",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+        "failOnDataLoss",
+        "includeHeaders",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "topic",
+    )
+}
+"""As Spark hands the names over -> as they are written."""
+
+_OF_OTHERS = frozenset(
+    (
+        "groupidprefix",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "path",
+        "checkpointlocation",
+        "queryname",
     )
 )
+"""Options of Spark's connector that there is no need for here, and Spark's own."""
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -96,9 +134,9 @@ class SinkOptions:
     bootstrap_servers: str
     topic: str | None = None
     include_headers: bool = False
-    acks: str = "all"
     compression: str = "none"
-    settings: Mapping[str, str] = field(default_factory=dict)
+    max_request_size: int = 1_048_576
+    """A larger row is refused here; the topic's max.message.bytes and the broker have a limit of their own."""
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -112,9 +150,16 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         raise fault("startingOffsets", "a batch read cannot start at latest: it would read nothing")
     if streaming and ending != Position(everywhere=LATEST):
         raise fault("endingOffsets", "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
+    if not streaming and starting.offsets is not None and LATEST in starting.offsets.values():
+        raise fault("startingOffsets", "-1 is latest, and a batch read cannot start there: it would read nothing")
     if ending.everywhere == EARLIEST:
         raise fault("endingOffsets", "a read cannot end at earliest")
     _check_same_partitions(starting, ending)
+    least, most = given.positive("minOffsetsPerTrigger"), given.positive("maxOffsetsPerTrigger")
+    if least and most and least > most:
+        raise fault(
+            "minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}: no batch could have both"
+        )
     return SourceOptions(
         bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
         subscription=_subscription(given),
@@ -124,8 +169,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
         include_headers=given.boolean("includeHeaders", False),
         fetch_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
-        max_offsets_per_trigger=given.positive("maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=given.positive("minOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
         min_partitions=given.positive("minPartitions") or 0,
         max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
@@ -149,6 +194,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         topic=given.text("topic"),
         include_headers=given.boolean("includeHeaders", False),
         compression=compression,
+        max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
     )
 
 
@@ -166,9 +212,15 @@ class _Given:
         for name, way_out in REFUSED.items():
             if name in self._options:
                 raise fault(name, f"not supported: {way_out}")
-        for name in self._options:
-            if name.startswith("kafka.") and name not in _KNOWN_CLIENT_SETTINGS:
-                _log.warning("option %s has no meaning here and is ignored", name)
+        for name, value in self._options.items():
+            is_plain = name == "kafka.security.protocol" and value.upper() == "PLAINTEXT"
+            if name.startswith(_OF_SECURITY) and not is_plain:
+                way_out = "connections are neither encrypted nor authenticated; name a listener that is PLAINTEXT"
+                raise fault(name, f"not supported: {way_out}")
+        for name in sorted(self._options.keys() - _KNOWN.keys() - _OF_OTHERS - {"kafka.security.protocol"}):
+            near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85)
+            hint = f"; did you mean {_KNOWN[near[0]]}?" if near else ""
+            _log.warning("option %s has no meaning here and is ignored%s", name, hint)
 
     def text(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -253,7 +305,11 @@ def _position(given: _Given, end: Literal["starting", "ending"], default: int) -
     if text := given.text(f"{end}Timestamp"):
         return Position(timestamp=_timestamp_ms(f"{end}Timestamp", text))
     if text := given.text(f"{end}OffsetsByTimestamp"):
-        return Position(timestamps=parse_offsets(text, what=f"{end}OffsetsByTimestamp"))
+        timestamps = parse_offsets(text, what=f"{end}OffsetsByTimestamp")
+        for topic_partition, timestamp in timestamps.items():
+            if timestamp < 0:  # in the protocol these would be latest, earliest and others
+                raise fault(f"{end}OffsetsByTimestamp", f"{topic_partition}: {timestamp} is not ms since 1970")
+        return Position(timestamps=timestamps)
     text = given.text(f"{end}Offsets")
     if text is None:
         return Position(everywhere=default)

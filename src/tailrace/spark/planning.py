@@ -13,6 +13,8 @@ from tailrace.spark.options import Position, SourceOptions, Subscription, fault
 
 _log = logging.getLogger(__name__)
 
+_LOOKS = 3
+
 
 class Planner:
     """Answers the questions of one query. Holds a connection; `close` ends it."""
@@ -51,6 +53,17 @@ class Planner:
         pattern = re.compile(subscription.pattern or "")
         names = (topic.name for topic in self._admin.list_topics())
         return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name))
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The latest offset of every partition of the subscription."""
+        for _ in range(_LOOKS - 1):
+            try:
+                return self.latest(self.partitions())
+            except KafkaError as fault:
+                # A topic may go between two questions. Who reads what matches a pattern goes on without it.
+                if self._options.subscription.pattern is None or fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        return self.latest(self.partitions())
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can still be read, per partition."""
@@ -117,10 +130,29 @@ class Planner:
         return checked
 
     def check_end(self, start: Offsets, latest: Offsets) -> None:
-        """A log that ends before a position already read was made anew: report it."""
-        for tp, end in latest.items():
-            if end < start.get(tp, 0):
-                self.report_loss(f"{tp} ends at offset {end}, before {start[tp]} where this query stands")
+        """A log that is gone, or ends before a position already read, was deleted or made anew: report it."""
+        if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
+            # These ends may be older than the start is: look again before a loss is cried.
+            latest = self.ends()
+        for tp, offset in start.items():
+            if tp not in latest:
+                self.report_loss(f"{tp} is gone, with what it had from offset {offset} on, where this query stands")
+            elif latest[tp] < offset:
+                self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
+
+    def check_plan(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """`end`, drawn back where a log ends before it, or is gone: it was made anew since this was planned.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead under failOnDataLoss.
+        """
+        latest = self.ends()
+        checked = dict(end)
+        for tp, until in end.items():
+            since, last = start.get(tp, until), latest.get(tp, 0)
+            if max(since, last) < until:
+                self.report_loss(f"{tp} ends at offset {last}, before {until} up to where it was to be read")
+                checked[tp] = max(since, last)
+        return checked
 
     def report_loss(self, what: str) -> None:
         """Raises KafkaError(OFFSET_OUT_OF_RANGE) under failOnDataLoss; a warning otherwise."""

@@ -65,19 +65,24 @@ class _RangeReader:
             except KafkaError as fault:
                 if fault.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
-                start = self._first_after_loss(one.topic_partition, start, fault)
+                start = self._first_after_loss(one, start, fault)
 
-    def _first_after_loss(self, topic_partition: TopicPartition, start: int, loss: KafkaError) -> int:
+    def _first_after_loss(self, one: OffsetRange, start: int, loss: KafkaError) -> int:
+        topic_partition = one.topic_partition
         planner = Planner(self._options)
         try:
             first = planner.earliest([topic_partition])[topic_partition]
+            last = planner.latest([topic_partition])[topic_partition]
             planner.report_loss(loss.detail)
         finally:
             planner.close()
         # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
-        if first <= start:
-            raise loss
-        return first
+        if first > start:
+            return first
+        # The topic was made anew and is shorter: of this range it has nothing.
+        if last < start:
+            return one.end
+        raise loss
 
     def _plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
         options = self._options
@@ -154,7 +159,7 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._plan_with.latest(self._plan_with.partitions())
+        self._target = self._plan_with.ends()
 
     def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
         """Where the next batch ends: `start` itself when there is nothing to do."""
@@ -176,9 +181,9 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
             return self._target
         deadline = time.monotonic() + IDLE_WAIT_S
         while True:
-            self._latest = self._plan_with.latest(self._plan_with.partitions())
+            self._latest = self._plan_with.ends()
             has_news = any(offset > at.get(tp, -1) for tp, offset in self._latest.items())
-            if has_news or time.monotonic() >= deadline:
+            if (has_news and self._is_enough(at, self._latest)) or time.monotonic() >= deadline:
                 return self._latest
             time.sleep(IDLE_POLL_S)
 
@@ -187,7 +192,7 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return True
-        backlog = sum(end[tp] - at.get(tp, end[tp]) for tp in end)
+        backlog = sum(max(0, end[tp] - at.get(tp, end[tp])) for tp in end)
         waited_ms = (time.monotonic() - self._waiting_since) * 1000
         return backlog >= least or waited_ms >= self._options.max_trigger_delay_ms
 
@@ -198,8 +203,12 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> list[InputPartition]:
-        until = from_json_dict(end)
-        since = self._plan_with.check_loss(from_json_dict(start), until)
+        since, until = from_json_dict(start), from_json_dict(end)
+        seen = self._target or self._latest
+        if any(offset > max(seen.get(tp, -1), since.get(tp, offset)) for tp, offset in until.items()):
+            # A batch that Spark runs again after a restart: its topics may have been deleted or made anew meanwhile.
+            until = self._plan_with.check_plan(since, until)
+        since = self._plan_with.check_loss(since, until)
         return self._plan(ranges_between(since, until))
 
     def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:

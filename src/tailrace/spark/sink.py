@@ -97,14 +97,14 @@ class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Nothing can be taken back: Spark runs the batch again, and its rows are written again."""
 
 
-_producers: dict[tuple[int, str], Producer] = {}
+_producers: dict[tuple[int, str, int], Producer] = {}
 
 
 def _producer(options: SinkOptions) -> Producer:
     """This process's producer for the cluster; Spark reuses its workers, and forks them: hence the process id."""
-    key = (os.getpid(), options.bootstrap_servers)
+    key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
     if key not in _producers:
-        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0)
+        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
     return _producers[key]
 
 

@@ -39,12 +39,61 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
         ({**BASE, "startingTimestamp": "yesterday"}, "now-10m"),
         ({**BASE, "kafka.isolation.level": "serializable"}, "must be read_uncommitted or read_committed"),
+        ({**BASE, "startingOffsets": '{"flights":{"0":-1}}'}, "startingOffsets: -1 is latest"),
+        ({**BASE, "startingOffsets": '{"flights":{"\u00b2":1}}'}, "startingOffsets: 'flights'"),
+        ({**BASE, "startingOffsetsByTimestamp": '{"flights":{"0":-2}}'}, "flights-0: -2 is not ms since 1970"),
+        ({**BASE, "endingOffsetsByTimestamp": '{"flights":{"0":-1}}'}, "endingOffsetsByTimestamp: flights-0: -1"),
+        ({**BASE, "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "10 is more than maxOffsetsPerTrigger"),
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
     ],
 )
 def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], said: str) -> None:
     with pytest.raises(KafkaError, match=said):
         parse_source_options(given_options, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("startingOffset", "did you mean startingOffsets?"),
+        ("maxoffsetpertrigger", "did you mean maxOffsetsPerTrigger?"),
+        ("kafka.bootstrap.server", "did you mean kafka.bootstrap.servers?"),
+        ("kafka.fetch.min.bytes", "option kafka.fetch.min.bytes has no meaning here and is ignored"),
+    ],
+)
+def test_an_unknown_option_is_ignored_with_a_word(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As in Spark's connector; but a read that starts elsewhere because of a letter is worth a line."""
+    parse_source_options({**BASE, name: "1"}, streaming=True)
+    assert said in caplog.text
+
+
+def test_options_that_sparks_connector_has_and_that_mean_nothing_here_pass(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "path")
+    parse_source_options({**BASE, **dict.fromkeys(names, "1")}, streaming=True)
+    parse_sink_options({**BASE, "topic": "t", "checkpointLocation": "/c", "queryName": "q"})
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.security.protocol", "SASL_SSL"),
+        ("kafka.sasl.jaas.config", 'PlainLoginModule required password="secret";'),
+        ("kafka.ssl.truststore.location", "/etc/trust.jks"),
+    ],
+)
+def test_who_asks_for_security_is_not_given_a_plain_connection(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for parse in (lambda options: parse_source_options(options, streaming=True), parse_sink_options):
+        with pytest.raises(KafkaError, match=f"{name}: not supported") as refused:
+            parse({**BASE, name: value})
+        assert value not in str(refused.value) + caplog.text
+
+
+def test_a_plain_connection_may_be_asked_for_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    parse_source_options({**BASE, "kafka.security.protocol": "plaintext"}, streaming=True)
+    assert not caplog.text
 
 
 def test_the_isolation_level_is_that_of_the_consumer() -> None:
