@@ -152,6 +152,14 @@ def test_sizes_that_lie_cost_no_memory() -> None:
         decompress(Codec.ZSTD, zstd)
 
 
+def test_a_zstd_frame_that_says_it_is_empty_must_be() -> None:
+    frame = bytearray(zstandard.compress(b"a" * 100))
+    assert decompress(Codec.ZSTD, zstandard.compress(b"")) == b""
+    frame[5] = 0  # behind magic and descriptor: the size of the content
+    with pytest.raises(CorruptRecords, match="claims to be empty"):
+        decompress(Codec.ZSTD, frame)
+
+
 def test_a_zstd_window_above_8_mib_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

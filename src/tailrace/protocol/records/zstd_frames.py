@@ -69,6 +69,8 @@ def _read_frame(data: memoryview, start: int) -> ZstdFrame:
         return ZstdFrame(start, end, header.window_size, None, blocks_size)
     if header.content_size > blocks_size:
         raise CorruptRecords(f"a zstd frame claims {header.content_size} bytes, its blocks hold at most {blocks_size}")
+    if header.content_size == 0 and blocks_size:
+        raise CorruptRecords("a zstd frame claims to be empty and has blocks that are not")
     return ZstdFrame(start, end, header.window_size, header.content_size, header.content_size)
 
 
