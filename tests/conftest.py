@@ -5,7 +5,9 @@ tests/allowed_skips.txt fails the run: a test that silently stops running protec
 """
 
 import os
+import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for reason in refused:
             reporter.write_line(f"  {reason}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def hangups_are_heard() -> Iterator[None]:
+    """Children end at a SIGHUP, though whoever started the tests may have had it ignored (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

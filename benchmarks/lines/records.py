@@ -22,7 +22,7 @@ _LOAD_TIMEOUT_S = 300
 
 CONDITIONS = (
     f"Client: librdkafka (confluent-kafka) in its own process, {TOPICS} topics of {PARTITIONS} partitions, acks=all, "
-    "linger 5 ms, no compression. "
+    "linger 5 ms, no compression, and room for a whole round in its queues, both ways. "
     + " and ".join(f"{count:,} records of {size:,} B" for size, count in SIZES.items())
     + " a round; 1 MB is 1,000,000 B of values. Each round writes new topics on pages that were touched just before "
     f"and reads them from the page cache. {PAGE_CACHE} {FLUSHED} The mock is librdkafka's own broker "

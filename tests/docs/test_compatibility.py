@@ -3,13 +3,13 @@
 REWRITE=1 pytest tests/docs/test_compatibility.py     writes the tables anew
 """
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.docs.generated import check_generated
 
 from benchmarks.kafka_jars import VERSION as KAFKA_VERSION
 from interop import kafkajs, test_kafka_python_suite
@@ -19,8 +19,6 @@ from interop.differential.listed import DIFFERENCES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
 from tailrace.model.errors import ErrorCode
-from tailrace.model.settings import Setting
-from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.protocol.registry import APIS, CLIENT_APIS
 
@@ -64,18 +62,8 @@ def other_defaults() -> str:
 
 def without_effect() -> str:
     """Settings that are read so that Kafka's files can be used, and do nothing."""
-    names = [name for name, setting in sorted(BROKER_SETTINGS.items()) if setting.doc.startswith(_ACCEPTED_ONLY)]
+    names = [name for name, setting in sorted(BROKER_SETTINGS.items()) if _ACCEPTED_ONLY in setting.doc]
     return "".join(f"`{name}`\n" for name in names)
-
-
-def dynamic_settings() -> str:
-    """Settings of brokers that may be changed while they run, with the topic setting that each is the default of."""
-    dynamic: Mapping[str, Setting] = {name: setting for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
-    return "".join(f"`{name}`\n" for name in sorted(dynamic))
-
-
-def topic_settings() -> str:
-    return "".join(f"`{name}`\n" for name in sorted(TOPIC_SETTINGS))
 
 
 def clients() -> str:
@@ -121,8 +109,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "apis": apis,
     "other defaults": other_defaults,
     "without effect": without_effect,
-    "dynamic settings": dynamic_settings,
-    "topic settings": topic_settings,
     "clients": clients,
     "tools": tools,
     "suite": suite,
@@ -130,21 +116,8 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 
 
-def _with_generated(page: str) -> str:
-    for name, generate in GENERATED.items():
-        before, head, rest = page.partition(f"<!-- generated: {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        assert head, f"the page has no part {name!r}"
-        assert end, f"the part {name!r} does not end"
-        page = before + head + generate() + end + after
-    return page
-
-
 def test_the_tables_are_what_the_code_says() -> None:
-    page = PAGE.read_text()
-    if os.environ.get("REWRITE") == "1":
-        PAGE.write_text(_with_generated(page))
-    assert PAGE.read_text() == _with_generated(page), "REWRITE=1 pytest tests/docs/test_compatibility.py"
+    check_generated(PAGE, GENERATED)
 
 
 def test_every_error_that_is_named_has_its_number() -> None:

@@ -99,8 +99,7 @@ def test_three_nodes_come_up_as_it_says(tmp_path: Path) -> None:
 
 
 def test_the_fixture_of_the_tour_gives_a_node(tmp_path: Path) -> None:
-    head = "from tailrace.client.blocking import Producer\n\n\n"
-    (tmp_path / "test_tour.py").write_text(head + _blocks("python", "tailrace_cluster"))
+    (tmp_path / "test_tour.py").write_text(_blocks("python", "tailrace_cluster"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path)],
         cwd=tmp_path,

@@ -90,6 +90,13 @@ class TestFirstRebalance:
         scene = GroupScene(config=GroupConfig(group_max_metadata_bytes=10))
         assert scene.code(scene.join(protocols={"range": b"12345", "sticky": b"123456"})) is E.INVALID_REQUEST
 
+    def test_names_of_protocols_are_bounded_with_their_metadata(self) -> None:
+        scene = GroupScene(config=GroupConfig(group_max_metadata_bytes=10))
+        assert scene.code(scene.join(protocols={"x" * 11: b""})) is E.INVALID_REQUEST
+        scene = GroupScene()
+        assert scene.code(scene.join(protocols={f"{n}": b"" for n in range(101)})) is E.INVALID_REQUEST
+        assert scene.code(scene.join(protocols={f"{n}": b"" for n in range(100)})) is E.MEMBER_ID_REQUIRED
+
     def test_a_group_takes_no_more_members_than_it_may_have(self) -> None:
         scene = GroupScene(config=GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
         ids, generation_id = scene.form_group("a", "b")

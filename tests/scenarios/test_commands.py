@@ -249,6 +249,30 @@ def test_an_interrupted_reader_ends_well_and_has_left_its_group(topic: str, numb
     assert described.err == f"Consumer group '{topic}' has no active members.\n"
 
 
+def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: str) -> None:
+    """`timeout` signals the process and then its group, which is the same process."""
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, stdin=b"a\nb\n")
+    reader = started("consume", topic, "--from-beginning", "--group", topic)
+    writer = started("produce", topic)
+    assert reader.stdout is not None
+    assert [reader.stdout.readline() for _ in range(2)] == [b"a\n", b"b\n"]
+    assert writer.stdin is not None
+    writer.stdin.write(b"c\n")
+    writer.stdin.flush()
+    assert reader.stdout.readline() == b"c\n", "so it runs"
+    for process, code, said in (
+        (writer, 1, f"1 record written to {topic}\n"),
+        (reader, 0, "3 records\n"),
+    ):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.001)  # so that it may have heard the first
+        process.send_signal(signal.SIGTERM)
+        done = finished(process)
+        assert (done.code, done.out, done.err) == (code, "", said)
+    assert json.loads(run("groups", "describe", topic, "--members", "-o", "json").out) == []
+
+
 def test_an_interrupted_writer_has_written_the_lines_that_were_whole(topic: str) -> None:
     run("topics", "create", topic, "--partitions", "1")
     writer = started("produce", topic)

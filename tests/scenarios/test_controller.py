@@ -650,6 +650,28 @@ SCENARIOS = [
         then=[ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value="5")],
         response=ALTERED,
     ),
+    Scenario(
+        name="values are written down as Kafka writes them",
+        given=WITH_ORDERS,
+        when=alter(
+            set_to("preallocate", " TRUE"), set_to("segment.ms", "+5"), set_to("cleanup.policy", "delete, compact")
+        ),
+        then=[setting("preallocate", "true"), setting("segment.ms", "5"), setting("cleanup.policy", "delete,compact")],
+        response=ALTERED,
+    ),
+    Scenario(
+        name="those of a new topic too",
+        given=ONE,
+        when=create(NewTopic(name="orders", configs=(("retention.ms", " 5 "),))),
+        then=[TopicRecord(name="orders", topic_id=random_id(2)), SET_RETENTION, partition(random_id(2), 0, 1)],
+        response=TopicsCreated(results=(created("orders", 2, overrides={"retention.ms": "5"}),)),
+    ),
+    unaltered("a value that is too long", ErrorCode.INVALID_CONFIG, set_to("cleanup.policy", "delete," * 5_000)),
+    refused(
+        "a value of a new topic that is too long",
+        ErrorCode.INVALID_CONFIG,
+        NewTopic(name="x", configs=(("cleanup.policy", "delete," * 5_000),)),
+    ),
     unaltered("one illegal setting refuses all", ErrorCode.INVALID_CONFIG, SEGMENT_AT_5, set_to("retention.ms", "x")),
     unaltered("a setting that does not exist", ErrorCode.INVALID_CONFIG, set_to("retention.minutes", "5")),
     unaltered("a value outside its limits", ErrorCode.INVALID_CONFIG, set_to("min.insync.replicas", "0")),

@@ -166,6 +166,22 @@ class TestFencing:
         b.beat()
         assert b.partitions() == {0, 1, 2, 3}
 
+    def test_each_revocation_has_its_own_time(self, node: GroupPath) -> None:
+        a, others = TableMember(node, "a", rebalance_timeout_ms=10_000), [TableMember(node, name) for name in "bcd"]
+        a.join()
+        others[0].join()
+        a.beat()
+        assert len(a.partitions()) == 2, "two are to be given up"
+        for other in others[1:]:
+            other.join()
+        node.clock.advance(9_000)
+        assert a.beat() is E.NONE
+        assert len(a.partitions()) == 1, "two are given up, and another one is to be"
+        node.clock.advance(9_000)
+        assert a.beat(says_owned=False) is E.NONE
+        node.clock.advance(1_000)
+        assert a.beat() is E.UNKNOWN_MEMBER_ID
+
     def test_a_fenced_member_joins_again(self, node: GroupPath) -> None:
         a, _ = _two_members(node)
         a.beat(epoch=99)
@@ -199,6 +215,16 @@ class TestStaticMembers:
     def test_an_instance_id_in_use_is_not_released(self, node: GroupPath) -> None:
         a = TableMember(node, "a", instance_id="i")
         a.join()
+        assert TableMember(node, "b", instance_id="i").join() is E.UNRELEASED_INSTANCE_ID
+
+    def test_one_that_has_not_heard_the_answer_joins_again(self, node: GroupPath) -> None:
+        """ "still used by another member": not by this one."""
+        a = TableMember(node, "a", instance_id="i")
+        assert (a.join(), a.join()) == (E.NONE, E.NONE)
+        assert a.partitions() == {0, 1, 2, 3}
+        assert a.leave(LEAVE_FOR_A_WHILE) is E.NONE
+        assert a.join() is E.NONE
+        assert a.partitions() == {0, 1, 2, 3}
         assert TableMember(node, "b", instance_id="i").join() is E.UNRELEASED_INSTANCE_ID
 
     def test_one_that_stays_away_is_out_when_its_session_ends(self, node: GroupPath) -> None:
@@ -334,6 +360,33 @@ class TestBesideClassicGroups:
         assert describe(node).group_state == "Stable"
         assert node.committed("g", "orders") == 7
 
+    def test_a_classic_group_whose_end_was_not_written_is_none_after_the_next_try(self) -> None:
+        files = SimulatedDisk(seed=5)
+        node = _node(files)
+        member_id, _ = node.form_group("g")
+        node.send(LeaveGroupRequest(group_id="g", members=(MemberIdentity(member_id=member_id),)), 5)
+        a = TableMember(node, "a")
+        files.fail_at(files.operations + 1)
+        assert a.join() is E.NOT_COORDINATOR
+        assert a.join() is E.NONE
+        node.stop()
+        a.node = _node(files, start=2)
+        assert a.beat() is E.NONE, "it is a consumer group, and nothing else"
+
+    def test_a_consumer_group_whose_end_was_not_written_is_none_after_the_next_try(self) -> None:
+        files = SimulatedDisk(seed=6)
+        node = _node(files)
+        a = TableMember(node, "a")
+        a.join()
+        a.leave()
+        files.fail_at(files.operations + 1)
+        member_id = node.join("g").response.member_id
+        generation_id = node.join("g", member_id).response.generation_id
+        assert node.sync("g", member_id, generation_id, {member_id: b"mine"}).response.error_code == E.NONE
+        assert describe(node).error_code == E.GROUP_ID_NOT_FOUND
+        commit = node.commit("g", "orders", 7, generation_id=generation_id, member_id=member_id)
+        assert _code_of_commit(commit) is E.NONE
+
     def test_a_refused_classic_join_leaves_an_empty_consumer_group_as_it_is(self, node: GroupPath) -> None:
         a = TableMember(node, "a")
         a.join()
@@ -391,6 +444,12 @@ def test_offsets_expire_by_subscription_and_the_group_with_the_last_one() -> Non
     a.leave()
     node.clock.advance(10_000)
     assert all(not host.machine.committed.groups for host in node.coordinators.active_hosts())
+
+
+def test_a_group_that_is_named_twice_is_described_once(node: GroupPath) -> None:
+    _two_members(node)
+    request = ConsumerGroupDescribeRequest(group_ids=("g", "h", "g", "g"))
+    assert [group.group_id for group in node.send(request, 1).response.groups] == ["g", "h"]
 
 
 def test_a_write_that_fails_moves_nobody() -> None:

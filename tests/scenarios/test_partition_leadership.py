@@ -24,6 +24,8 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.commands import (
     AlterConfigs,
     ConfigChange,
+    ConfigOperation,
+    ConfigsAltered,
     ControllerCommand,
     CreateTopics,
     NewTopic,
@@ -44,6 +46,7 @@ from tailrace.metadata.partition_commands import (
     Reassignment,
     ReassignmentsAltered,
 )
+from tailrace.metadata.records import ConfigRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -51,6 +54,10 @@ from tailrace.node.settings import BROKER_SETTINGS
 
 SESSION_MS = 1000
 ORDERS = TopicPartition("orders", 0)
+TOPIC_ORDERS = ConfigResource(ResourceType.TOPIC, "orders")
+BROKER_1 = ConfigResource(ResourceType.BROKER, "1")
+MIN_IN_SYNC = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
 class Cluster:
@@ -111,11 +118,22 @@ class Cluster:
         self.fence(number)
         self.start(number, clean=clean)
 
-    def create(self, *replicas: int, min_in_sync: int = 1, unclean: bool = False) -> None:
-        assignment = ReplicaAssignment(partition=0, broker_ids=ids(*replicas))
+    def create(self, *replicas: int, min_in_sync: int = 1, unclean: bool = False, partitions: int = 1) -> None:
+        assignments = tuple(
+            ReplicaAssignment(partition=number, broker_ids=ids(*replicas)) for number in range(partitions)
+        )
         settings = {"min.insync.replicas": str(min_in_sync), "unclean.leader.election.enable": str(unclean).lower()}
-        topic = NewTopic(name="orders", assignments=(assignment,), configs=tuple(settings.items()))
+        topic = NewTopic(name="orders", assignments=assignments, configs=tuple(settings.items()))
         self.do(CreateTopics(topics=(topic,)))
+
+    def set(self, name: str, value: str | None, of: ConfigResource = TOPIC_ORDERS) -> ErrorCode | None:
+        """Give a setting, or take it back with None."""
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        change = ConfigChange(name=name, operation=operation, value=value)
+        response = self.do(AlterConfigs(resources=(ResourceChanges(resource=of, changes=(change,)),)))
+        assert isinstance(response, ConfigsAltered)
+        (error,) = response.errors
+        return None if error is None else error.code
 
     @property
     def state(self) -> PartitionState:
@@ -284,6 +302,36 @@ def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
     assert cluster.beat(1, wants_shutdown=True).should_shut_down
 
 
+def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is derived from a controlled shutdown there. Kafka writes the changes out at every version."""
+    monkeypatch.setattr("tailrace.metadata.state_changes.MAX_PARTITIONS_PER_REQUEST", 2)
+    cluster = Cluster()
+    cluster.do(update(25, downgrade=True))
+    cluster.create(1, 2, 3, partitions=3)
+    alone = NewTopic(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
+    cluster.do(CreateTopics(topics=(alone,)))
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down
+    assert cluster.machine.image.brokers[BrokerId(1)].in_controlled_shutdown
+    for left in (2, 0):
+        assert not cluster.beat(1, wants_shutdown=True).should_shut_down
+        assert cluster.machine.image.leader_counts.get(BrokerId(1), 0) == left
+    assert led(cluster.state) == (2, (2, 3), ())
+    waits = cluster.machine.image.partition("alone", 0)
+    assert waits is not None
+    assert led(waits) == (NO_LEADER, (1,), ()), "the last replica in sync stays one"
+    moved_at = cluster.offset - 1
+    cluster.beat(2, applied=moved_at)
+    cluster.beat(3, applied=moved_at - 1)
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "broker 3 does not know yet"
+    cluster.beat(3, applied=moved_at)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+    assert cluster.machine.image.brokers[BrokerId(1)].fenced
+    cluster.start(1)
+    waits = cluster.machine.image.partition("alone", 0)
+    assert waits is not None
+    assert waits.leader == 1
+
+
 # KIP-966: eligible leaders
 
 
@@ -370,6 +418,102 @@ def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing
     cluster.do(AlterConfigs(resources=(ResourceChanges(resource=own, changes=(change,)),)))
     cluster.fence(2)
     assert led(cluster.state) == (1, (1,), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of"),
+    [(MIN_IN_SYNC, "1", TOPIC_ORDERS), (MIN_IN_SYNC, None, TOPIC_ORDERS), (MIN_IN_SYNC, "1", ALL_BROKERS)],
+)
+def test_when_the_high_watermark_may_move_again_who_is_out_of_sync_is_not_eligible_any_more(
+    name: str, value: str | None, of: ConfigResource
+) -> None:
+    """Or it would be elected, without the records that the leader has committed alone."""
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    if of is ALL_BROKERS:
+        cluster.set(MIN_IN_SYNC, "2", ALL_BROKERS)
+        cluster.set(MIN_IN_SYNC, None)
+    cluster.fence(3)
+    cluster.fence(2)
+    assert led(cluster.state) == (1, (1,), (2,))
+    epoch = cluster.state.partition_epoch
+    assert cluster.set(name, value, of) is None
+    assert led(cluster.state) == (1, (1,), ())
+    assert cluster.state.partition_epoch == epoch + 1
+    cluster.start(2)
+    cluster.fence(1)
+    assert led(cluster.state) == (NO_LEADER, (), (1,))
+
+
+def test_who_is_eligible_stays_so_while_the_high_watermark_stands_still() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=3)
+    cluster.fence(3)
+    cluster.fence(2)
+    assert led(cluster.state) == (1, (1,), (2, 3))
+    cluster.set(MIN_IN_SYNC, "2")
+    assert led(cluster.state) == (1, (1,), (2, 3))
+    cluster.fence(1)
+    cluster.set(MIN_IN_SYNC, "1")
+    assert led(cluster.state) == (NO_LEADER, (), (1, 2, 3)), "nobody leads: nothing is committed"
+    cluster.start(3)
+    assert led(cluster.state) == (3, (3,), ())
+
+
+def test_settings_that_are_only_tried_change_no_partition() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(2)
+    change = ConfigChange(name=MIN_IN_SYNC, value="1")
+    resources = (ResourceChanges(resource=TOPIC_ORDERS, changes=(change,)),)
+    cluster.do(AlterConfigs(resources=resources, validate_only=True))
+    assert led(cluster.state) == (1, (1,), (2,))
+
+
+@pytest.mark.parametrize("of", [TOPIC_ORDERS, ALL_BROKERS])
+def test_what_nobody_leads_is_led_as_soon_as_unclean_elections_are_allowed(of: ConfigResource) -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    cluster.set(UNCLEAN_ELECTION, None)
+    cluster.propose(1, 1)
+    cluster.fence(1)
+    assert led(cluster.state) == (NO_LEADER, (), (1,))
+    assert cluster.set(UNCLEAN_ELECTION, " TRUE ", of) is None
+    assert led(cluster.state) == (2, (2,), ())
+    assert cluster.state.is_recovering
+
+
+def test_unclean_elections_are_allowed_in_any_spelling() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    cluster.set(UNCLEAN_ELECTION, "True")
+    cluster.propose(1, 1)
+    cluster.fence(1)
+    assert led(cluster.state) == (2, (2,), ())
+
+
+def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync() -> None:
+    """It would commit what an eligible leader does not have."""
+    cluster = Cluster()
+    assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is ErrorCode.INVALID_CONFIG
+    assert cluster.machine.image.overrides(BROKER_1) == {}
+    cluster.do(update(25, downgrade=True))
+    assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is None
+    cluster.set("log.retention.ms", "5", BROKER_1)
+    cluster.do(update(26, validate_only=True))
+    assert cluster.machine.image.overrides(BROKER_1) == {MIN_IN_SYNC: "1", "log.retention.ms": "5"}
+    cluster.do(update(26))
+    assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
+
+
+def test_what_one_broker_alone_was_given_can_be_taken_back() -> None:
+    cluster = Cluster()
+    resource, value = ResourceType.BROKER, "1"
+    record = ConfigRecord(resource_type=resource, resource_name="1", name=MIN_IN_SYNC, value=value)
+    cluster.machine.apply(record)  # of a release that let it pass
+    assert cluster.set("log.retention.ms", "5", BROKER_1) is None
+    assert cluster.set(MIN_IN_SYNC, None, BROKER_1) is None
+    assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
 
 
 def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epoch() -> None:
@@ -521,6 +665,31 @@ def test_a_move_can_be_called_off_or_changed() -> None:
     assert led(cluster.state) == (1, (1,), ())
 
 
+def test_a_move_is_not_called_off_that_would_drop_the_only_complete_replica() -> None:
+    cluster = Cluster(brokers=4)
+    cluster.create(1, min_in_sync=3)
+    cluster.move(2, 3, 4)
+    cluster.propose(1, 1, 2)
+    cluster.restart(1, clean=False)
+    cluster.fence(2)
+    assert led(cluster.state) == (NO_LEADER, (), (2,))
+    assert cluster.move(cancel=True) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert led(cluster.state) == (NO_LEADER, (), (2,))
+
+
+def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.metadata.elections.MAX_PARTITIONS_PER_REQUEST", 2)
+    cluster = Cluster()
+    cluster.create(1, 2, partitions=3)
+    cluster.restart(1)
+    for number in (2, 1, 0):
+        cluster.propose(2, 2, 1, partition=number)
+    wanted = [TopicPartition("orders", number) for number in range(3)]
+    told = cluster.elect(ElectionType.PREFERRED, *wanted)
+    assert list(told.values()) == [None, None, ErrorCode.POLICY_VIOLATION]
+    assert cluster.elect(ElectionType.PREFERRED) == {wanted[2]: None}
+
+
 def test_a_move_that_cannot_be() -> None:
     cluster = Cluster()
     cluster.create(1, 2)
@@ -575,7 +744,7 @@ def test_the_version_is_raised_when_everybody_knows_it_and_the_new_rules_hold_fr
     with pytest.raises(KafkaError) as refusal:
         cluster.do(update(26))
     assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
-    assert "broker 4 knows 20 to 25" in refusal.value.detail
+    assert "broker 4 knows 20 to 25; start it with a release that knows it, or unregister it" in refusal.value.detail
     cluster.do(UnregisterBroker(broker_id=BrokerId(4)))
     cluster.do(update(26, validate_only=True))
     assert cluster.machine.image.metadata_version == 25
@@ -584,6 +753,17 @@ def test_the_version_is_raised_when_everybody_knows_it_and_the_new_rules_hold_fr
     assert led(cluster.state) == (1, (1,), ())
     cluster.fence(1)
     assert led(cluster.state) == (NO_LEADER, (), (1,))
+
+
+def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered() -> None:
+    cluster = Cluster()
+    cluster.do(update(25, downgrade=True))
+    old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
+    command = RegisterController(controller_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old)
+    cluster.do(command)
+    with pytest.raises(KafkaError) as refusal:
+        cluster.do(update(26))
+    assert "controller 7 knows 20 to 25; start it with a release that knows it first" in refusal.value.detail
 
 
 @pytest.mark.parametrize("refused", [update(27), update(0), update(25), update(1, "kraft.version"), update(-3)])

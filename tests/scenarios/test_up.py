@@ -114,7 +114,8 @@ def running(directory: Path, *options: str) -> Iterator[Up]:
 ANY_PORTS = ("--listen", "127.0.0.1:0", "--dev")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("hangups_are_heard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, *ANY_PORTS, "--racks", "a,b,c") as up:
         line = up.ready_line()
@@ -148,6 +149,81 @@ def test_one_command_brings_a_leader_soon(tmp_path: Path, record_property: Calla
         record_property("figures", figures)
         print(figures)  # noqa: T201
         assert 0 < elected_s < PATIENCE_S
+
+
+def test_signals_that_come_together_are_one_wish_to_stop(tmp_path: Path) -> None:
+    """`timeout` signals the process and then its group, which is the same process."""
+    with running(tmp_path, *ANY_PORTS) as up:
+        up.bootstrap_servers()
+        nodes = up.children()
+        for _ in range(10):
+            up.process.send_signal(signal.SIGTERM)
+            time.sleep(0.005)
+        assert up.wait() == 0, up.said
+        wait_until_gone(nodes)
+
+
+def test_a_later_wish_to_stop_kills_what_still_runs(tmp_path: Path) -> None:
+    with running(tmp_path, *ANY_PORTS) as up:
+        up.bootstrap_servers()
+        nodes = up.children()
+        os.kill(nodes[0], signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE_S
+        while "killing what still runs" not in up.said:
+            assert time.monotonic() < deadline, up.said
+            up.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        assert up.wait() == 1
+        wait_until_gone(nodes)
+
+
+def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what a child inherits
+    try:
+        with running(tmp_path, *ANY_PORTS, "--brokers", "1") as up:
+            signal.signal(signal.SIGHUP, before)
+            servers = up.bootstrap_servers()
+            for one in (up.process.pid, *up.children()):
+                os.kill(one, signal.SIGHUP)
+            with Admin(servers) as admin:
+                admin.create_topics({"served": 1})
+            up.process.terminate()
+            assert up.wait() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_nodes_go_on_when_whoever_read_their_log_has_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tailrace", "up", "--data-dir", str(tmp_path), "--until-stdin-closes", *ANY_PORTS]
+    up = subprocess.Popen(
+        [*command, "--restart"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    with up:
+        assert up.stdout is not None
+        assert up.stderr is not None
+        assert up.stdin is not None
+        up.stderr.close()
+        servers = up.stdout.readline().removeprefix(READY).split()[0]
+        path = Path(f"/proc/{up.pid}/task/{up.pid}/children")
+        before = path.read_text().split()
+        os.kill(int(before[-1]), signal.SIGKILL)  # of which something is said
+        deadline = time.monotonic() + PATIENCE_S
+        while len(now := path.read_text().split()) < 3 or now == before:
+            assert up.poll() is None, "it ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert now[:2] == before[:2], "the others went on"
+        with Admin(servers) as admin:
+            while len(admin.list_brokers()) < 3:  # it is fenced until it has caught up
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        up.terminate()
+        assert up.wait(PATIENCE_S) == 0
 
 
 def test_no_node_survives_kill_9(tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ _TOPICS = (
         "Kafka writes its default into the cluster's settings when it is formatted",
     ),
     Difference(
+        "CreateTopics",
+        ("a topic with spaces around a number",),
+        {"topics.configs[retention.ms].value": ("5000", " 5000 ")},
+        "what a setting means follows from its text on every node, so that it is stated in one form",
+    ),
+    Difference(
         "DeleteTopics",
         ("a topic is deleted twice at once",),
         {"responses": (ANY, ANY)},

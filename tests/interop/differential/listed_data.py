@@ -112,7 +112,7 @@ _PRODUCE = (
         "Produce",
         ("a batch with a transactional batch without a producer",),
         {f"{_PART}.error_code": ("INVALID_RECORD (87)", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)")},
-        "there are no transactions yet",
+        "without a producer a batch is in no transaction: it is wrong, whoever sends it",
     ),
     Difference(
         "Produce",

@@ -55,6 +55,7 @@ GROUPS = (
         _KEPT_BY_REFUSED,
     ),
     Difference("DescribeGroups", ("a group described twice",), {"groups": MISSING}, _ONCE),
+    Difference("ConsumerGroupDescribe", ("groups of both kinds described",), {"groups": MISSING}, _ONCE),
     Difference(
         "DescribeGroups",
         ("a group described twice",),

@@ -1,0 +1,66 @@
+"""The Python blocks of docs/python.md and docs/spark.md run as they stand, but for the port and for a directory."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.client.blocking import Admin, Producer
+from tailrace.spark.java import JavaNotFound
+from tailrace.spark.session import local_session
+from tailrace.testing import Cluster
+
+DOCS = Path(__file__).parents[2] / "docs"
+ADDRESS = '"127.0.0.1:9092"'
+
+
+def _blocks(page: str) -> list[str]:
+    text = (DOCS / page).read_text()
+    assert ADDRESS in text
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A node of its own: the pages' topics have names that others may have."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+def test_python(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in _blocks("python.md"):
+        exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
+    names["test_greeting"](cluster)
+    said = capsys.readouterr().out
+    assert "b'alice' b'tea'" in said
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in said
+    assert names["rows"] == len(names["records"]) > 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send("orders", b"tea", key=b"alice")
+    try:
+        local_session("pages", brief=True)  # the page's call finds this one, which starts faster
+    except JavaNotFound as fault:
+        pytest.skip(str(fault))
+    names: dict[str, Any] = {}
+    for block in _blocks("spark.md"):
+        exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"').replace('"checkpoint"', f'"{tmp_path}"'), names)
+    assert re.search(r"\|\s*tea\|\s*0\|", capsys.readouterr().out)
+    written = names["spark"].read.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    rows = written.option("subscribe", "shouted").load().selectExpr("CAST(value AS STRING)").collect()
+    assert [row.value for row in rows] == ["TEA"]
+    with Admin(cluster.bootstrap_servers) as admin:
+        deadline = time.monotonic() + 30
+        shown: dict[str, int] = {}
+        while shown != {"orders-0": 1} and time.monotonic() < deadline:  # listeners hear of a batch a moment later
+            shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
+            time.sleep(0.1)
+    assert shown == {"orders-0": 1}
