@@ -6,7 +6,8 @@ partition is still assigned and its position is still where the fetch began: aft
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 
 from tailrace.client.cluster_view import Broker
 from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, Wanted, fetch
@@ -163,7 +164,7 @@ class Fetcher:
     def _send_fetches(self) -> None:
         topics = {name.topic for name in self._partitions}
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
-            self._start(-1, self._refresh(topics))
+            self._start(-1, partial(self._refresh, topics))
         by_node: dict[int, list[Wanted]] = defaultdict(list)
         for name, partition in self._partitions.items():
             if partition.position is None or partition.is_out_of_range or not partition.is_drained:
@@ -179,7 +180,7 @@ class Fetcher:
         is_busy = any(not partition.is_drained for partition in self._partitions.values())
         options = self._options._replace(max_wait_ms=0) if is_busy else self._options
         for node, wanted in by_node.items():
-            self._start(node, self._fetch(node, wanted, options))
+            self._start(node, partial(self._fetch, node, wanted, options))
 
     def _leader(self, name: TopicPartition) -> Broker | None:
         try:
@@ -198,15 +199,16 @@ class Fetcher:
             max_bytes=self._max_partition_bytes,
         )
 
-    def _start(self, node: int, work: Coroutine[None, None, None]) -> None:
+    def _start(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if node in self._fetches:
-            work.close()
             return
+        # The task itself makes its coroutine: one that is made here would stay unawaited if close comes before the
+        # task's first step.
         self._fetches[node] = asyncio.get_running_loop().create_task(self._guarded(node, work))
 
-    async def _guarded(self, node: int, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
-            await work
+            await work()
             self._troubles.pop(None, None)
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:

@@ -1,6 +1,8 @@
 """Which answers count, and where the next fetch goes. The nodes here are scripted."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -133,6 +135,26 @@ def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begin
         await fetcher.close()
 
     asyncio.run(run())
+
+
+def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            return _data(b"v")
+
+        router = ScriptedRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.seek(PARTITION, 0)
+        assert fetcher.take(10) == []
+        await fetcher.close()
+        assert router.asked == []
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(run())
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_a_mistake_of_ours_is_seen_by_the_reader_and_not_repeated_in_silence() -> None:
