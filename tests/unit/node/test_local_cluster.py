@@ -19,6 +19,19 @@ def opened(directory: Path, wish: ClusterWish) -> list[LocalNode]:
         return open_cluster(directory, wish, ports)
 
 
+def first_of_free_ports(count: int) -> int:
+    """The first of so many that follow each other, below those that systems hand out to whoever asks for any."""
+    for first in range(20_000, 30_000, count):
+        try:
+            with ReservedPorts() as ports:
+                for port in range(first, first + count):
+                    ports.take("127.0.0.1", port)
+        except OSError:
+            continue
+        return first
+    raise AssertionError(f"no {count} free ports in a row")
+
+
 def ran(nodes: list[LocalNode]) -> None:
     """Leave behind what a start would."""
     for node in nodes:
@@ -44,8 +57,7 @@ def test_an_odd_number_of_nodes_are_controllers(
 
 
 def test_ports_follow_the_first_one(tmp_path: Path) -> None:
-    with ReservedPorts() as ports:
-        first = ports.take("127.0.0.1", 0)
+    first = first_of_free_ports(6)
     nodes = opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.1", port=first)))
     assert [node.address for node in nodes] == [f"127.0.0.1:{first + number}" for number in range(3)]
     ports_of_controllers = [one.port for node in nodes for one in NodeConfig(node.settings).controller_listeners]
