@@ -183,6 +183,7 @@ class MetadataQuorum:
             peer=self,
             listeners=own,
             on_storage_failed=self._storage_failed,
+            on_broken_step=self._on_fatal,
         )
         self._voter_address = VoterAddress(host, endpoints=own, peer=self, clock=self._clock)
         self._controller = QuorumController(

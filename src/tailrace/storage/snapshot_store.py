@@ -226,13 +226,14 @@ class SnapshotStore:
         assert part.header is not None, f"{part.path} was not published"
         self._forget(part)
         part.close()
+        opened = self._files.open(part.final_path)  # a snapshot that is listed can be read
         snapshot = StoredSnapshot(part.id, part.size_bytes, part.header)
         others = (one for one in self.snapshots if one.id != part.id)
         self.snapshots = tuple(sorted((*others, snapshot)))
         self._going.discard(part.id)
         if part.id in self._open:
             self._open[part.id].close()
-        self._open[part.id] = self._files.open(part.final_path)
+        self._open[part.id] = opened
         return snapshot
 
     def delete(self, snapshot_ids: Iterable[OffsetAndEpoch]) -> None:

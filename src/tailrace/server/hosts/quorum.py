@@ -85,9 +85,11 @@ class QuorumHost:
         peer: Peer,
         listeners: Sequence[Endpoint] = (),
         on_storage_failed: Callable[[KafkaError], None] = lambda _: None,
+        on_broken_step: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` where this replica listens for
-        others. Raises CorruptRecords if `quorum-state` is illegible."""
+        others. `on_broken_step` is told of an exception that is no fault of the log's storage: what the machine
+        believes and what was done have parted. Raises CorruptRecords if `quorum-state` is illegible."""
         self.log = log
         log.tell_times_by(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
@@ -113,6 +115,7 @@ class QuorumHost:
             log, carry_out=self.carry_out, has_failed=self._has_failed, on_flushed=self._flushed
         )
         self._on_storage_failed = on_storage_failed
+        self._on_broken_step = on_broken_step
         self._machine: StateMachine | None = None
         self._tasks = TaskQueue(clock, on_idle=self._schedule_tick)
         self._alarm = Alarm(clock, self._tick)
@@ -163,6 +166,9 @@ class QuorumHost:
             self._is_stepping = True
             try:
                 following = self._stepped(following)
+            except Exception as bug:
+                self._on_broken_step(bug)
+                raise
             finally:
                 self._is_stepping = False
 

@@ -89,6 +89,23 @@ def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_o
     assert all(seen.index(name) < seen.index(f"answer {name}") for name in "abc")
 
 
+def test_an_exception_in_mid_step_is_the_end_of_the_replica_and_no_line_in_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left of the step would never be done, and the machine would go on as if it were."""
+    node, _ = deferred_node()
+    host, broken = node.quorum.host, list[Exception]()
+    monkeypatch.setattr(host, "_on_broken_step", broken.append)
+
+    def no_descriptor_left(_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(host.log, "append_as_leader", lambda *_, **__: no_descriptor_left(None))
+    with pytest.raises(OSError, match="Too many open files"):
+        node.submit(create("orders"))
+    assert [str(fault) for fault in broken] == ["[Errno 24] Too many open files"]
+
+
 def test_the_answer_to_a_creation_waits_until_the_partitions_are_durable() -> None:
     node, disk = deferred_node()
     answers = node.submit(create("orders"))
