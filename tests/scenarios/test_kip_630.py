@@ -222,7 +222,7 @@ class TestHandlingFetchRequests:
         bench = self.bench()
         response = bench.fetch(2, 4, 2)
         assert (response.snapshot_id, response.diverging) == (None, None)
-        assert bench.last(do.SendResponse).read == do.ReadLog(4, 8 << 20)
+        assert bench.last(do.SendResponse).read == do.ReadLog(4, 1 << 20)
 
     def test_a_stale_tail_that_ends_exactly_at_the_log_start_gets_the_snapshot(self) -> None:
         assert self.bench().fetch(2, 4, 1).snapshot_id == SnapshotId(7, 3)
@@ -317,7 +317,7 @@ class TestHandlingFetchResponses:
         bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdefghij"))
         bench.forget()
         bench.step(events.SnapshotRejected(self.ID, "a checksum"))
-        bench.advance(30)
+        bench.advance(250)
         assert len(bench.sent(FetchRequest)) == 1
         assert bench.all(do.LoadSnapshot) == []
 

@@ -119,9 +119,16 @@ def _raft_config(settings: Settings) -> RaftConfig:
         retry_backoff_ms=settings.integer("controller.quorum.retry.backoff.ms"),
         # The leader may keep a fetch waiting for less than its follower has patience for.
         fetch_max_wait_ms=min(500, fetch_timeout_ms // 2, request_timeout_ms // 2),
-        snapshot_max_bytes=settings.integer("replica.fetch.response.max.bytes"),
+        fetch_max_bytes=settings.integer("controller.quorum.fetch.max.bytes"),
+        snapshot_max_bytes=_snapshot_max_bytes(settings),
         start_offset_lag_ms=settings.integer("metadata.start.offset.lag.time.max.ms"),
     )
+
+
+def _snapshot_max_bytes(settings: Settings) -> int:
+    """KIP-630 has one setting for this, KIP-1219 a closer one. With no byte at a time nothing would ever arrive."""
+    names = ("controller.quorum.fetch.snapshot.max.bytes", "replica.fetch.response.max.bytes")
+    return max(1, min(map(settings.integer, names)))
 
 
 def _check_listeners(config: QuorumConfig, listeners: Sequence[Listening]) -> None:

@@ -32,6 +32,20 @@ QUORUM_SETTINGS = (
     setting("controller.quorum.request.timeout.ms", INT, 2_000, "How long a controller waits for another.", at_least=1),
     setting("controller.quorum.retry.backoff.ms", INT, 20, "The rest before a controller is asked again.", at_least=0),
     setting(
+        "controller.quorum.fetch.max.bytes",
+        INT,
+        1_048_576,
+        "Bytes of the metadata log that are fetched at a time: they must arrive within the fetch timeout (KIP-1219).",
+        at_least=1,
+    ),
+    setting(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        INT,
+        1_048_576,
+        "Bytes of a snapshot that are fetched at a time; replica.fetch.response.max.bytes if that is less (KIP-1219).",
+        at_least=1,
+    ),
+    setting(
         "metadata.log.max.record.bytes.between.snapshots",
         LONG,
         20_971_520,

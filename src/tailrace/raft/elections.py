@@ -176,14 +176,30 @@ class Elections:
         self._look_for_leader(role, now_ms)
 
     def _look_for_leader(self, role: Unattached, now_ms: int) -> None:
-        """Ask one after the other; whoever leads, or knows who does, says so in its answer."""
+        """Ask one after the other; whoever leads, or knows who does, says so in its answer.
+
+        One that says nothing is not waited for as long as the link would: who stands for election in between begins
+        with the first place again, and would never come to the next.
+        """
         replica = self._replica
         places = replica.places_to_ask
-        if not places or not replica.may_fetch or not all(replica.links.is_ready(one, now_ms) for one in places):
+        if not places or not replica.may_fetch:
             return
         place = places[role.next_peer % len(places)]
-        role.next_peer += 1
-        replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
+        has_waited = role.next_ask_ms <= now_ms and replica.links.is_ready(place, now_ms)
+        if has_waited or all(replica.links.is_ready(one, now_ms) for one in places):
+            role.next_peer += 1
+            role.next_ask_ms = now_ms + replica.config.election_timeout_ms // 4
+            replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
+
+    def _next_look_ms(self, role: Unattached) -> int:
+        """When there is somebody to ask again."""
+        replica = self._replica
+        places = replica.places_to_ask if replica.may_fetch else ()
+        if not places:
+            return role.election_deadline_ms
+        next_place_ms = replica.links.next_ms(places[role.next_peer % len(places)])
+        return min(max(role.next_ask_ms, next_place_ms), max(replica.links.next_ms(one) for one in places))
 
     def stand(self, now_ms: int) -> None:
         """Ask whether there would be a majority for us."""
@@ -281,10 +297,8 @@ class Elections:
         """When `poll` has something to do again."""
         replica = self._replica
         match replica.role:
-            case Unattached(election_deadline_ms=deadline_ms):
-                places = replica.places_to_ask if replica.may_fetch else ()
-                ready_ms = max((replica.links.next_ms(one) for one in places), default=deadline_ms)
-                return min(deadline_ms, ready_ms)
+            case Unattached(election_deadline_ms=deadline_ms) as role:
+                return min(deadline_ms, self._next_look_ms(role))
             case Candidate(deadline_ms=deadline_ms, is_backing_off=True):
                 return deadline_ms
             case Prospective(tally=tally, deadline_ms=deadline_ms) | Candidate(tally=tally, deadline_ms=deadline_ms):

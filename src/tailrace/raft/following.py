@@ -163,7 +163,11 @@ class Following:
         role = self._replica.role
         assert isinstance(role, Follower), "nothing was fetched"
         role.is_appending = False
-        self._replica.links.back_off(role.leader_id, now_ms)
+        self._back_off_damaged(role, now_ms)
+
+    def _back_off_damaged(self, role: Follower, now_ms: int) -> None:
+        """Damaged bytes cost both sides as much as good ones, and come again if the leader's disk has damaged them."""
+        self._replica.links.back_off(role.leader_id, now_ms, self._replica.config.damaged_backoff_ms)
 
     def _commit(self, role: Follower) -> None:
         committed = min(role.leader_high_watermark, self._replica.end_offset)
@@ -237,7 +241,7 @@ class Following:
         """The snapshot was damaged: forget it; the next Fetch finds out again what to fetch."""
         self._end_installation(event.snapshot_id, now_ms)
         if isinstance(self._replica.role, Follower):
-            self._replica.links.back_off(self._replica.role.leader_id, now_ms)
+            self._back_off_damaged(self._replica.role, now_ms)
 
     def _end_installation(self, snapshot_id: SnapshotId, now_ms: int) -> None:
         replica = self._replica

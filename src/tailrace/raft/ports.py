@@ -78,10 +78,15 @@ class RaftConfig:
     election_backoff_max_ms: int = 500
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    damaged_backoff_ms: int = 250
+    """The pause after fetched bytes that turned out to be damaged; well below the fetch timeout."""
     fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 8 << 20
-    snapshot_max_bytes: int = 10 << 20
-    """`replica.fetch.response.max.bytes`: the most that one answer of FetchSnapshot carries."""
+    fetch_max_bytes: int = 1 << 20
+    """`controller.quorum.fetch.max.bytes` (KIP-1219): what a replica asks a leader for at a time, and the most that a
+    leader answers. It must fit through the link within the fetch timeout, or the follower never gets on."""
+    snapshot_max_bytes: int = 1 << 20
+    """The same of FetchSnapshot: `controller.quorum.fetch.snapshot.max.bytes` and `replica.fetch.response.max.bytes`,
+    whichever is less."""
     live_replica_ms: int = 300_000
     """A replica that has fetched within this time is waited for before the log start rises."""
     start_offset_lag_ms: int = 7 * 24 * 3600 * 1000

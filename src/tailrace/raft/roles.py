@@ -33,6 +33,8 @@ class Unattached:
     election_deadline_ms: int
     next_peer: int = 0
     """Whom to ask next who leads."""
+    next_ask_ms: int = 0
+    """When to ask the next one although the last one has not answered."""
 
 
 @dataclass(slots=True)

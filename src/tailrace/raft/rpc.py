@@ -102,7 +102,7 @@ class FetchRequest:
     last_fetched_epoch: int
     """The epoch of the record before `fetch_offset`, or of the snapshot that ends there; 0 at the offset 0."""
     max_wait_ms: int
-    max_bytes: int = 8 << 20
+    max_bytes: int = 1 << 20
     high_watermark: int = (1 << 63) - 1
     """What the replica knows; if the leader knows more it answers at once (KIP-1166). The default: it does not say."""
 

@@ -53,6 +53,15 @@ def test_times_and_sizes_are_kafkas_settings() -> None:
     assert (raft.snapshot_max_bytes, quorum.snapshot_trigger.min_log_bytes) == (4096, 1000)
 
 
+def test_what_is_fetched_at_a_time_fits_through_a_slow_link_and_can_be_less() -> None:
+    """KIP-1219: 1 MiB; of KIP-630's `replica.fetch.response.max.bytes` and that the smaller one."""
+    usual = config().quorum.raft
+    assert (usual.fetch_max_bytes, usual.snapshot_max_bytes) == (1 << 20, 1 << 20)
+    less = config(controller_quorum_fetch_max_bytes="70000", controller_quorum_fetch_snapshot_max_bytes="60000").quorum
+    assert (less.raft.fetch_max_bytes, less.raft.snapshot_max_bytes) == (70_000, 60_000)
+    assert config(replica_fetch_response_max_bytes="0").quorum.raft.snapshot_max_bytes == 1
+
+
 def test_a_fetch_waits_for_less_than_who_has_asked_for_it() -> None:
     assert config().quorum.raft.fetch_max_wait_ms == 500
     assert config(controller_quorum_request_timeout_ms="300").quorum.raft.fetch_max_wait_ms == 150

@@ -195,6 +195,32 @@ class TestPreVotes:
         assert (bench.role, bench.node.leader_id) == ("Follower", 2)
 
 
+class TestLookingForTheLeader:
+    PLACES = voter_set(2, 3)
+
+    def asked(self, bench: RaftBench) -> list[int]:
+        return [sent.destination for sent in bench.sent(FetchRequest)]
+
+    def test_one_place_after_the_other_is_asked(self) -> None:
+        bench = RaftBench(key=key_of(9), voters=self.PLACES)
+        bench.step(events.Tick())
+        assert self.asked(bench) == [2]
+        bench.step(events.RequestFailed(bench.sent(FetchRequest)[0].request_id))
+        bench.advance(20)
+        assert self.asked(bench) == [2, 3]
+
+    def test_a_silent_place_is_not_waited_for_until_the_request_times_out(self) -> None:
+        """Who stands for election in between begins with the first place again, which may be silent for ever."""
+        bench = RaftBench(key=key_of(9), voters=self.PLACES)
+        bench.step(events.Tick())
+        bench.advance(124)
+        assert self.asked(bench) == [2]
+        bench.advance(1)
+        assert self.asked(bench) == [2, 3]
+        bench.advance(400)
+        assert self.asked(bench) == [2, 3], "each has a question open"
+
+
 class TestStanding:
     def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self) -> None:
         bench = RaftBench()

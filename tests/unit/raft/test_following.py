@@ -69,7 +69,8 @@ class TestFetching:
         effects = node.step(events.ResponseReceived(1, opened), 1001)
         assert effects == [do.AppendFetched(0, 5, ("damaged",))]
         assert node.step(events.AppendRejected("a checksum"), 1001) == []
-        (again,) = node.step(events.Tick(), 1030)
+        assert node.step(events.Tick(), 1250) == []
+        (again,) = node.step(events.Tick(), 1251)
         assert isinstance(again, do.SendRequest)
         assert isinstance(again.request, FetchRequest)
         assert again.request.fetch_offset == 0

@@ -156,7 +156,7 @@ class TestAnsweringFetches:
         bench = leader()
         response = bench.fetch(2, START, 1)
         assert response == FetchResponse(leader_id=1, leader_epoch=2, high_watermark=-1, log_start_offset=0)
-        assert bench.last(do.SendResponse).read == do.ReadLog(START, 8 << 20)
+        assert bench.last(do.SendResponse).read == do.ReadLog(START, 1 << 20)
 
     def test_one_that_has_everything_waits_for_the_next_record(self) -> None:
         bench = leader()
@@ -164,7 +164,7 @@ class TestAnsweringFetches:
         token = bench.last_token
         append(bench)
         assert bench.answer_to(token) is not None
-        assert bench.last(do.SendResponse).read == do.ReadLog(FIRST, 8 << 20)
+        assert bench.last(do.SendResponse).read == do.ReadLog(FIRST, 1 << 20)
         assert bench.effects.index(bench.last(do.AppendAsLeader)) < bench.effects.index(bench.last(do.SendResponse))
 
     def test_or_for_the_end_of_its_patience(self) -> None:

@@ -44,7 +44,7 @@ _PARTS: Final[dict[type, str]] = {
     "flushed_end_offset high_watermark is_fit is_shutting_down installing on_left _flushes _last_flush",
     Outbox: "_effects _waiting _decided _durable",
     Links: "_request_timeout_ms _retry_backoff_ms _open _not_before _last_id",
-    Unattached: "election_deadline_ms next_peer",
+    Unattached: "election_deadline_ms next_peer next_ask_ms",
     Prospective: "tally deadline_ms",
     Candidate: "tally deadline_ms is_backing_off",
     Follower: "leader_id fetch_deadline_ms has_fetched is_appending leader_high_watermark leader_log_start_offset "
@@ -156,7 +156,8 @@ def _role(bench: RaftBench, role: Role, names: Names) -> Value:
     name = type(role).__name__
     match role:
         case Unattached():
-            return name, role.next_peer % max(len(bench.node._replica.places_to_ask), 1)
+            place = role.next_peer % max(len(bench.node._replica.places_to_ask), 1)
+            return name, place, role.next_ask_ms <= bench.now_ms
         case Prospective(tally):
             return name, _tally(tally, names)
         case Candidate(tally):
