@@ -25,9 +25,9 @@ from tailrace.replication.outcomes import (
     TimestampedOffset,
     Traffic,
 )
-from tailrace.replication.replicated_batches import replicated_batches
+from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
 from tailrace.replication.waiting import Waiter
-from tailrace.storage import Log
+from tailrace.storage import AppendBatch, Log
 
 
 class Flusher(Protocol):
@@ -42,9 +42,11 @@ class Replica:
     __slots__ = (
         "_broker_id",
         "_disk",
+        "_doubted_offset",
         "_flushes_pending",
         "_high_watermark",
         "_is_flushed",
+        "_leader_has_gaps",
         "_on_abandoned",
         "_opened_at_offset",
         "_syncing_disk",
@@ -98,6 +100,8 @@ class Replica:
         self._flushes_pending = 0
         self._on_abandoned: Callable[[], None] | None = None
         self._is_flushed = is_flushed
+        self._leader_has_gaps = False
+        self._doubted_offset = -1
         self._disk = disk
         self._syncing_disk = disk if syncing_disk is None else syncing_disk
 
@@ -146,22 +150,36 @@ class Replica:
     def append_as_follower(self, records: Buffer) -> None:
         """Write what the leader has sent, as it is. It counts for nothing before `flush_as_follower`.
 
+        Offsets may be missing in a topic that is compacted. In another they may too, if it was compacted once: that is
+        believed when the leader has said it twice, since where a batch stands is not below its checksum.
+
         Raises CorruptRecords for what does not continue this log, and StorageError.
         """
         assert not self.is_leader, f"{self.topic_partition} is led here"
         log = self.log
-        batches = replicated_batches(
-            records,
-            end_offset=log.log_end_offset,
-            latest_epoch=log.epochs.latest_epoch,
-            leader_epoch=self.leader_epoch,
-            may_have_gaps=self.config.is_compacted,
-        )
+        may_have_gaps = self._leader_has_gaps or self.config.is_compacted
+        try:
+            batches = self._sent_by_leader(records, may_have_gaps=may_have_gaps)
+        except MissingOffsets as gap:
+            if gap.base_offset != self._doubted_offset:
+                self._doubted_offset = gap.base_offset
+                raise
+            self._leader_has_gaps = may_have_gaps = True
+            batches = self._sent_by_leader(records, may_have_gaps=True)
         if batches:
             size_bytes = log.size_bytes
-            log.append(batches)
+            log.append(batches, may_have_gaps=may_have_gaps)
             self.written_bytes += log.size_bytes - size_bytes
             self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
+
+    def _sent_by_leader(self, records: Buffer, *, may_have_gaps: bool) -> list[AppendBatch]:
+        return replicated_batches(
+            records,
+            end_offset=self.log.log_end_offset,
+            latest_epoch=self.log.epochs.latest_epoch,
+            leader_epoch=self.leader_epoch,
+            may_have_gaps=may_have_gaps,
+        )
 
     def flush_as_follower(self, on_flushed: Callable[[], None]) -> None:
         """Call `on_flushed` when all that was appended counts, at once if it does; never once the partition is closed.

@@ -2,6 +2,7 @@
 
 A follower believes nothing: bytes may have changed on the way, and a leader may be wrong. What it writes is below the
 checksum of its batch, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
+Where a batch stands is not below its checksum: `MissingOffsets` is for the follower to ask again.
 """
 
 from typing import NoReturn
@@ -12,6 +13,14 @@ from tailrace.protocol.schema import Buffer
 from tailrace.storage import AppendBatch
 
 
+class MissingOffsets(CorruptRecords):
+    """The batch at `base_offset` does not continue the log: damage, or what a compaction has left."""
+
+    def __init__(self, base_offset: int, end_offset: int) -> None:
+        super().__init__(_sent(f"a batch at offset {base_offset}, where {end_offset} was expected"))
+        self.base_offset = base_offset
+
+
 def replicated_batches(
     records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool
 ) -> list[AppendBatch]:
@@ -19,15 +28,18 @@ def replicated_batches(
 
     `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader who has sent this. With
     `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. Raises
-    CorruptRecords if anything is wrong; nothing of the answer is to be written then.
+    MissingOffsets without it, and CorruptRecords if anything else is wrong; nothing of the answer is to be written
+    then.
     """
     view = memoryview(records)
     batches: list[AppendBatch] = []
     for position, header in iter_batches(view):
         if header.end_offset <= end_offset and not batches:
             continue  # the batch before the fetch offset; only a log that was cut within a gap asks like this
-        if header.base_offset < end_offset or (header.base_offset > end_offset and not may_have_gaps):
+        if header.base_offset < end_offset:
             _refuse(f"a batch at offset {header.base_offset}, where {end_offset} was expected")
+        if header.base_offset > end_offset and not may_have_gaps:
+            raise MissingOffsets(header.base_offset, end_offset)
         epoch = header.partition_leader_epoch
         if not latest_epoch <= epoch <= leader_epoch:
             _refuse(
@@ -40,4 +52,8 @@ def replicated_batches(
 
 
 def _refuse(what: str) -> NoReturn:
-    raise CorruptRecords(f"the leader has sent {what}")
+    raise CorruptRecords(_sent(what))
+
+
+def _sent(what: str) -> str:
+    return f"the leader has sent {what}"

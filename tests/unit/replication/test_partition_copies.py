@@ -318,6 +318,21 @@ def test_a_follower_takes_nothing_that_does_not_continue_its_log() -> None:
     assert bench.partition.log.log_end_offset == 1
 
 
+def test_a_follower_believes_missing_offsets_when_the_leader_has_said_them_twice() -> None:
+    """The topic was compacted once, and is not any more; or the bytes that say where a batch stands were damaged."""
+    bench = Bench(state(2, leader=2))
+    bench.receive(0, b"a")
+    with pytest.raises(CorruptRecords, match="a batch at offset 7, where 1 was expected"):
+        bench.receive(7, b"b")
+    with pytest.raises(CorruptRecords, match="a batch at offset 5, where 1 was expected"):
+        bench.receive(5, b"b")
+    assert bench.partition.log.log_end_offset == 1
+    bench.receive(5, b"b")
+    assert bench.partition.log.log_end_offset == 6
+    bench.receive(9, b"c")
+    assert bench.partition.log.log_end_offset == 10
+
+
 def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b", b"c")

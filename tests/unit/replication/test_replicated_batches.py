@@ -2,7 +2,7 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import seal, stamp
-from tailrace.replication.replicated_batches import replicated_batches
+from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
 from tailrace.testing.data_path import batch_of
 
 
@@ -64,6 +64,12 @@ def test_every_byte_below_the_checksum_counts() -> None:
             taken(damaged)
     seal(records)
     assert taken(records) == [10]
+
+
+def test_a_gap_is_told_from_damage_by_where_it_ends() -> None:
+    with pytest.raises(MissingOffsets, match="offset 15, where 11") as gap:
+        taken(sent((10, 1, 3), (15, 1, 3)))
+    assert gap.value.base_offset == 15
 
 
 def test_a_compacted_log_may_have_gaps() -> None:
