@@ -49,6 +49,12 @@ def test_voters_that_were_replaced_while_the_leader_lost_its_disk_find_the_next_
     RaftCluster(seed, Plan.of(seed)).run()
 
 
+@pytest.mark.parametrize("seed", [4553])
+def test_a_snapshot_is_whole_also_if_its_writer_crashed_in_the_step_in_which_it_was_written(seed: int) -> None:
+    """The law learned of a snapshot when its writer's step had ended, which it never did."""
+    RaftCluster(seed, Plan.of(seed)).run()
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     def trace(seed: int) -> tuple[int, object, object]:
         cluster = RaftCluster(seed, Plan.of(seed))

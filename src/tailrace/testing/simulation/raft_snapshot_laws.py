@@ -26,8 +26,13 @@ class RaftSnapshotLaws(Watcher):
         """When a leader was last asked for a part of it."""
 
     def started(self, host: RaftHost) -> None:
-        """Who comes back does not lead, and nobody fetches from it any more."""
+        """Who comes back does not lead, and nobody fetches from it any more.
+
+        It may have written a snapshot in the step in which it crashed.
+        """
         self._forget_who_asked(host)
+        for snapshot_id in host.disk.snapshots:
+            self._note_bytes(host, snapshot_id)
 
     def changed_role(self, host: RaftHost, change: do.RoleChanged) -> None:
         self._forget_who_asked(host)
@@ -81,14 +86,17 @@ class RaftSnapshotLaws(Watcher):
     def stepped(self, host: RaftHost, event: events.Event) -> None:
         match event:
             case events.SnapshotWritten(snapshot_id):
-                data = host.disk.snapshots[snapshot_id].data if snapshot_id in host.disk.snapshots else None
-                if data is not None and self._bytes.setdefault(snapshot_id, data) != data:
-                    raise Breach("snapshots of one id are equal", f"{host.key}: {snapshot_id}")
+                self._note_bytes(host, snapshot_id)
                 self._check(host)
             case events.SnapshotInstalled() | events.LogAppended() | events.Tick():
                 self._check(host)
             case _:
                 pass
+
+    def _note_bytes(self, host: RaftHost, snapshot_id: SnapshotId) -> None:
+        stored = host.disk.snapshots.get(snapshot_id)
+        if stored is not None and self._bytes.setdefault(snapshot_id, stored.data) != stored.data:
+            raise Breach("snapshots of one id are equal", f"{host.key}: {snapshot_id}")
 
     def _check(self, host: RaftHost) -> None:
         snapshots, start = host.log.snapshots, host.log.log_start_offset
