@@ -353,3 +353,143 @@ def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:
     teller.tell()
     assert teller.open().recovery.clean
     assert not teller.open().recovery.clean
+
+
+@pytest.mark.parametrize("is_noted", [False, True], ids=["log start lost", "log start noted"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_log_that_begins_within_a_batch_is_there_after_a_power_cut_at_every_operation(
+    after: bool, is_noted: bool
+) -> None:
+    """Its recovery point is its start, which is above where the new segment begins."""
+    made = [stored_batch(100, 10), stored_batch(110, 5), stored_batch(115, 20, value_bytes=60)]
+
+    def begun(disk: SimulatedDisk) -> Log:
+        start = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0)
+        start.truncate_fully_and_start_at(105)
+        start.flush()
+        return start
+
+    def tell(log: Log) -> None:
+        log.begin_within(made[0])
+        log.append(made[1:2])
+        log.flush()
+        log.append(made[2:])
+
+    disk = SimulatedDisk.with_directory(ROOT, 0)
+    log = begun(disk)
+    first = disk.operations + 1
+    tell(log)
+    operations = range(first, disk.operations + 1)
+    assert len(operations) > 15
+    ends = set()
+    for operation in operations:
+        for seed in range(8):
+            disk = SimulatedDisk.with_directory(ROOT, 100 * operation + seed)
+            log = begun(disk)
+            disk.cut_power_at(operation, after=after)
+            with pytest.raises(PowerCut):
+                tell(log)
+            disk.reboot()
+            again = Log.open(
+                DIRECTORY,
+                files=disk,
+                config=CONFIG,
+                now_ms=0,
+                recovery_point=log.flushed_offset,
+                log_start_offset=105 if is_noted else 0,
+            )
+            end_offset = again.log_end_offset
+            assert end_offset in (105, 110, 115, 135)
+            assert again.log_start_offset == (105 if is_noted or end_offset == 105 else 100)
+            offset = again.log_start_offset
+            for batch in made:
+                if batch.header.end_offset <= end_offset:
+                    assert bytes(again.read(offset, max_bytes=1).records[0]) == batch.buffer
+                    offset = batch.header.end_offset
+            if end_offset == 105:
+                again.begin_within(made[0])
+                assert again.log_end_offset == 110
+            ends.add(end_offset)
+    assert {105, 110, 115} <= ends
+
+
+@pytest.mark.parametrize("noted_start", [0, 50], ids=["log start lost", "log start noted"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_log_that_is_dropped_whole_can_be_opened_after_a_power_cut_at_every_operation(
+    after: bool, noted_start: int
+) -> None:
+    """Its recovery point was taken back: whatever is left of the old segments is no damage."""
+
+    def begun(disk: SimulatedDisk) -> Log:
+        log = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0)
+        for offset in range(60):
+            log.append([stored_batch(offset)])
+        log.flush()
+        log.advance_log_start(50)
+        return log
+
+    disk = SimulatedDisk.with_directory(ROOT, 0)
+    log = begun(disk)
+    first = disk.operations + 1
+    log.truncate_fully_and_start_at(200)
+    ends = set()
+    for operation in range(first, disk.operations + 1):
+        for seed in range(4):
+            disk = SimulatedDisk.with_directory(ROOT, 100 * operation + seed)
+            log = begun(disk)
+            disk.cut_power_at(operation, after=after)
+            with pytest.raises(PowerCut):
+                log.truncate_fully_and_start_at(200)
+            disk.reboot()
+            again = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0, log_start_offset=noted_start)
+            offset = again.log_start_offset
+            while offset < again.log_end_offset:
+                offset = again.read(offset, max_bytes=1).next_offset
+            ends.add(again.log_end_offset)
+    assert {noted_start, 60} <= ends
+
+
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["never flushed", "flushed before the gap"])
+@pytest.mark.parametrize("rolls", [False, True], ids=["one segment", "several segments"])
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["delete", "compact"])
+def test_what_a_power_cut_takes_of_a_followers_log_does_not_pass_for_a_gap(
+    is_compacted: bool, rolls: bool, is_flushed: bool
+) -> None:
+    """Its leader, whose log was compacted once, has sent a batch that does not continue it."""
+    config = replace(CONFIG, cleanup_policy=("compact",) if is_compacted else ("delete",))
+
+    def tell(disk: SimulatedDisk) -> None:
+        log = Log.open(DIRECTORY, files=disk, config=config, now_ms=0, is_durable=False)
+        for offset in range(30 if rolls else 5):
+            log.append([stored_batch(offset)], may_have_gaps=True)
+        if is_flushed:
+            log.flush()
+        log.append([stored_batch(offset) for offset in range(40, 70)], may_have_gaps=True)
+        log.append([stored_batch(70)])
+
+    disk = SimulatedDisk.with_directory(ROOT, 0)
+    tell(disk)
+    ends = set()
+    first_end = 30 if rolls else 5
+    for operation in range(2, disk.operations + 1):
+        for seed in range(4):
+            disk = SimulatedDisk.with_directory(ROOT, 100 * operation + seed)
+            disk.cut_power_at(operation + 1)
+            try:
+                tell(disk)
+                disk.power_cut()
+            except PowerCut:
+                pass
+            disk.reboot()
+            log = Log.open(DIRECTORY, files=disk, config=config, now_ms=0, is_durable=False)
+            offset = log.log_start_offset  # the oldest segments may have gone
+            for base_offset in (*range(first_end), *range(40, 71)):
+                if not offset <= base_offset < log.log_end_offset:
+                    continue
+                result = log.read(offset, max_bytes=1)
+                assert result.first_offset == base_offset, f"cut at {disk.history[operation - 1]}, seed {seed}"
+                offset = result.next_offset
+            assert offset == log.log_end_offset
+            ends.add(log.log_end_offset)
+    assert first_end in ends
+    assert max(ends) >= 70

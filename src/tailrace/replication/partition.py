@@ -134,7 +134,7 @@ class Partition(StagingReplica):
         self.verifications = Verifications()
         self._leadership = None
         if state is None or state.leader_epoch != self.leader_epoch:
-            self.recovery_bound = None  # what was to be cut was so by the word of another leader
+            self._forget_leader()
         if state is not None:
             self._follow_state(state)
             self.leader_epoch = state.leader_epoch

@@ -153,6 +153,8 @@ class Replica:
         Offsets may be missing in a topic that is compacted. In another they may too, if it was compacted once: that is
         believed when the leader has said it twice, since where a batch stands is not below its checksum.
 
+        A log that was begun anew where DeleteRecords has let the leader's start may start within its first batch.
+
         Raises CorruptRecords for what does not continue this log, and StorageError.
         """
         assert not self.is_leader, f"{self.topic_partition} is led here"
@@ -168,9 +170,18 @@ class Replica:
             batches = self._sent_by_leader(records, may_have_gaps=True)
         if batches:
             size_bytes = log.size_bytes
+            if batches[0].header.base_offset < log.log_end_offset:
+                log.begin_within(batches.pop(0))
             log.append(batches, may_have_gaps=may_have_gaps)
+            self._doubted_offset = -1
             self.written_bytes += log.size_bytes - size_bytes
             self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
+
+    def _forget_leader(self) -> None:
+        """What is to be cut is so by the word of one leader, and offsets are missing from the log of one."""
+        self.recovery_bound = None
+        self._leader_has_gaps = False
+        self._doubted_offset = -1
 
     def _sent_by_leader(self, records: Buffer, *, may_have_gaps: bool) -> list[AppendBatch]:
         return replicated_batches(
@@ -179,6 +190,7 @@ class Replica:
             latest_epoch=self.log.epochs.latest_epoch,
             leader_epoch=self.leader_epoch,
             may_have_gaps=may_have_gaps,
+            is_empty=self.log.is_empty,
         )
 
     def flush_as_follower(self, on_flushed: Callable[[], None]) -> None:
@@ -221,7 +233,10 @@ class Replica:
         self.recovery_bound = None
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin here, where the leader's log begins. Otherwise as `truncate_to`."""
+        """Drop everything and begin here, where the leader's log begins. `recovery_bound` must have been 0, durably.
+
+        Raises StorageError as `truncate_to`.
+        """
         assert not self.is_leader, f"{self.topic_partition} is led here"
         self.log.truncate_fully_and_start_at(offset)
         self._high_watermark.move_to(offset)

@@ -22,21 +22,22 @@ class MissingOffsets(CorruptRecords):
 
 
 def replicated_batches(
-    records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool
+    records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool, is_empty: bool
 ) -> list[AppendBatch]:
     """The whole batches of an answer that continue a log which ends at `end_offset`; those it has already are left out.
 
     `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader who has sent this. With
-    `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. Raises
-    MissingOffsets without it, and CorruptRecords if anything else is wrong; nothing of the answer is to be written
-    then.
+    `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. With `is_empty`
+    the log has no batch, and the first one may begin before it: DeleteRecords lets the leader's log start anywhere.
+    Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong; nothing of the answer
+    is to be written then.
     """
     view = memoryview(records)
     batches: list[AppendBatch] = []
     for position, header in iter_batches(view):
         if header.end_offset <= end_offset and not batches:
             continue  # the batch before the fetch offset; only a log that was cut within a gap asks like this
-        if header.base_offset < end_offset:
+        if header.base_offset < end_offset and (batches or not is_empty):
             _refuse(f"a batch at offset {header.base_offset}, where {end_offset} was expected")
         if header.base_offset > end_offset and not may_have_gaps:
             raise MissingOffsets(header.base_offset, end_offset)

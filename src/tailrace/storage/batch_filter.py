@@ -58,19 +58,26 @@ class AbortedTransactions:
 class TransactionEnds:
     """How the transactions of the dirty part end, so that no key has to wait for it. Feed it their batches and markers.
 
-    Takes memory for those that were aborted, and for producers: not for what they wrote.
+    Takes memory for those that were aborted, and for producers: not for what they wrote. What is known serves the next
+    compaction too, if this one had not the memory for all keys and the log was not cut since.
     """
 
     def __init__(self) -> None:
         self.aborted = AbortedTransactions()
-        self.is_known = False
-        """Whether all were seen, up to where the dirty part ends."""
+        self.end_offset = 0
+        """Below it all were seen, from where the dirty part begins on."""
+        self.undecided_from: int | None = None
+        """Where the first transaction begins that has no end below `end_offset`; None if all have."""
         self._open: dict[int, int] = {}  # producer id -> where its transaction begins
 
-    @property
-    def undecided_from(self) -> int | None:
-        """Where the first transaction begins that has no end in the dirty part; None if all have."""
-        return min(self._open.values(), default=None)
+    def go_on(self) -> None:
+        """More is to be seen: what had no end may have one there."""
+        self.undecided_from = None
+
+    def end_at(self, end_offset: int) -> None:
+        """All below this offset were seen."""
+        self.end_offset = end_offset
+        self.undecided_from = min(self._open.values(), default=None)
 
     def add(self, header: BatchHeader, marker: ControlType | None) -> None:
         """Take the next batch of a transaction, or its marker."""
@@ -92,12 +99,13 @@ class TransactionEnds:
 class KeyCollector:
     """The first pass. Feed it the batches from the first dirty offset on, until `is_full`.
 
-    Before the first batch of a transaction `ends` must be known.
+    Before the first batch of a transaction `ends` must be known to where the dirty part ends.
     """
 
-    def __init__(self, first_dirty_offset: int, *, memory_bytes: int) -> None:
+    def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds | None = None) -> None:
+        """`ends` is what is known already."""
         self.keys = KeyMap(memory_bytes)
-        self.ends = TransactionEnds()
+        self.ends = TransactionEnds() if ends is None else ends
         self._first_dirty_offset = first_dirty_offset
         self._end_offset = first_dirty_offset
 

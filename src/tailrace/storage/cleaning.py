@@ -7,7 +7,9 @@ right log behind.
 The bytes it writes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 from tailrace.model.errors import KafkaError, StorageError
@@ -15,7 +17,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header
 from tailrace.protocol.records.control import read_marker
 from tailrace.storage.batch_file import AppendBatch
-from tailrace.storage.batch_filter import BatchFilter, KeyCollector
+from tailrace.storage.batch_filter import BatchFilter, KeyCollector, TransactionEnds
 from tailrace.storage.compaction import Cleanable, group_segments
 from tailrace.storage.files import File, FileSystem
 from tailrace.storage.producer_state import ProducerState
@@ -46,8 +48,11 @@ class Compaction:
         on_broken: Callable[[str], None],
         now_ms: int,
         memory_bytes: int,
+        ends: TransactionEnds,
     ) -> None:
         """Below `durable_end` nothing can be lost or truncated.
+
+        `ends` is what is known of the transactions of the dirty part; what is not is added.
 
         `before_swap` is told the offset below which there are gaps from then on; `on_broken` why a swap failed half
         way, so that only recovery can tell what is there.
@@ -63,7 +68,9 @@ class Compaction:
         self._before_swap = before_swap
         self._on_broken = on_broken
         self._now_ms = now_ms
-        self._collected = KeyCollector(plan.first_dirty_offset, memory_bytes=memory_bytes)
+        if ends.end_offset < plan.end_offset:
+            ends.go_on()
+        self._collected = KeyCollector(plan.first_dirty_offset, memory_bytes=memory_bytes, ends=ends)
         self._cleaned: Segment | None = None
         self._work = self._run()
         self.unsynced_files: tuple[File, ...] = ()
@@ -79,6 +86,13 @@ class Compaction:
     def end_offset(self) -> int:
         """What a complete compaction has made clean ends here. Lower than planned if the memory did not suffice."""
         return self._collected.end_offset
+
+    @property
+    def known_ends(self) -> TransactionEnds | None:
+        """What the next compaction has to know of transactions, if this one has left a part of its plan to it."""
+        ends, planned = self._collected.ends, self._plan.end_offset
+        is_cut_short = self.is_complete and self.end_offset < planned
+        return ends if is_cut_short and ends.end_offset >= planned else None
 
     @property
     def needs_sync(self) -> bool:
@@ -156,7 +170,7 @@ class Compaction:
                 continue
             for position, buffer, header in segment.batches():
                 if header.last_offset >= plan.first_dirty_offset:
-                    if header.is_transactional and not collected.ends.is_known:
+                    if header.is_transactional and collected.ends.end_offset < plan.end_offset:
                         yield from self._learn_ends(segments[at:], position)
                     if collected.is_full:
                         return
@@ -164,18 +178,23 @@ class Compaction:
                 yield self._note_read(header)
 
     def _learn_ends(self, segments: Sequence[Segment], position: int) -> Iterator[int]:
-        """Learn how transactions end, from this position in the first of these segments on: by headers and markers."""
+        """Learn how transactions end, from this position in the first of these segments on: by headers and markers.
+
+        What an earlier compaction has learned is passed over. Before this position nothing is left to be learned.
+        """
         ends = self._collected.ends
+        known = bisect_right(segments, ends.end_offset, key=attrgetter("base_offset")) - 1
+        if known > 0:
+            segments, position = segments[known:], 0
         for segment in segments:
             for at, header in segment.headers(position):
-                if header.is_control and header.is_transactional:
-                    marker = read_marker(segment.file.pread(header.size_bytes, at), header)
+                if header.is_transactional and header.records_count and header.base_offset >= ends.end_offset:
+                    content = segment.file.pread(header.size_bytes, at) if header.is_control else b""
+                    marker = read_marker(content, header)
                     ends.add(header, None if marker is None else marker.type)
-                elif header.is_transactional and header.records_count:
-                    ends.add(header, None)
                 yield self._note_read(header)
             position = 0
-        ends.is_known = True
+        ends.end_at(self._plan.end_offset)
 
     def _note_read(self, header: BatchHeader) -> int:
         self.bytes_read += header.size_bytes

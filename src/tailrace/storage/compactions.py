@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tailrace.model.topic_config import TopicConfig
+from tailrace.storage.batch_filter import TransactionEnds
 from tailrace.storage.cleaning import Compaction
 from tailrace.storage.compaction import Cleanable, find_cleanable
 from tailrace.storage.files import File, FileSystem
@@ -14,7 +15,7 @@ from tailrace.storage.segments import Segments
 class Compactions:
     """One at a time."""
 
-    __slots__ = ("_current", "_directory", "_files", "_limits", "_producers", "_segments")
+    __slots__ = ("_current", "_directory", "_files", "_known_ends", "_known_from", "_limits", "_producers", "_segments")
 
     def __init__(
         self,
@@ -31,6 +32,8 @@ class Compactions:
         self._limits = limits
         self._producers = producers
         self._current: Compaction | None = None
+        self._known_ends: TransactionEnds | None = None
+        self._known_from = 0  # where the log is dirty, if that is known
 
     @property
     def unsynced_files(self) -> tuple[File, ...]:
@@ -76,6 +79,9 @@ class Compactions:
         )
         if not plan.dirty_bytes:
             return None
+        ends, self._known_ends = self._known_ends, None
+        if ends is None or self._known_from != plan.first_dirty_offset or ends.end_offset > plan.end_offset:
+            ends = TransactionEnds()
         self._current = Compaction(
             self._directory,
             plan,
@@ -89,6 +95,7 @@ class Compactions:
             on_broken=on_broken,
             now_ms=now_ms,
             memory_bytes=memory_bytes,
+            ends=ends,
         )
         return self._current
 
@@ -103,11 +110,14 @@ class Compactions:
             return 0
         assert compaction.is_over, f"{self._directory}: the compaction is under way"
         self._current = None
+        self._known_ends, self._known_from = compaction.known_ends, compaction.end_offset
         return compaction.end_offset if compaction.is_complete else 0
 
     def abort(self) -> int:
-        """Give up the one that is under way, if there is one. Otherwise as `finish`."""
-        if self._current is None:
-            return 0
-        self._current.abort()
-        return self.finish(self._current)
+        """Give up the one that is under way, if there is one: the log is about to be changed. Otherwise as `finish`."""
+        end_offset = 0
+        if self._current is not None:
+            self._current.abort()
+            end_offset = self.finish(self._current)
+        self._known_ends = None
+        return end_offset

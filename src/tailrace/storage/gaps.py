@@ -4,6 +4,7 @@ A compaction removes records, and with them offsets. Elsewhere a missing offset 
 in a file of the log's directory: below it there may be gaps, whatever the topic's settings say today.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from tailrace.storage.checkpoints import write_gap_bound
@@ -35,14 +36,16 @@ class Gaps:
             write_gap_bound(self._files, self._directory, bound)
             self.bound = bound
 
-    def accept(self, base_offset: int, end_offset: int, *, is_expected: bool) -> None:
+    def accept(self, base_offset: int, end_offset: int, *, is_expected: bool, make_durable: Callable[[], None]) -> None:
         """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
 
-        `is_expected`: this log is compacted, or its leader's may have been.
+        `is_expected`: this log is compacted, or its leader's may have been. `make_durable` is called before gaps are
+        legal further up, for what is there by now: if a part of that is lost, it must not pass for one.
         """
         is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
         assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
         if base_offset > self.bound:
+            make_durable()
             self.allow(base_offset + _MARGIN)
 
     def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:

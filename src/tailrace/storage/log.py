@@ -13,7 +13,7 @@ Invariants:
 Synchronous and not thread-safe, except `FlushTicket.sync`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
@@ -30,6 +30,7 @@ from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.recovery import LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
+from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 
 _STEP_BYTES: Final = 1 << 20
@@ -185,13 +186,22 @@ class Log(ReadableLog):
         if self._config.is_compacted != config.is_compacted and not self._failure:
             self.abort_compaction()
             try:
-                # Another program may have compacted what it found. What is not durable yet has no gaps: if a part of it
-                # is lost, that must not pass for one because the log is compacted from now on.
-                self._gaps.allow(self.flushed_offset)
+                if self._must_note_gaps(is_compacted=config.is_compacted):
+                    self._gaps.allow(self.flushed_offset)
             except StorageError as fault:
                 self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
         self._config = config
         self._limits.take(config)
+
+    def _must_note_gaps(self, *, is_compacted: bool) -> bool:
+        """Whether it must be known for good, before cleanup.policy changes to this, where offsets may be missing."""
+        if self._gaps.is_known:
+            return False
+        if is_compacted:
+            # Old segments that are not durable have no gaps: if one is lost, that must not pass for one because the log
+            # is compacted from now on. Of later ones the next roll sees to it.
+            return self.flushed_offset < self._segments.active.base_offset
+        return self.size_bytes > 0  # another program may have compacted what it found
 
     def append(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False) -> None:
         """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
@@ -200,8 +210,8 @@ class Log(ReadableLog):
         settings that nobody has any more. In a compacted log they always may.
 
         Staged producer batches (`producers.stage`) are taken over with them, and forgotten if the append fails. Raises
-        StorageError, and CorruptRecords for damage that is met on the way; only a failure that could not be undone puts
-        the log offline.
+        StorageError, also for damage of the log's own files; only a failure that could not be undone puts the log
+        offline.
         """
         if self._failure:
             self._refuse()
@@ -219,10 +229,13 @@ class Log(ReadableLog):
                 self._log_producers.take(active, batches)
             else:
                 self._append_across_segments(batches)
-        except (StorageError, CorruptRecords):
+        except (StorageError, CorruptRecords) as fault:
             epochs.replace(saved_epochs)
             self.producers.discard_staged()
             self._cut_back()
+            if isinstance(fault, CorruptRecords):
+                # Whoever has sent the batches must not think that they are what is corrupt.
+                raise StorageError(fault.detail) from fault
             raise
         self._is_changed = True
         self.log_end_offset = end_offset
@@ -234,7 +247,8 @@ class Log(ReadableLog):
         for _, header in batches:
             base_offset = header.base_offset
             if base_offset != end_offset:
-                self._gaps.accept(base_offset, end_offset, is_expected=may_have_gaps or self._config.is_compacted)
+                is_expected = may_have_gaps or self._config.is_compacted
+                self._gaps.accept(base_offset, end_offset, is_expected=is_expected, make_durable=self._sync_before_gap)
             epoch = header.partition_leader_epoch
             if epoch != epochs.latest_epoch:
                 assert epoch > epochs.latest_epoch, f"{self._directory}: epoch {epoch} after {epochs.latest_epoch}"
@@ -249,6 +263,22 @@ class Log(ReadableLog):
         """
         if self._config.is_compacted and not self._gaps.is_known:
             self._gaps.allow(self.flushed_offset)
+
+    def _sync_before_gap(self) -> None:
+        """Have all that was appended durable, unless it is: a follower that flushes has nothing else."""
+        if self.flushed_offset < self.log_end_offset:
+            self._sync_below_gaps(self._segments.all)
+
+    def _sync_below_gaps(self, segments: Iterable[Segment]) -> None:
+        """Have these durable, with the names of all: where gaps are legal, a segment that is lost passes for one."""
+        try:
+            for segment in segments:
+                if segment.unsynced_files or segment is self._segments.active:
+                    segment.sync()
+            self._files.sync_dir(self._directory)
+        except StorageError as fault:
+            self._fail(f"what lies below a gap could not be synced: {fault.detail}")  # a second try would prove nothing
+            raise
 
     def _append_across_segments(self, batches: Sequence[AppendBatch]) -> None:
         """Append with one roll or more. On a failure everything is undone, or the log goes offline."""
@@ -303,8 +333,7 @@ class Log(ReadableLog):
         self._note_that_gaps_are_known()
         if self._gaps.is_legal_before(base_offset, is_compacted=self._config.is_compacted):
             # Cut by a truncation below the bound, or a follower's: what is lost here would pass for a gap.
-            self._segments.active.sync()
-            self._files.sync_dir(self._directory)
+            self._sync_below_gaps((self._segments.active,))
         self._segments.active.write_indexes()
         self._flushes.note_new(self._log_producers.begin_snapshot(base_offset), self._directory)
         self._segments.add(base_offset)
@@ -378,19 +407,20 @@ class Log(ReadableLog):
                 segment.write_aborted()
                 self._files.sync_dir(self._directory)
             segment.sync()
+            self.log_end_offset = end_offset
+            self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
+            self.flushed_offset = min(self.flushed_offset, end_offset)
+            self.epochs.truncate_from_end(end_offset)
+            self._log_producers.reload(end_offset)
         except (StorageError, CorruptRecords) as fault:
             self._fail(f"a truncation to {offset} failed: {fault.detail}")
             raise
-        self.log_end_offset = end_offset
-        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
-        self.flushed_offset = min(self.flushed_offset, end_offset)
-        self.epochs.truncate_from_end(end_offset)
-        self._log_producers.reload(end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log is empty and begins at this offset. For a replica that fell behind its leader.
 
-        The owner must first have made a recovery point of at most the log start durable, as for `truncate_to`.
+        The owner must first have taken back the recovery point, durably: a crash on the way leaves any part of the old
+        segments, or none.
         """
         if self._failure:
             self._refuse()
@@ -407,6 +437,38 @@ class Log(ReadableLog):
         self.log_start_offset = self.flushed_offset = self.log_end_offset = self.first_dirty_offset = offset
         self.epochs.replace(())
         self.producers.replace({}, end_offset=offset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no batch, not even one that nobody can read any more."""
+        return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
+
+    def begin_within(self, first: AppendBatch) -> None:
+        """Let an empty log begin with this batch, in which its start lies; the start stays. For a replica.
+
+        The batch is durable when this returns, and a crash leaves either the empty log or this one: no recovery point
+        has to be lowered. Raises StorageError; if the log is not offline then, it is as it was.
+        """
+        if self._failure:
+            self._refuse()
+        header = first.header
+        base_offset, end_offset = header.base_offset, header.end_offset
+        is_within = self.is_empty and base_offset < self.log_end_offset < end_offset
+        assert is_within, f"{self._directory}: batch at {base_offset} begun at {self.log_end_offset}"
+        self.abort_compaction()
+        self._is_changed = True
+        self._segments.write_cleaned(first)
+        try:
+            self._log_producers.remove_snapshots_above(-1)
+            self._flushes.forget_removed_files()
+            self._segments.swap(base_offset, 1)
+            self.producers.replace({}, end_offset=base_offset)
+            self._log_producers.apply(self._segments.active, (first,))
+        except (StorageError, CorruptRecords) as fault:
+            self._fail(f"a log that starts within a batch could not begin with it: {fault.detail}")
+            raise
+        self.epochs.assign(header.partition_leader_epoch, self.log_start_offset)
+        self.log_end_offset = end_offset
 
     def advance_log_start(self, offset: int) -> None:
         """Let the log begin at this offset; what lies below goes with the next retention. Never moves back.
@@ -513,7 +575,10 @@ class Log(ReadableLog):
                     self.flush()
                 compaction.step(_STEP_BYTES)
         finally:
-            self.abort_compaction()
+            if compaction.is_over:
+                self.finish_compaction(compaction)
+            else:
+                self.abort_compaction()
         return compaction
 
     @property

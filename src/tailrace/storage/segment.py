@@ -26,7 +26,7 @@ from tailrace.storage.file_names import (
 from tailrace.storage.files import Buffer, File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tailrace.storage.transaction_index import TransactionIndex
 from tailrace.storage.transactions import CompletedTransaction
 
 
@@ -113,16 +113,12 @@ class Segment(BatchFile):
 
     def note_aborted(self, completed: CompletedTransaction) -> None:
         """Note a transaction whose abort marker lies behind all others of the segment."""
-        self.aborted.append(
-            AbortedTransaction(
-                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-            )
-        )
+        self.aborted.note(completed)
 
-    def start_aborted(self) -> None:
-        """Begin with no aborted transaction, for a caller that will append all."""
-        self._aborted = TransactionIndex()
-        self._aborted.is_dirty = True
+    def take_aborted(self, aborted: TransactionIndex) -> None:
+        """Know these, whatever the file says."""
+        self._aborted = aborted
+        aborted.is_dirty = True
 
     @property
     def max_timestamp(self) -> int:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from tailrace.model.errors import CorruptRecords
-from tailrace.storage.batch_file import ReadResult
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.storage.batch_file import AppendBatch, ReadResult
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.files import FileSystem
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.snapshots import rebuild_aborted, snapshot_path
-from tailrace.storage.swap import swap_in
+from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned, swap_in
 from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 DELETED_SUFFIX: Final = ".deleted"
@@ -193,9 +193,29 @@ class Segments:
             self._retired = (*self._retired, *renamed)
         self._files.sync_dir(self._directory)
 
+    def write_cleaned(self, batch: AppendBatch) -> None:
+        """Write a segment of this batch alone that waits, durable, as `.cleaned`. If that fails, nothing is left."""
+        base_offset = batch.header.base_offset
+        segment = Segment(
+            self._directory, base_offset, files=self._files, limits=self._limits, create=True, suffix=CLEANED_SUFFIX
+        )
+        try:
+            segment.start_indexes()
+            segment.append((batch,))
+            segment.write_indexes()
+            segment.sync()
+        except StorageError:
+            segment.close()
+            remove_cleaned(self._files, self._directory, base_offset)
+            raise
+        segment.close()
+
     def swap(self, base_offset: int, count: int) -> None:
-        """Put the compacted segment that waits as `.cleaned` in the place of `count` segments from this offset on."""
-        at = self.index_of(base_offset)
+        """Put the segment that waits as `.cleaned` in the place of `count` segments from this offset on.
+
+        Or, if it begins before the first one, of the oldest ones.
+        """
+        at = self.index_of(base_offset)  # 0 if it begins before all
         going = self._segments[at : at + count]
         for segment in going:
             segment.close()

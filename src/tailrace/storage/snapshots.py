@@ -14,6 +14,7 @@ from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment
 from tailrace.storage.files import File, FileSystem, append_all, join
 from tailrace.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot
 from tailrace.storage.segment import Segment
+from tailrace.storage.transaction_index import TransactionIndex
 from tailrace.storage.transactions import CompletedTransaction
 
 
@@ -79,7 +80,7 @@ def load_producers(
     They get their snapshots again too: retention may take what is before them.
     """
     for segment in index_anew:
-        segment.start_aborted()
+        segment.take_aborted(TransactionIndex())
     bases = {segment.base_offset for segment in segments}
     kept: set[int] = set()
     discarded = 0
@@ -121,7 +122,11 @@ def load_producers(
 
 
 def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
-    """Find the aborted transactions of one segment anew, from its batches and what was known where it starts."""
+    """Find the aborted transactions of one segment anew, from its batches and what was known where it starts.
+
+    All of them: if that fails, the segment does not know any, and whoever asks next looks again.
+    """
+    aborted = TransactionIndex()
     producers: dict[int, ProducerEntry] = {}
     start_offset = segments[0].base_offset
     for offset in reversed(snapshot_offsets(files.list_dir(directory))):
@@ -135,12 +140,12 @@ def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segmen
 
     def note(of: Segment, completed: CompletedTransaction) -> None:
         if completed.is_aborted and of is segment:
-            segment.note_aborted(completed)
+            aborted.note(completed)
 
-    segment.start_aborted()
     until = next(at for at, other in enumerate(segments) if other is segment) + 1
     if segment.size_bytes or start_offset < segment.base_offset:
         _replay(ProducerState(producers), segments[:until], start_offset, lambda _: None, note)
+    segment.take_aborted(aborted)
 
 
 def _replay(

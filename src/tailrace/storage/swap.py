@@ -12,6 +12,9 @@
    came back after step 4 would lie across the new one.
 4. `.swap` gives way to the plain name, which takes the first old segment's place, and the directory is synced.
 
+A log that begins within a batch (`Log.begin_within`) goes the same way: the old segment is an empty one, which starts
+later than the new.
+
 Index files go the same way. They are a cache: recovery makes anew those that did not arrive. All but `.txnindex`, of
 which nobody can tell whether there was one: it becomes `.swap`, durably, before step 2. If recovery finds none, it has
 its name already, or the old one stays: what that says too much is of transactions whose markers are all there.
@@ -41,7 +44,7 @@ _INDEXES: Final = (*_CACHES, TRANSACTION_INDEX_SUFFIX)
 
 
 def swap_in(files: FileSystem, directory: str, base_offset: int, replaced: Sequence[int]) -> None:
-    """Replace these segments, the first of which starts at `base_offset` too, by the synced `.cleaned` one."""
+    """Replace these segments, which lie within the synced `.cleaned` one that starts at `base_offset`, by that one."""
     stem = join(directory, segment_name(base_offset))
     has_aborted = files.exists(stem + TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX)
     if has_aborted:

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
+from tailrace.storage.transactions import CompletedTransaction
 
 ENTRY_SIZE: Final = 34
 
@@ -64,6 +65,14 @@ class TransactionIndex:
         else:
             self._earliest.append(aborted.first_offset)
         self.is_dirty = True
+
+    def note(self, completed: CompletedTransaction) -> None:
+        """As `append`, for one that was aborted as its marker was met."""
+        self.append(
+            AbortedTransaction(
+                completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+            )
+        )
 
     def truncate(self, end_offset: int) -> None:
         """Forget the transactions whose markers are at this offset or above."""

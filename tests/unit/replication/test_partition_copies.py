@@ -333,6 +333,50 @@ def test_a_follower_believes_missing_offsets_when_the_leader_has_said_them_twice
     assert bench.partition.log.log_end_offset == 10
 
 
+def test_what_one_leader_has_said_twice_is_not_believed_of_the_next() -> None:
+    """Its log may be whole: then a batch that stands elsewhere is damage, as it was before."""
+    bench = Bench(state(2, leader=2))
+    with pytest.raises(CorruptRecords):
+        bench.receive(5, b"a")
+    bench.receive(5, b"a")
+    bench.receive(9, b"b")
+    bench.take(state(2, leader=3, epoch=1, partition_epoch=1))
+    with pytest.raises(CorruptRecords, match="a batch at offset 12, where 10"):
+        bench.receive(12, b"c")
+    bench.take(state(3, leader=2, epoch=2, partition_epoch=2))
+    with pytest.raises(CorruptRecords, match="a batch at offset 12, where 10"):
+        bench.receive(12, b"c")
+    bench.take(state(2, 3, leader=2, epoch=2, partition_epoch=3))
+    bench.receive(12, b"c")
+
+
+def test_a_doubt_ends_with_the_next_batch_that_continues_the_log() -> None:
+    bench = Bench(state(2, leader=2))
+    with pytest.raises(CorruptRecords):
+        bench.receive(7, b"b")
+    bench.receive(0, b"a")
+    with pytest.raises(CorruptRecords):
+        bench.receive(7, b"b")
+    bench.receive(7, b"b")
+
+
+def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
+    """DeleteRecords has moved the leader's log start there."""
+    bench = Bench(state(2, leader=2))
+    bench.partition.restart_at(12)
+    bench.receive(10, b"a", b"b", b"c", b"d")
+    assert bench.marks == (12, 12, 14)
+    bench.partition.flush_as_follower(lambda: None)
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=14, log_start_offset=12)
+    assert bench.marks == (14, 14, 14)
+    assert bench.partition.log.log_start_offset == 12
+    assert bench.partition.log.read(12, max_bytes=1).first_offset == 10
+    bench.receive(14, b"e")
+    with pytest.raises(CorruptRecords):
+        bench.receive(14, b"f", b"g")
+
+
 def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b", b"c")

@@ -17,9 +17,17 @@ def sent(*batches: tuple[int, int, int]) -> bytearray:
 
 
 def taken(
-    records: bytes | bytearray, *, end: int = 10, latest: int = 3, leader: int = 5, gaps: bool = False
+    records: bytes | bytearray,
+    *,
+    end: int = 10,
+    latest: int = 3,
+    leader: int = 5,
+    gaps: bool = False,
+    empty: bool = False,
 ) -> list[int]:
-    found = replicated_batches(records, end_offset=end, latest_epoch=latest, leader_epoch=leader, may_have_gaps=gaps)
+    found = replicated_batches(
+        records, end_offset=end, latest_epoch=latest, leader_epoch=leader, may_have_gaps=gaps, is_empty=empty
+    )
     assert all(bytes(batch.buffer) in bytes(records) for batch in found), "bytes are written as they are"
     return [batch.header.base_offset for batch in found]
 
@@ -76,3 +84,11 @@ def test_a_compacted_log_may_have_gaps() -> None:
     assert taken(sent((15, 1, 3), (20, 2, 5)), gaps=True) == [15, 20]
     with pytest.raises(CorruptRecords):
         taken(sent((15, 1, 3), (14, 1, 3)), gaps=True)
+
+
+def test_an_empty_log_may_begin_within_a_batch() -> None:
+    """DeleteRecords has moved the leader's log start there."""
+    assert taken(sent((8, 1, 3), (9, 3, 3), (12, 1, 3)), empty=True) == [9, 12]
+    assert taken(sent((10, 1, 3)), empty=True) == [10]
+    with pytest.raises(CorruptRecords, match="offset 11, where 12"):
+        taken(sent((9, 3, 3), (11, 2, 3)), empty=True)

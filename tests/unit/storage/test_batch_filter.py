@@ -39,6 +39,8 @@ def compacted(
         if header.is_transactional and header.records_count:
             found = read_marker(content, header)
             collector.ends.add(header, None if found is None else found.type)
+    if dirty:
+        collector.ends.end_at(dirty[-1][1].end_offset)
     for content, header in dirty:
         collector.add(content, header)
 
@@ -135,6 +137,24 @@ def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
         batch(3, (b"a", b"4"), (None, b"")),
     ]
     assert compacted(stored) == stored[2:], "a record below may go, if a later one that counts has its key"
+
+
+def test_what_is_known_of_transactions_serves_the_next_pass() -> None:
+    ends = KeyCollector(0, memory_bytes=1000).ends
+    for content in (sent(0, (b"a", b"1")), sent(1, (b"b", b"1"), producer_id=Q), marker(2, ControlType.ABORT)):
+        header, found = read_header(content), read_marker(content, read_header(content))
+        ends.add(header, None if found is None else found.type)
+    ends.end_at(3)
+    assert ends.undecided_from == 1
+    assert ends.counts(read_header(sent(0, (b"c", b"1"), producer_id=Q))), "it was over before the one that is open"
+    assert not ends.counts(read_header(sent(0, (b"a", b"1"))))
+    ends.go_on()
+    assert ends.undecided_from is None
+    last = marker(3, ControlType.COMMIT, Q)
+    ends.add(read_header(last), ControlType.COMMIT)
+    ends.end_at(4)
+    assert (ends.undecided_from, ends.end_offset) == (None, 4)
+    assert KeyCollector(2, memory_bytes=1000, ends=ends).ends is ends
 
 
 def test_a_marker_goes_a_retention_after_the_last_batch_of_its_transaction() -> None:

@@ -178,6 +178,28 @@ def test_gaps_stay_legal_when_the_topic_is_not_compacted_any_more(disk: Simulate
     assert again.recovery.damage is None
 
 
+def test_a_change_of_the_policy_costs_no_sync_where_nothing_new_is_to_be_noted(disk: SimulatedDisk) -> None:
+    """A topic may have a thousand partitions, and they change in one turn."""
+    plain = replace(CONFIG, cleanup_policy=("delete",), retention_ms=-1)
+    log = open_log(disk, plain)
+    before = disk.operations
+    for config in (CONFIG, plain, CONFIG):
+        log.update_config(config)
+    assert disk.operations == before, "it is empty"
+    log.update_config(plain)
+    fill(log, 10)
+    before = disk.operations
+    log.update_config(CONFIG)
+    assert disk.operations == before, "all that was rolled is flushed"
+    fill(log, 10)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    kept = offsets(log)
+    before = disk.operations
+    log.update_config(plain)
+    assert disk.operations == before, "it is noted where offsets are missing"
+    assert offsets(open_log(disk, plain, recovery_point=60)) == kept
+
+
 def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)

@@ -12,6 +12,10 @@ def gaps(bound: int) -> tuple[SimulatedDisk, Gaps]:
     return disk, Gaps("/log", bound, files=disk)
 
 
+def not_called() -> None:
+    pytest.fail("nothing is to be synced")
+
+
 def test_a_bound_only_rises_and_is_durable() -> None:
     disk, known = gaps(UNKNOWN_GAPS)
     assert not known.is_known
@@ -39,15 +43,17 @@ def test_what_is_noted_holds_whatever_the_settings_say() -> None:
 
 def test_a_follower_notes_a_gap_with_some_room_so_that_not_every_batch_costs_a_write() -> None:
     disk, known = gaps(0)
-    known.accept(10, 5, is_expected=True)
+    made_durable: list[int] = []
+    known.accept(10, 5, is_expected=True, make_durable=lambda: made_durable.append(known.bound))
+    assert made_durable == [0], "before the bound says anything of what is there"
     operations = disk.operations
-    known.accept(30, 12, is_expected=False)
+    known.accept(30, 12, is_expected=False, make_durable=not_called)
     assert disk.operations == operations
 
 
 def test_a_batch_that_goes_back_or_leaves_a_hole_in_a_plain_log_is_a_broken_invariant() -> None:
     _, known = gaps(0)
     with pytest.raises(AssertionError):
-        known.accept(4, 5, is_expected=True)
+        known.accept(4, 5, is_expected=True, make_durable=not_called)
     with pytest.raises(AssertionError):
-        known.accept(6, 5, is_expected=False)
+        known.accept(6, 5, is_expected=False, make_durable=not_called)

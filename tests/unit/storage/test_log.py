@@ -386,6 +386,22 @@ def test_truncation_takes_producers_and_epochs_back() -> None:
     assert log.log_end_offset == 12
 
 
+def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_offline() -> None:
+    """Those of the longer log would let a batch pass for a duplicate that was cut off."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for n in range(20):
+        log.append([stored_batch(n, producer_id=1, base_sequence=n)])
+    log.flush()
+    cut = names(disk, ".log")[1] + 1
+    disk.fail_reads_of(f"{DIRECTORY}/{names(disk, '.snapshot')[0]:020d}.snapshot")
+    with pytest.raises(StorageError):
+        log.truncate_to(cut)
+    assert log.is_offline
+    with pytest.raises(StorageError, match=f"a truncation to {cut} failed"):
+        log.truncate_to(cut)
+
+
 def test_a_full_truncation_starts_somewhere_else() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
@@ -396,6 +412,61 @@ def test_a_full_truncation_starts_somewhere_else() -> None:
     fill(log, 2)
     assert offsets(log.read(500, max_bytes=1000).records) == [500, 501]
     assert open_log(disk).log_end_offset == 502
+
+
+def test_an_empty_log_may_begin_with_a_batch_that_its_start_lies_in() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.truncate_fully_and_start_at(105)
+    log.begin_within(stored_batch(100, 10, producer_id=7, leader_epoch=2))
+    assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (105, 105, 110)
+    assert names(disk, ".log") == [100]
+    assert log.epochs.entries == ((2, 105),)
+    assert log.producers.check(stored_batch(0, 10, producer_id=7).header) == Duplicate(100, 109, NOW + 109)
+    log.append([stored_batch(110, 3, producer_id=7, base_sequence=10, leader_epoch=2)])
+    assert offsets(log.read(105, max_bytes=1000).records) == [100, 110]
+    log.close()
+    again = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, log_start_offset=105, clean=True)
+    assert (again.log_start_offset, again.log_end_offset) == (105, 113)
+    assert offsets(again.read(105, max_bytes=1000).records) == [100, 110]
+
+
+def test_a_log_that_cannot_begin_within_a_batch_is_as_it_was_or_offline() -> None:
+    reached = 0
+    for number in range(1, 100):
+        disk = SimulatedDisk()
+        log = open_log(disk)
+        log.truncate_fully_and_start_at(105)
+        first = disk.operations
+        disk.fail_at(first + number)
+        try:
+            log.begin_within(stored_batch(100, 10))
+        except StorageError:
+            reached += 1
+            disk.forget_faults()
+            if not log.is_offline:
+                assert (log.log_start_offset, log.log_end_offset, names(disk, ".log")) == (105, 105, [105])
+                assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+                log.begin_within(stored_batch(100, 10))
+                assert log.log_end_offset == 110
+            assert open_log(disk, recovery_point=105).log_end_offset in (105, 110)
+    assert reached > 15
+
+
+@pytest.mark.parametrize("rolls", [False, True], ids=["before the gap", "at a roll behind it"])
+def test_a_log_whose_sync_below_a_gap_fails_is_offline(rolls: bool) -> None:
+    """What such a sync has not written, no later one writes."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    fill(log, 3)
+    if rolls:
+        log.append([stored_batch(7)], may_have_gaps=True)
+    history = len(disk.history)
+    disk.on_operation = lambda number, what: disk.fail_at(number) if f" sync {DIRECTORY}" in what else None
+    with pytest.raises(StorageError):
+        log.append([stored_batch(offset) for offset in range(8, 30)], may_have_gaps=True)
+    assert any(".log" in line for line in disk.history[history:])
+    assert log.is_offline
 
 
 def test_retention_by_size_renames_first_and_removes_later() -> None:

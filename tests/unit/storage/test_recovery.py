@@ -496,12 +496,36 @@ def test_a_segment_that_is_lost_does_not_pass_for_a_gap_because_the_topic_is_com
 
 
 @pytest.mark.parametrize("seed", range(60))
+def test_what_is_lost_after_a_topic_has_become_a_compacted_one_does_not_pass_for_a_gap(seed: int) -> None:
+    """Nothing is noted at once; the next roll does it, before a segment begins whose predecessor may be lost."""
+    disk = SimulatedDisk.with_directory("/data", seed)
+    log = open_log(disk)
+    for offset in range(5):
+        log.append([stored_batch(offset)])
+    log.flush()
+    flushed = log.flushed_offset
+    log.append([stored_batch(flushed)])
+    assert log.segment_count == 1
+    compacted = replace(CONFIG, cleanup_policy=("compact",))
+    log.update_config(compacted)
+    for offset in range(flushed + 1, COUNT):
+        log.append([stored_batch(offset)])
+    assert log.segment_count >= 3
+    disk.power_cut()
+    disk.reboot()
+    log = Log.open(DIRECTORY, files=disk, config=compacted, now_ms=0, recovery_point=flushed)
+    assert log.log_end_offset >= flushed
+    check_that_nothing_is_missing(log)
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_a_segment_that_is_lost_does_not_pass_for_a_gap_where_gaps_are_legal(seed: int) -> None:
     """Gaps were legal up to an offset, and the log was cut back below it and filled again, but not flushed."""
     disk = SimulatedDisk(seed)
     log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
     for offset in range(COUNT):
         log.append([stored_batch(offset)])
+    log.append([stored_batch(COUNT + 10)])
     log.flush()
     log.update_config(CONFIG)
     log.truncate_to(0)

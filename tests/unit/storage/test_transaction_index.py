@@ -1,6 +1,7 @@
 """The aborted transactions of a segment: its bytes, look-ups, and the file through the life of a log."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import read_header, seal
+from tailrace.protocol.records.batch import BatchHeader, read_header, seal
+from tailrace.protocol.records.control import ControlType
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
+from tailrace.storage.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
@@ -242,6 +245,46 @@ def test_an_append_that_cannot_read_what_was_aborted_before_leaves_the_log_as_it
     assert opened(disk).recovery.cut_reason == ""
 
 
+@pytest.mark.parametrize("good_reads", range(4))
+def test_a_damaged_file_that_cannot_be_made_anew_does_not_pass_for_one_that_was(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, good_reads: int
+) -> None:
+    """Otherwise readers of committed data would be given what an aborted transaction wrote."""
+    log = opened(disk)
+    log.append([data(0), abort(1), data(2, sequence=1), abort(3), data(4, sequence=2, value_bytes=300)])
+    log.close()
+    disk.open(FIRST_FILE, create=True).writev([b"x" * 7])
+    log = opened(disk, recovery_point=5, clean=True)
+    left = good_reads
+    begin_read = disk.begin_read
+
+    def read_some(path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 and path != FIRST_FILE:
+            raise StorageError(f"cannot read {path}: Input/output error")
+        begin_read(path)
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(disk, "begin_read", read_some)
+        with pytest.raises(StorageError):
+            log.aborted_transactions(0, 4)
+    assert log.aborted_transactions(0, 4) == [AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4)]
+
+
+def test_an_append_that_meets_damage_of_the_logs_own_files_is_refused_for_the_disk(disk: SimulatedDisk) -> None:
+    """And not as if its producer had sent something that is damaged."""
+    log = opened(disk)
+    log.append([data(0), abort(1)])
+    log.close()
+    disk.open(FIRST_FILE, create=True).writev([b"x" * 7])
+    log = opened(disk, recovery_point=2, clean=True)
+    disk.flip_bit(FIRST_FILE.replace("txnindex", "log"), 8, 7)
+    with pytest.raises(StorageError, match=r"00\.log at position 0"):
+        log.append([data(2, sequence=1), abort(3)])
+    assert not log.is_offline
+
+
 COMPACTED = replace(CONFIG, cleanup_policy=("compact",), delete_retention_ms=1000)
 
 
@@ -289,6 +332,94 @@ def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_severa
     assert records_below(log, marker.header.base_offset) == list(range(40, 80) if is_commit else range(40))
 
 
+def test_how_transactions_end_is_learned_once_for_all_passes(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass would read on to the end of the dirty part otherwise, however few keys it has room for."""
+    log = opened(disk, COMPACTED)
+    for number in range(40):
+        log.append([keyed(log.log_end_offset, b"%d" % number, in_transaction=True)])
+        log.append([stored_marker(log.log_end_offset, producer_id=7, is_commit=number % 2 == 0)])
+    log.append([stored_batch(80, value_bytes=380)])
+    log.flush()
+    learned: list[int] = []
+    add = TransactionEnds.add
+
+    def note(ends: TransactionEnds, header: BatchHeader, marker: ControlType | None) -> None:
+        learned.append(header.base_offset)
+        add(ends, header, marker)
+
+    monkeypatch.setattr(TransactionEnds, "add", note)
+    passes = 0
+    while log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=500) is not None:
+        passes += 1
+    assert passes > 3
+    assert learned == list(range(log.first_dirty_offset))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_committed_readers_see_the_last_record_of_each_key_after_any_number_of_passes(
+    disk: SimulatedDisk, seed: int
+) -> None:
+    """Passes that the memory ends, transactions that the plan cuts in two, and a log that is cut in between."""
+    random = Random(seed)
+    log = opened(disk, COMPACTED)
+    written: dict[int, tuple[int, bytes]] = {}
+    """By offset: producer (-1: no transaction) and key."""
+    ends: list[tuple[int, int, bool]] = []
+    begun: dict[int, int] = {}
+    sequences = dict.fromkeys((-1, 7, 8, 9), 0)
+    for _ in range(6):
+        for _ in range(random.randrange(5, 40)):
+            offset, producer_id = log.log_end_offset, random.choice((-1, 7, 8, 9))
+            if producer_id in begun and random.random() < 0.4:
+                is_commit = random.random() < 0.5
+                log.append([stored_marker(offset, producer_id=producer_id, is_commit=is_commit)])
+                ends.append((producer_id, begun.pop(producer_id), is_commit))
+                for at in [at for at in range(ends[-1][1], offset) if written.get(at, (-1,))[0] == producer_id]:
+                    written[at] = (-1, written[at][1])
+                    if not is_commit:
+                        del written[at]
+                continue
+            key = b"%d" % random.randrange(60)
+            log.append([keyed(offset, key, producer_id=producer_id, sequence=sequences[producer_id])])
+            sequences[producer_id] += 1
+            written[offset] = (producer_id, key)
+            if producer_id >= 0:
+                begun.setdefault(producer_id, offset)
+        log.flush()
+        for _ in range(random.randrange(6)):
+            log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=random.choice((500, 2000)))
+        if random.random() < 0.2:
+            log.abort_compaction()
+    for producer_id in sorted(begun):
+        log.append([stored_marker(log.log_end_offset, producer_id=producer_id, is_commit=True)])
+    log.append([stored_batch(log.log_end_offset, value_bytes=380)])
+    log.flush()
+    while log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000) is not None:
+        pass
+    end_offset = log.first_dirty_offset
+    last = {key: offset for offset, (_, key) in sorted(written.items()) if offset < end_offset}
+    assert committed(log, end_offset) == sorted(last.values())
+
+
+def committed(log: Log, end_offset: int) -> list[int]:
+    """The offsets of the records that a reader of committed data gets."""
+    aborted = log.aborted_transactions(0, end_offset)
+    found: list[int] = []
+    offset = 0
+    while (result := log.read(offset, max_bytes=1)).size_bytes and result.first_offset < end_offset:
+        header = read_header(result.records[0])
+        is_hidden = any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset < each.last_offset
+            for each in aborted
+        )
+        if not header.is_control and not is_hidden:
+            found += [record.offset for record in read_records(result.records[0])]
+        offset = result.next_offset
+    return found
+
+
 def records_below(log: Log, end_offset: int) -> list[int]:
     """The offsets of the records that are left, markers not counted."""
     found: list[int] = []
@@ -299,14 +430,17 @@ def records_below(log: Log, end_offset: int) -> list[int]:
     return found
 
 
-def keyed(offset: int, key: bytes, *, in_transaction: bool) -> AppendBatch:
+def keyed(
+    offset: int, key: bytes, *, in_transaction: bool = True, producer_id: int = 7, sequence: int | None = None
+) -> AppendBatch:
+    in_transaction = in_transaction and producer_id >= 0
     buffer = build_batch(
         [Record(0, FIRST_TIMESTAMP_MS, key, b"v")],
         base_offset=offset,
         leader_epoch=0,
-        producer_id=7 if in_transaction else -1,
+        producer_id=producer_id if in_transaction else -1,
         producer_epoch=0 if in_transaction else -1,
-        base_sequence=offset if in_transaction else -1,
+        base_sequence=(offset if sequence is None else sequence) if in_transaction else -1,
         is_transactional=in_transaction,
     )
     return AppendBatch(bytes(buffer), read_header(buffer))
