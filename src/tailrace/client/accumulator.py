@@ -142,6 +142,11 @@ class Accumulator:
         return self._queues[topic_partition]
 
     @property
+    def unsettled(self) -> list[TopicPartition]:
+        """The partitions that have something to send, or on its way."""
+        return [partition for partition, queue in self._active.items() if not queue.is_empty]
+
+    @property
     def is_empty(self) -> bool:
         return all(queue.is_empty for queue in self._active.values())
 

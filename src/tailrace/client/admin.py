@@ -1,5 +1,6 @@
 """What an administrator asks of a cluster, of Tailrace or of Apache Kafka."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -37,7 +38,7 @@ from tailrace.client.replicas import ElectionType, PartitionReassignment
 from tailrace.client.router import Router
 from tailrace.client.topic_changes import NewTopic
 from tailrace.client.transactions import TransactionDescription, TransactionListing
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.group_details import GroupDetails
@@ -315,13 +316,27 @@ class Admin:
         """The group's committed offsets, of these partitions or of all; a partition without one is left out."""
         return await group_offsets.fetch_group_offsets(self._router, group, partitions)
 
-    async def commit_offsets(self, group: str, committed: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Set the offsets of a group without members, from outside. Raises KafkaError, also for a group in use."""
+    async def commit_offsets(
+        self,
+        group: str,
+        committed: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set the offsets of a group without members, from outside. Raises KafkaError, also for a group in use.
+
+        `timeout_ms` bounds the whole call, also where a node does not answer.
+        """
         offsets_of = {
             partition: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
             for partition, offset in committed.items()
         }
-        await group_offsets.commit_group_offsets(self._router, group, offsets_of)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await group_offsets.commit_group_offsets(self._router, group, offsets_of, timeout_ms=timeout_ms)
+        except TimeoutError:
+            detail = f"the coordinator of group {group!r} did not take its offsets within {timeout_ms} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
     async def partition_health(
         self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int

@@ -118,7 +118,7 @@ class Producer(Facade[_producer.Producer]):
         return completion
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has now; asking for a topic creates it where the cluster does that."""
+        """How many partitions the topic has now, or had when the cluster last answered; may create the topic."""
         return loop_thread().call(self._client.get().partition_count(topic))
 
     def _hand_over(self, client: _producer.Producer, item: Unsent | PrebuiltBatch) -> None:
@@ -283,9 +283,14 @@ class Consumer(Facade[_consumer.Consumer]):
         super().__init__(make)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records as they come, without end."""
+        """Records as they come, without end. A commit covers those that the loop has been given, the last one too."""
         while True:
-            yield from self.poll(1.0)
+            client = self._client.get()
+            record = client.next_ahead()
+            if record is None:
+                loop_thread().call(client.poll_ahead(1.0))
+            else:
+                yield record
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics together with the group."""
@@ -317,7 +322,7 @@ class Consumer(Facade[_consumer.Consumer]):
         return self._client.get().position(topic_partition)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets, or what `poll` has given so far."""
+        """Commit these offsets, or what has been given out so far."""
         loop_thread().call(self._client.get().commit(offsets))
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:

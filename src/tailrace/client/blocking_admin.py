@@ -209,9 +209,15 @@ class Admin(Facade[_admin.Admin]):
         """The group's committed offsets, of these partitions or of all."""
         return loop_thread().call(self._client.get().group_offsets(group, partitions))
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
         """Set the offsets of a group without members, from outside."""
-        loop_thread().call(self._client.get().commit_offsets(group, offsets))
+        loop_thread().call(self._client.get().commit_offsets(group, offsets, timeout_ms=timeout_ms))
 
     def partition_health(
         self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int

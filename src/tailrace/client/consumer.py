@@ -1,7 +1,9 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -10,9 +12,10 @@ from tailrace.client.fetching import FetchOptions
 from tailrace.client.group_member import GroupMember
 from tailrace.client.group_offsets import OUTSIDE, OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
 from tailrace.client.names import several
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.router import Router
+from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header
@@ -71,26 +74,35 @@ class Consumer:
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
         self._router = Router(bootstrap_servers, client_id=client_id, metadata_max_age_ms=metadata_max_age_ms)
         self._group = group
-        self._reset = _RESETS[auto_offset_reset]
         self._auto_commit = enable_auto_commit and group is not None
         self._auto_commit_interval_ms = auto_commit_interval_ms
         self._next_commit_ms = 0
+        self._committing: asyncio.Task[None] | None = None
+        """The auto commit that is on its way."""
         self._max_poll_records = max_poll_records
-        self._isolation = parse_isolation(isolation)
+        isolation_level = parse_isolation(isolation)
         self._fetcher = Fetcher(
             self._router,
             FetchOptions(
                 max_wait_ms=fetch_max_wait_ms,
                 min_bytes=fetch_min_bytes,
                 max_bytes=fetch_max_bytes,
-                isolation_level=self._isolation,
+                isolation_level=isolation_level,
                 rack=client_rack,
             ),
             max_partition_bytes=max_partition_fetch_bytes,
         )
-        self._committed: dict[TopicPartition, int] = {}
+        self._search = StartSearch(
+            self._router,
+            self._fetcher,
+            group=group,
+            reset=_RESETS[auto_offset_reset],
+            isolation_level=isolation_level,
+        )
+        self._ahead: deque[ConsumerRecord] = deque()
+        """What an iteration will give out next. Not given yet: `poll` gives it first, and no commit covers it."""
+        self._is_closed = False
         self._has_lost_partitions = False
-        self._position_trouble: KafkaError | None = None
         self._member: GroupMember | None = None
         if group is not None:
             self._member = GroupMember(
@@ -136,7 +148,10 @@ class Consumer:
             )
         self._initial_topics = ()
         self._knows_what_to_read = True
-        self._fetcher.assign(partitions)
+        self._search.give_up()
+        wanted = frozenset(partitions)
+        self._forget_ahead(self._fetcher.assignment - wanted)
+        self._fetcher.assign(wanted)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -146,17 +161,19 @@ class Consumer:
     async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Read on from this offset. Raises KafkaError unless the partition is assigned."""
         self._fetcher.seek(topic_partition, offset)
+        self._forget_ahead({topic_partition})
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will give; None while it is not decided."""
-        return self._fetcher.position(topic_partition)
+        ahead = (record.offset for record in tuple(self._ahead) if record[:2] == topic_partition)
+        return next(ahead, self._fetcher.position(topic_partition))
 
     @property
     def trouble(self) -> KafkaError | None:
         """What keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged log, a group
         without a coordinator. None while all goes well."""
         of_group = None if self._member is None else self._member.trouble
-        return of_group or self._position_trouble or self._fetcher.trouble
+        return of_group or self._search.trouble or self._fetcher.trouble
 
     # records
 
@@ -167,22 +184,32 @@ class Consumer:
         hands. Raises KafkaError for what does not get better by waiting.
         """
         deadline_ms = self._router.now_ms() + int(timeout * 1000)
+        self._check_open()
         if not self._knows_what_to_read:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
-        await self._auto_commit_if_due(deadline_ms)
+        self._auto_commit_if_due()
         limit = self._max_poll_records if max_records is None else max_records
         while True:
             if await self._is_ready(deadline_ms):
-                records = self._fetcher.take(limit)
+                records = self._take(limit)
                 if records:
-                    return [
-                        ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in records
-                    ]
-                await self._fetcher.wait(deadline_ms)
+                    return records
+                await self._fetcher.wait(self._search.until(deadline_ms))
+            self._check_open()
             if self._router.now_ms() >= deadline_ms:
                 return []
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this consumer is closed")
+
+    def _take(self, limit: int) -> list[ConsumerRecord]:
+        if self._ahead:
+            return self._take_ahead(limit)
+        taken = self._fetcher.take(limit)
+        return [ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in taken]
 
     async def _is_ready(self, deadline_ms: int) -> bool:
         """Whether there is something to read from; waits for the group for a while."""
@@ -200,58 +227,51 @@ class Consumer:
                     return False
                 if not self._member.is_stable:
                     return False
-        await self._find_positions(deadline_ms)
+        self._search.go_on()
         return True
 
-    async def _find_positions(self, deadline_ms: int) -> None:
-        """Decide where to start in partitions that have no position: at the committed offset, or by the reset rule."""
-        undecided = self._fetcher.undecided()
-        trouble: KafkaError | None = None
-        if undecided:
-            budget_ms = max(deadline_ms - self._router.now_ms(), 0)
-            try:
-                await self._decide(undecided, budget_ms)
-            except KafkaError as fault:
-                if not fault.code.retriable or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise
-                trouble = fault
-        self._position_trouble = trouble
+    # iteration
 
-    async def _decide(self, undecided: Mapping[TopicPartition, bool], budget_ms: int) -> None:
-        fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
-        committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
-        if self._group is not None and fresh:
-            stable = self._isolation == READ_COMMITTED
-            committed = await fetch_group_offsets(
-                self._router, self._group, fresh, require_stable=stable, timeout_ms=budget_ms
-            )
-            for partition, offset in committed.items():
-                self._committed[partition] = offset.offset
-                self._fetcher.start_at(partition, offset.offset)
-        rest = [partition for partition in undecided if partition not in committed]
-        if not rest:
-            return
-        if self._reset is None:
-            detail = f"{rest[0]}: no offset to start from, or one that is gone, and auto.offset.reset is none"
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
-        found = await list_offsets(
-            self._router, dict.fromkeys(rest, self._reset), isolation_level=self._isolation, timeout_ms=budget_ms
-        )
-        for partition, listed in found.items():
-            self._fetcher.start_at(partition, listed.offset)
+    async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
+        """For whoever takes records one by one: poll for those that `next_ahead` gives."""
+        self._ahead.extend(await self.poll(timeout))
+
+    def next_ahead(self) -> ConsumerRecord | None:
+        """The next record of an iteration, which is given out with this; None: poll ahead. From any thread."""
+        try:
+            return self._ahead.popleft()
+        except IndexError:
+            return None
+
+    def _take_ahead(self, limit: int) -> list[ConsumerRecord]:
+        """Take them one by one: an iteration on another thread may take some at the same time."""
+        taken: list[ConsumerRecord] = []
+        while len(taken) < limit and (record := self.next_ahead()) is not None:
+            taken.append(record)
+        return taken
+
+    def _forget_ahead(self, partitions: Set[TopicPartition]) -> None:
+        kept = [record for record in self._take_ahead(len(self._ahead)) if record[:2] not in partitions]
+        self._ahead.extend(kept)
 
     # progress
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets (each that of the next record to read), or what `poll` has given so far.
+        """Commit these offsets (each that of the next record to read), or what has been given out so far.
 
+        The latter is the position in every partition, moved or not: a group's offsets expire where nobody renews them.
         Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when the group has moved on.
         """
+        self._check_open()
         if self._group is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has nowhere to commit to")
         if self._has_lost_partitions:
             raise self._not_a_member()
-        wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._progress() if offsets is None else offsets
+        if offsets is None:
+            self._drop_auto_commit()
+        elif self._committing is not None:
+            await asyncio.wait((self._committing,))  # older offsets must not come behind these
+        wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
         await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
 
     def _not_a_member(self) -> KafkaError:
@@ -270,33 +290,44 @@ class Consumer:
             if offsets and member.generation_id < 0:
                 raise self._not_a_member()  # the coordinator would take it for somebody outside the group
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
-        for partition, offset in offsets.items():
-            self._committed[partition] = offset.offset
 
-    def _progress(self) -> dict[TopicPartition, int]:
-        """Positions that are not committed yet."""
+    def _positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record to give out, wherever that is decided."""
         positions = self._fetcher.positions()
-        return {
-            partition: offset for partition, offset in positions.items() if self._committed.get(partition) != offset
-        }
+        for record in reversed(tuple(self._ahead)):
+            positions[TopicPartition(record.topic, record.partition)] = record.offset
+        return positions
 
-    async def _auto_commit_if_due(self, deadline_ms: int) -> None:
+    def _auto_commit_if_due(self) -> None:
+        """Commit beside the reading, once: the next one makes a failure good. What is to be read waits for neither."""
         now_ms = self._router.now_ms()
-        if not self._auto_commit or now_ms < self._next_commit_ms:
+        if not self._auto_commit or now_ms < self._next_commit_ms or self._committing is not None:
             return
         first, self._next_commit_ms = self._next_commit_ms == 0, now_ms + self._auto_commit_interval_ms
         if not first:
-            await self._try_commit(timeout_ms=max(deadline_ms - now_ms, 0))
+            self._committing = asyncio.get_running_loop().create_task(self._commit_once(self._positions()))
 
-    async def _try_commit(self, *, timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
-        """Commit what can be committed: a failure costs repetition, not records, and the next commit makes it good."""
-        progress = self._progress()
-        if progress:
-            try:
-                offsets = {partition: OffsetAndMetadata(offset) for partition, offset in progress.items()}
-                await self._commit(offsets, timeout_ms=timeout_ms)
-            except KafkaError:
-                return
+    async def _commit_once(self, positions: Mapping[TopicPartition, int]) -> None:
+        try:
+            await self._commit(_offsets(positions), timeout_ms=0)
+        except KafkaError as fault:
+            if fault.code.retriable and fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._next_commit_ms = self._router.now_ms() + self._router.retry_backoff_ms
+        finally:
+            if self._committing is asyncio.current_task():
+                self._committing = None
+
+    def _drop_auto_commit(self) -> None:
+        """What it has not sent yet must not come behind a commit of all, nor after the partitions are gone."""
+        if self._committing is not None:
+            self._committing.cancel()
+            self._committing = None
+
+    async def _try_commit(self) -> None:
+        """The last commit before partitions are let go: a failure costs repetition, not records."""
+        self._drop_auto_commit()
+        with suppress(KafkaError):
+            await self._commit(_offsets(self._positions()))
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets; a partition without one is left out."""
@@ -305,11 +336,16 @@ class Consumer:
         return await fetch_group_offsets(self._router, self._group, partitions)
 
     async def close(self) -> None:
-        """Commit (with auto commit), leave the group, close the connections."""
+        """Commit (with auto commit), leave the group, close the connections. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._member is not None and self._is_subscribed:
             await self._member.leave()
         elif self._auto_commit:
             await self._try_commit()
+        self._search.give_up()
+        self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
 
@@ -324,10 +360,16 @@ class Consumer:
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """The group has given this consumer these partitions."""
         self._has_lost_partitions = False
-        self._committed.clear()
+        self._search.give_up()
+        self._drop_auto_commit()
+        self._ahead.clear()
         self._fetcher.assign(partitions)
 
     def lost(self) -> None:
         """The group has gone on without this consumer: others may read its partitions already."""
         self.assigned(())
         self._has_lost_partitions = True
+
+
+def _offsets(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items()}

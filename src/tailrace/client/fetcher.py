@@ -147,6 +147,10 @@ class Fetcher:
         if partition.is_drained:
             partition.position = max(partition.position, partition.next_offset)
 
+    def wake(self) -> None:
+        """End a wait: there are news from elsewhere."""
+        self._news.set()
+
     async def wait(self, deadline_ms: int) -> None:
         """Return when something has come, or at the deadline."""
         if any(not partition.is_drained for partition in self._partitions.values()) or self._fault is not None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tailrace.client.answers import check
 from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.offsets import (
@@ -131,7 +132,10 @@ async def commit_group_offsets(
     member: Membership = OUTSIDE,
     timeout_ms: int | None = None,
 ) -> None:
-    """Commit all of them. Raises the first partition's KafkaError."""
+    """Commit all of them. Raises the first partition's KafkaError.
+
+    UNKNOWN_TOPIC_OR_PARTITION is final here, and raised only when all partitions that exist are committed.
+    """
     if not offsets:
         return
     topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
@@ -152,13 +156,20 @@ async def commit_group_offsets(
         topics=tuple(OffsetCommitRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
     )
 
-    async def ask(connection: Connection) -> None:
+    async def ask(connection: Connection) -> KafkaError | None:
         response = await connection.ask(
             request, OffsetCommitResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_WITH_NAMES
         )
+        absent: KafkaError | None = None
         for topic in response.topics:
             for answer in topic.partitions:
                 detail = f"commit of {TopicPartition(topic.name, answer.partition_index)} for group {group!r}"
-                check(answer.error_code, detail)
+                if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    absent = absent or KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{detail}: it does not exist")
+                else:
+                    check(answer.error_code, detail)
+        return absent
 
-    await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)
+    absent = await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)
+    if absent is not None:
+        raise absent

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tailrace.client.answers import code_of
@@ -51,35 +51,52 @@ async def list_offsets(
     `timeout_ms`. Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
     """
     found: dict[TopicPartition, OffsetAt] = {}
+    final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
 
     async def attempt() -> None:
         missing = {partition: spec for partition, spec in specs.items() if partition not in found}
-        faults = await _ask_leaders(router, missing, isolation_level, found)
-        for partition, fault in faults.items():
-            router.view.mark_stale(partition.topic)
-            raise fault
+        faults = await ask_for_offsets(router, missing, found.update, isolation_level=isolation_level)
+        if faults:
+            # What does not get better by waiting comes first.
+            raise min(faults.values(), key=lambda fault: fault.code.retriable and fault.code not in final)
 
-    await router.retry(attempt, timeout_ms=timeout_ms, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+    await router.retry(attempt, timeout_ms=timeout_ms, final=final)
     return found
 
 
-async def _ask_leaders(
+async def ask_for_offsets(
     router: Router,
     specs: Mapping[TopicPartition, int],
-    isolation_level: int,
-    found: dict[TopicPartition, OffsetAt],
+    take: Callable[[Mapping[TopicPartition, OffsetAt]], None],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, KafkaError]:
+    """Ask every leader once; `take` gets what one answers as soon as it does.
+
+    Returns the faults of the others: a partition without a leader, or a node that is gone, keeps back no other answer.
+    Raises KafkaError if nobody can say who leads.
+    """
     await router.ensure_fresh({partition.topic for partition in specs})
+    faults: dict[TopicPartition, KafkaError] = {}
     by_leader: dict[Broker, dict[TopicPartition, int]] = defaultdict(dict)
     for partition, spec in specs.items():
-        by_leader[router.view.leader(partition)][partition] = spec
-    answers = await asyncio.gather(
-        *(_ask_leader(router, leader, asked, isolation_level) for leader, asked in by_leader.items())
-    )
-    faults: dict[TopicPartition, KafkaError] = {}
-    for good, bad in answers:
-        found |= good
-        faults |= bad
+        try:
+            by_leader[router.view.leader(partition)][partition] = spec
+        except KafkaError as fault:
+            faults[partition] = fault
+
+    async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
+        try:
+            good, bad = await _ask_leader(router, leader, asked, isolation_level)
+        except KafkaError as fault:
+            faults.update(dict.fromkeys(asked, fault))
+        else:
+            take(good)
+            faults.update(bad)
+
+    await asyncio.gather(*(ask(leader, asked) for leader, asked in by_leader.items()))
+    for partition in faults:
+        router.view.mark_stale(partition.topic)
     return faults
 
 

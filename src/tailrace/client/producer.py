@@ -199,9 +199,30 @@ class Producer:
         return completion
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has now; asking for a topic creates it where the cluster does that."""
-        self._router.view.mark_stale(topic)
-        return len((await self._topic(topic)).partitions)
+        """How many partitions the topic has now; while nobody can be asked, how many it had.
+
+        Asking for a topic creates it where the cluster does that. Waits for the first answer max.block.ms at most, and
+        for a topic that does not exist a few seconds.
+        """
+        view = self._router.view
+        view.mark_stale(topic)
+
+        async def attempt() -> int:
+            try:
+                await self._router.ensure_fresh((topic,), allow_auto_create=True)
+            except KafkaError as fault:
+                if not fault.code.retriable or view.find(topic) is None:
+                    raise
+            # A partition without a leader counts: its records wait for one.
+            return len(view.topic(topic).partitions)
+
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            return await self._router.retry(attempt, timeout_ms=self._max_block_ms, final=(unknown,))
+        except KafkaError as fault:
+            if fault.code != unknown:
+                raise
+        return await self._router.retry(attempt, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -238,11 +259,6 @@ class Producer:
             parked = self._parked[item.topic] = []
             self._spawn(self._resolve(item.topic))
         parked.append(item)
-
-    async def _topic(self, name: str) -> TopicInfo:
-        return await self._router.topic(
-            name, allow_auto_create=True, wait_for_unknown=True, timeout_ms=UNKNOWN_TOPIC_WAIT_MS
-        )
 
     async def _resolve(self, topic: str) -> None:
         async def attempt() -> TopicInfo:

@@ -5,6 +5,7 @@
 2. Loss is what lies below the log's start. It is an error that names the range that is gone, whether it was gone when
    the reading began or went while it was under way.
 3. The next fetch is sent before the last one is handed out, so that network and reader work at the same time.
+4. A topic that metadata goes on not knowing is gone. One answer is no proof: a node may not have heard of it yet.
 """
 
 import asyncio
@@ -29,6 +30,12 @@ _FIRST_FETCH_BYTES = 1_048_576
 _SMALLEST_FETCH_BYTES = 65_536
 _USE = "fetch"
 
+UNKNOWN_WAIT_MS = 5_000
+"""How long metadata must say that there is no such partition before it is believed."""
+
+_FORGET_ABSENCE_MS = 30_000
+"""What was said before so long a silence belongs to another time."""
+
 
 class Chunk(NamedTuple):
     """Some whole batches of a range, in order. The first and the last may reach over the range's ends."""
@@ -43,6 +50,28 @@ def parse_isolation(name: str) -> int:
     if name not in levels:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {name!r}; known are {', '.join(levels)}")
     return levels[name]
+
+
+class _Absences:
+    """Since when metadata goes on saying that a topic or one of its partitions does not exist.
+
+    Ranges share it: a task that reads a hundred partitions of a topic that is gone waits once.
+    """
+
+    def __init__(self) -> None:
+        self._first_and_last_ms: dict[str, tuple[int, int]] = {}
+
+    def add(self, name: str, now_ms: int) -> int:
+        """It has been said again; for how many ms it has been said now."""
+        first_ms, last_ms = self._first_and_last_ms.get(name, (now_ms, now_ms))
+        if now_ms - last_ms > _FORGET_ABSENCE_MS:
+            first_ms = now_ms
+        self._first_and_last_ms[name] = first_ms, now_ms
+        return now_ms - first_ms
+
+    def end(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self._first_and_last_ms.pop(name, None)
 
 
 class RangedFetch:
@@ -64,6 +93,7 @@ class RangedFetch:
         router: Router | None = None,
     ) -> None:
         self._router = router if router is not None else Router(bootstrap_servers, client_id=client_id)
+        self._absences = _Absences()
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._options = FetchOptions(
@@ -88,9 +118,19 @@ class RangedFetch:
         """The batches that hold the offsets from `start` up to `end` (exclusive).
 
         An `end` above the log's is waited for. Raises KafkaError: OFFSET_OUT_OF_RANGE for records that are gone,
-        REQUEST_TIMED_OUT when `timeout_ms` brings no progress, and what the cluster says otherwise.
+        UNKNOWN_TOPIC_OR_PARTITION for a partition that is gone, REQUEST_TIMED_OUT when `timeout_ms` brings no progress,
+        and what the cluster says otherwise.
         """
-        reading = _Reading(self._router, topic_partition, start, end, self._options, self._max_bytes, self._timeout_ms)
+        reading = _Reading(
+            self._router,
+            topic_partition,
+            start,
+            end,
+            self._options,
+            self._max_bytes,
+            self._timeout_ms,
+            self._absences,
+        )
         next_fetch: asyncio.Task[Fetched] | None = None
         try:
             if not reading.is_done:
@@ -118,6 +158,7 @@ class _Reading:
         options: FetchOptions,
         max_bytes: int,
         timeout_ms: int,
+        absences: _Absences,
     ) -> None:
         self._router = router
         self._topic_partition = topic_partition
@@ -126,6 +167,7 @@ class _Reading:
         self._options = options
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
+        self._absences = absences
         self._offset = start
         self._bytes_read = 0
         self._node: int | None = None
@@ -172,6 +214,7 @@ class _Reading:
         router, partition = self._router, self._topic_partition
         await router.ensure_fresh((partition.topic,))
         info = router.view.partition(partition)
+        self._absences.end((partition.topic, str(partition)))
         wanted = Wanted(
             topic_partition=partition,
             topic_id=router.view.topic(partition.topic).topic_id,
@@ -205,9 +248,31 @@ class _Reading:
             self._node = None
             self._options = self._options._replace(rack="")
         elif fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._explain_out_of_range()
+            try:
+                await self._explain_out_of_range()
+            except KafkaError as answer:
+                if answer.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                self._check_absence()
+        elif fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._check_absence()
         elif not fault.code.retriable:
             raise fault
+
+    def _check_absence(self) -> None:
+        """Raise if the partition is gone. Returns while that may be a mistake, as where only a leader said so."""
+        partition = self._topic_partition
+        info = self._router.view.find(partition.topic)
+        if info is not None and partition.partition < len(info.partitions):
+            return
+        # That other partitions of a topic made anew are there says nothing about this one.
+        name = partition.topic if info is None else str(partition)
+        if self._absences.add(name, self._router.now_ms()) >= UNKNOWN_WAIT_MS:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{partition}: offsets {self._offset} to {self._end - 1} are gone, there is no such partition; "
+                "was the topic deleted?",
+            )
 
     async def _explain_out_of_range(self) -> None:
         """Raise what OFFSET_OUT_OF_RANGE means here. Returns if the offset is in the log after all (a moved leader)."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 
 from tailrace import __version__
@@ -31,6 +32,8 @@ MAX_IN_FLIGHT_PER_NODE = 5
 _USE = "produce"
 _LAST_WITH_NAMES = 12
 """From version 13 Produce names topics by id."""
+_IDENTITY = "identity"
+"""One of the names of jobs; the others are made by `_describing` and `_connecting`."""
 _AGAIN = (Verdict.RETRY, Verdict.BEHIND, Verdict.DOUBT, Verdict.RENEW)
 _STALE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -120,6 +123,8 @@ class Sender:
         """Send all that can be sent now."""
         for batch in self._accumulator.expire(now_ms):
             self._finish(batch, self._expired(batch))
+        if self._troubles:
+            self._forget_troubles()
         ready = list(self._accumulator.ready(now_ms))
         if not ready:
             return
@@ -128,7 +133,7 @@ class Sender:
             self._identity = None
             self._accumulator.restart()
         if self._idempotent and self._identity is None:
-            self._start("identity", self._obtain_identity)
+            self._start(_IDENTITY, self._obtain_identity)
             return
         by_leader: dict[Broker, list[PartitionQueue]] = defaultdict(list)
         for queue in ready:
@@ -138,10 +143,21 @@ class Sender:
         for leader, queues in by_leader.items():
             self._send_to(leader, queues, now_ms)
 
+    def _forget_troubles(self) -> None:
+        """Keep those that something to be sent still meets: a node that leads none of it is nobody's trouble."""
+        unsettled = self._accumulator.unsettled
+        met: set[TopicPartition | str] = {*unsettled, *(_describing(topic) for topic, _ in unsettled)}
+        if unsettled:
+            met.add(_IDENTITY)
+        for partition in unsettled:
+            with suppress(KafkaError):  # nobody leads it
+                met.add(_connecting(self._router.view.leader(partition)))
+        self._troubles = {what: fault for what, fault in self._troubles.items() if what in met}
+
     def _leader(self, queue: PartitionQueue) -> Broker | None:
         topic = queue.topic_partition.topic
         if self._router.view.needs_refresh((topic,), self._router.now_ms()):
-            self._start(f"metadata of {topic}", partial(self._describe, queue.topic_partition))
+            self._start(_describing(topic), partial(self._describe, queue.topic_partition))
         try:
             return self._router.view.leader(queue.topic_partition)
         except KafkaError as fault:
@@ -149,7 +165,7 @@ class Sender:
             return None
 
     def _send_to(self, leader: Broker, queues: list[PartitionQueue], now_ms: int) -> None:
-        connecting = f"connection to node {leader.node_id}"
+        connecting = _connecting(leader)
         connection = self._router.open_connection(leader, _USE)
         if connection is None:
             self._start(connecting, partial(self._connect, leader))
@@ -323,7 +339,7 @@ class Sender:
         except KafkaError as fault:
             self._last_fault = self._troubles[name] = fault
             self._paused_until_ms[name] = self._router.now_ms() + self._router.retry_backoff_ms
-            if name == "identity" and not fault.code.retriable and fault.code != ErrorCode.BROKER_NOT_AVAILABLE:
+            if name == _IDENTITY and not fault.code.retriable and fault.code != ErrorCode.BROKER_NOT_AVAILABLE:
                 self.fail_all(fault)
         finally:
             self._running_jobs.discard(name)
@@ -367,6 +383,14 @@ class Sender:
         """`run` has ended by a fault of its own: nothing is sent any more, and nobody may wait for it."""
         for batch in self._accumulator.give_up_all():
             self._finish(batch, fault)
+
+
+def _describing(topic: str) -> str:
+    return f"metadata of {topic}"
+
+
+def _connecting(leader: Broker) -> str:
+    return f"connection to node {leader.node_id}"
 
 
 def _in_doubt(fault: KafkaError) -> KafkaError:

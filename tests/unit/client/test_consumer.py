@@ -1,12 +1,15 @@
 """A consumer in trouble: it keeps to its time, and commits nothing that is not its own any more."""
 
+import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client import consumer as asyncio_consumer
+from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -178,3 +181,160 @@ def test_a_group_reads_a_topic_that_is_created_later() -> None:
         admin.create_topics({"later": 1})
         producer.send("later", b"v").result(SECONDS)
         assert _until_records(consumer) == 1
+
+
+def _committed(cluster: Cluster, group: str, partition: TopicPartition) -> int:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return admin.group_offsets(group, [partition])[partition].offset
+
+
+def test_a_loop_that_is_left_commits_what_it_was_given(tailrace_cluster: Cluster, topic: str) -> None:
+    settings = {"group": f"group-{topic}", "topics": [topic], "auto_offset_reset": "earliest"}
+    with Consumer(tailrace_cluster.bootstrap_servers, **settings) as consumer:  # type: ignore[arg-type]
+        for record in consumer:
+            if record.offset == 2:
+                break
+        assert consumer.position(TopicPartition(topic, 0)) == 3
+    assert _committed(tailrace_cluster, f"group-{topic}", TopicPartition(topic, 0)) == 3
+    with Consumer(tailrace_cluster.bootstrap_servers, **settings) as another:  # type: ignore[arg-type]
+        assert next(iter(another)).offset == 3
+
+
+def test_a_commit_in_a_loop_covers_the_record_at_hand_and_none_behind_it(tailrace_cluster: Cluster, topic: str) -> None:
+    group, partition = f"group-{topic}", TopicPartition(topic, 0)
+    with Consumer(
+        tailrace_cluster.bootstrap_servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([partition])
+        for record in consumer:
+            consumer.commit()
+            assert _committed(tailrace_cluster, group, partition) == record.offset + 1
+            if record.offset == 3:
+                break
+
+
+def test_a_poll_and_a_seek_go_on_where_a_loop_stands(tailrace_cluster: Cluster, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    with Consumer(tailrace_cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        records = iter(consumer)
+        assert [next(records).offset for _ in range(3)] == [0, 1, 2]
+        assert [record.offset for record in consumer.poll(SECONDS, max_records=2)] == [3, 4]
+        assert next(records).offset == 5
+        consumer.seek(partition, 1)
+        assert next(records).offset == 1
+        consumer.assign([TopicPartition(topic, 1), partition])
+        assert next(records).offset == 2
+        consumer.assign([TopicPartition(topic, 1)])
+        assert consumer.poll(0.1) == []
+
+
+def test_a_poll_says_that_the_consumer_was_closed_by_another_thread(tailrace_cluster: Cluster, topic: str) -> None:
+    for settings in ({"topics": [topic]}, {}):
+        consumer = Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", **settings)
+        if not settings:
+            consumer.assign([TopicPartition(topic, 1)])
+        with ThreadPoolExecutor(1) as pool:
+            poll = pool.submit(consumer.poll, SECONDS)
+            while not consumer.assignment():
+                assert not poll.done()
+                time.sleep(0.01)
+            consumer.close()
+            with pytest.raises(KafkaError, match="closed"):
+                poll.result(SECONDS)
+
+
+def test_a_closed_consumer_says_so_and_may_be_closed_again(tailrace_cluster: Cluster, topic: str) -> None:
+    async def run() -> None:
+        consumer = asyncio_consumer.Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic])
+        await consumer.poll(0.1)
+        await consumer.close()
+        await consumer.close()
+        for call in (consumer.poll(0.1), consumer.commit()):
+            with pytest.raises(KafkaError, match="closed"):
+                await call
+
+    asyncio.run(run())
+
+
+def test_a_partition_without_a_leader_keeps_no_other_from_being_read() -> None:
+    with Cluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        dead = next(node for node in cluster.broker_ids if node != cluster.controller_id)
+        living = next(node for node in cluster.broker_ids if node != dead)
+        admin.create_topics([NewTopic(name="orders", assignments={0: [dead], 1: [living]})])
+        partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+        with Producer(cluster.bootstrap_servers) as producer:
+            for partition in partitions:
+                producer.send("orders", b"v", partition=partition.partition).result(SECONDS)
+        cluster.kill(dead)
+        with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign(partitions)
+            assert [record.partition for record in consumer.poll(SECONDS)] == [1]
+            cluster.start(dead)
+            assert [record.partition for record in consumer.poll(SECONDS)] == [0]
+
+
+def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        asked = asyncio.Event()
+
+        async def hang(*_: object, **__: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        consumer = asyncio_consumer.Consumer(
+            tailrace_cluster.bootstrap_servers,
+            group=f"group-{topic}",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=1,
+        )
+        await consumer.assign([TopicPartition(topic, 0)])
+        assert len(await consumer.poll(SECONDS, max_records=2)) == 2
+        await asyncio.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio_consumer, "commit_group_offsets", hang)
+            async with asyncio.timeout(SECONDS):
+                records = await consumer.poll(SECONDS, max_records=3)
+            assert [record.offset for record in records] == [2, 3, 4]
+            await asked.wait()
+        await consumer.close()
+
+    asyncio.run(run())
+    assert _committed(tailrace_cluster, f"group-{topic}", TopicPartition(topic, 0)) == 5
+
+
+def test_a_commit_renews_what_has_not_moved(tailrace_cluster: Cluster, topic: str) -> None:
+    """Offsets that nobody renews expire; here they are changed from outside, which shows the same sooner."""
+    group, partition = f"group-{topic}", TopicPartition(topic, 0)
+    with Consumer(
+        tailrace_cluster.bootstrap_servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([partition])
+        assert _until_records(consumer) == RECORDS
+        consumer.commit()
+        with Admin(tailrace_cluster.bootstrap_servers) as admin:
+            admin.commit_offsets(group, {partition: OffsetAndMetadata(1)})
+        consumer.commit()
+    assert _committed(tailrace_cluster, group, partition) == RECORDS
+
+
+def test_commits_of_one_partition_do_not_stop_the_auto_commit_of_another(tailrace_cluster: Cluster, topic: str) -> None:
+    group, read, other = f"group-{topic}", TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def run() -> None:
+        async with asyncio_consumer.Consumer(
+            tailrace_cluster.bootstrap_servers,
+            group=group,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=1,
+        ) as consumer:
+            await consumer.assign([read])
+            for _ in range(2):
+                assert await consumer.poll(SECONDS, max_records=4)
+                await consumer.commit({other: 0})
+                await asyncio.sleep(0.01)
+            assert (await consumer.committed([read]))[read].offset == 4
+
+    asyncio.run(run())

@@ -1,5 +1,6 @@
 """Topics that go, logs that are damaged, and another cluster where the old one was."""
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -8,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
+from tailrace.client.group_offsets import OffsetAndMetadata, commit_group_offsets
 from tailrace.client.router import Router
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.offsets import OffsetCommitRequest
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster
@@ -56,6 +60,38 @@ def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questio
         assert consumer.poll(1.0) == []
         assert lost.exception(SECONDS) is not None
     assert 2 < len(questions) < 40, "ten a second from each of the two"
+
+
+def test_a_commit_for_a_topic_that_is_gone_is_final_and_the_others_are_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Java's client. The coordinator answers for each partition, and no question makes a topic come back."""
+    stays, goes = TopicPartition("stays", 0), TopicPartition("goes", 0)
+    commits: list[object] = []
+    ask = Connection.ask
+
+    async def counted(self: Connection, request: object, *arguments: object, **options: object) -> object:
+        if isinstance(request, OffsetCommitRequest):
+            commits.append(request)
+        return await ask(self, request, *arguments, **options)  # type: ignore[arg-type]
+
+    async def commit(offset: int) -> None:
+        router = Router(cluster.bootstrap_servers)
+        try:
+            offsets = dict.fromkeys((goes, stays), OffsetAndMetadata(offset))
+            await commit_group_offsets(router, "of-what-goes", offsets, timeout_ms=5_000)
+        finally:
+            router.close()
+
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({stays.topic: 1, goes.topic: 1})
+        asyncio.run(commit(3))
+        admin.delete_topics([goes.topic])
+        monkeypatch.setattr(Connection, "ask", counted)
+        with pytest.raises(KafkaError, match="commit of goes-0"):
+            asyncio.run(commit(7))
+        assert admin.group_offsets("of-what-goes", [stays]) == {stays: OffsetAndMetadata(7)}
+    assert len(commits) == 1
 
 
 def test_a_topic_made_anew_has_as_many_partitions_as_it_has_now(cluster: Cluster) -> None:

@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
+from tailrace.client import ranged_fetch
 from tailrace.client.ranged_fetch import RangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.headers import decode_request_header, encode_response
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from tailrace.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -25,7 +31,7 @@ from tailrace.protocol.schema import decode
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = b"1" * 16
-APIS = {1: 13, 3: 12, 18: 3}
+APIS = {1: 13, 2: 6, 3: 12, 18: 3}
 
 Fetch = Callable[[int, str], PartitionData]
 """(offset, rack) -> answer."""
@@ -34,8 +40,9 @@ Fetch = Callable[[int, str], PartitionData]
 class Node:
     """Leader of one partition; a script answers its fetches."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: Fetch, is_unknown: Callable[[list[int]], bool]) -> None:
         self._fetch = fetch
+        self._is_unknown = is_unknown
         self.port = 0
         self.offsets: list[int] = []
 
@@ -55,28 +62,51 @@ class Node:
             return ApiVersionsResponse(error_code=0, api_keys=keys)
         if key == 3:
             return self._metadata()
+        if key == 2:
+            return self._no_offsets()
         request = decode(FetchRequest, version, frame, position)
         offset = request.topics[0].partitions[0].fetch_offset
         self.offsets.append(offset)
         answer = self._fetch(offset, request.rack_id)
         return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(answer,)),))
 
+    @staticmethod
+    def _no_offsets() -> ListOffsetsResponse:
+        """It does not know the partition that it is asked for, though metadata may."""
+        refused = ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name=PARTITION.topic, partitions=(refused,)),))
+
     def _metadata(self) -> MetadataResponse:
+        brokers = (MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port),)
+        if self._is_unknown(self.offsets):
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            gone = MetadataResponseTopic(name=PARTITION.topic, error_code=unknown, partitions=())
+            return MetadataResponse(brokers=brokers, controller_id=1, topics=(gone,))
         partition = MetadataResponsePartition(
             partition_index=0, leader_id=1, leader_epoch=0, replica_nodes=(1, 2), isr_nodes=(1, 2)
         )
         return MetadataResponse(
-            brokers=(MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port),),
+            brokers=brokers,
             controller_id=1,
             topics=(MetadataResponseTopic(name=PARTITION.topic, topic_id=TOPIC_ID, partitions=(partition,)),),
         )
 
 
-def _read(fetch: Fetch, start: int, end: int, **settings: object) -> tuple[list[int], list[int]]:
-    """The offsets of the range's records, and those that were asked for."""
+def _read(
+    fetch: Fetch,
+    start: int,
+    end: int,
+    *,
+    is_unknown: Callable[[list[int]], bool] = lambda asked: False,
+    **settings: object,
+) -> tuple[list[int], list[int]]:
+    """The offsets of the range's records, and those that were asked for.
+
+    `is_unknown` tells from the offsets asked for so far whether the cluster says that there is no such topic.
+    """
 
     async def run() -> tuple[list[int], list[int]]:
-        node = Node(fetch)
+        node = Node(fetch, is_unknown)
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
         async with server, RangedFetch(f"127.0.0.1:{node.port}", **settings) as reader:  # type: ignore[arg-type]
@@ -162,3 +192,68 @@ def test_damaged_bytes_are_an_error_that_says_where() -> None:
 
     with pytest.raises(KafkaError, match="orders-0"):
         _read(fetch, 0, 3, timeout_ms=300)
+
+
+def _leaves_after(batch: bytes) -> Fetch:
+    """A leader that gives the first batch and has no such topic from then on."""
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        return _data(batch) if offset == 0 else _data(None, error=ErrorCode.UNKNOWN_TOPIC_ID)
+
+    return fetch
+
+
+def test_a_range_of_a_topic_that_goes_while_it_is_read_ends_before_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits kafkaConsumer.pollTimeoutMs for what metadata goes on saying does not exist."""
+    monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
+    with pytest.raises(KafkaError, match="orders-0: .* 3 to 99 ") as gone:
+        _read(_leaves_after(_batch(0, 3)), 0, 100, is_unknown=lambda asked: len(asked) > 1, timeout_ms=3_000)
+    assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_next_range_of_a_topic_that_is_gone_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may have a hundred partitions of it."""
+    questions: list[int] = []
+
+    async def run() -> None:
+        node = Node(_log(end=0), lambda asked: not questions.append(1))
+        server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
+        node.port = server.sockets[0].getsockname()[1]
+        async with server, RangedFetch(f"127.0.0.1:{node.port}", timeout_ms=3_000) as reader:
+            for partition in range(20):
+                with pytest.raises(KafkaError) as gone:
+                    await anext(reader.fetch_range(TopicPartition(PARTITION.topic, partition), 0, 100))
+                assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
+    asyncio.run(run())
+    assert len(questions) < 19 + 10, "one for each but the first, which asks for as long as it may be a mistake"
+
+
+def test_a_topic_that_metadata_leaves_out_for_a_moment_is_read_on() -> None:
+    unknown_for = iter(range(3))
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        if offset == 0:
+            return _data(_batch(0, 3))
+        return _data(None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if next(errors, None) else _data(_batch(3))
+
+    errors = iter([True])
+    read, asked = _read(
+        fetch, 0, 4, is_unknown=lambda asked: len(asked) == 2 and next(unknown_for, None) is not None, timeout_ms=10_000
+    )
+    assert (read, asked) == ([0, 1, 2, 3], [0, 3, 3])
+
+
+def test_a_leader_that_goes_while_it_is_asked_what_is_lost_has_lost_nothing() -> None:
+    """A new leader may not have all records yet, and have to leave again before it can say so."""
+    refusals = [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        if offset == 3 and refusals:
+            return _data(None, error=refusals.pop())
+        return _data(_batch(offset, 3))
+
+    assert _read(fetch, 0, 6, timeout_ms=10_000) == ([0, 1, 2, 3, 4, 5], [0, 3, 3])

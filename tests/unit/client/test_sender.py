@@ -1,16 +1,30 @@
-"""The sender sleeps until there is something to do, and never longer."""
+"""The sender sleeps until there is something to do, and never longer; what it waits for it forgets when it is over."""
 
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import cast
 
 from tailrace.client.accumulator import Accumulator
+from tailrace.client.cluster_view import Broker
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
+from tailrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tailrace.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 LINGER_MS = 5
 
@@ -51,3 +65,57 @@ async def _send_at_the_edge_of_a_tick() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     router.close()
+
+
+class MovingRouter(Router):
+    """Node 1 leads and cannot be reached; whoever has tried learns that node 2 leads now."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
+        self.tried: list[int] = []
+        self._describe(1)
+
+    def _describe(self, leader: int) -> None:
+        partition = MetadataResponsePartition(
+            partition_index=0, leader_id=leader, replica_nodes=(1, 2), isr_nodes=(1, 2)
+        )
+        topic = MetadataResponseTopic(name="orders", partitions=(partition,))
+        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in (1, 2))
+        self.view.update(MetadataResponse(brokers=brokers, topics=(topic,)), self.now_ms())
+
+    async def refresh(self, *_: object, **__: object) -> None:
+        self._describe(2)
+
+    def open_connection(self, broker: Broker, use: str) -> Connection | None:
+        return cast(Connection, WritingConnection()) if broker.node_id == 2 else None
+
+    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+        self.tried.append(broker.node_id)
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {broker.node_id} is gone")
+
+
+class WritingConnection:
+    def send(self, request: ProduceRequest, *_: object, **__: object) -> "asyncio.Future[ProduceResponse]":
+        answer: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+        written = PartitionProduceResponse(index=0, base_offset=0)
+        answer.set_result(
+            ProduceResponse(responses=(TopicProduceResponse(name="orders", partition_responses=(written,)),))
+        )
+        return answer
+
+
+def test_a_node_that_leads_nothing_any_more_is_no_trouble() -> None:
+    async def run() -> None:
+        router, accumulator = MovingRouter(), Accumulator(linger_ms=0)
+        sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)
+        completion: Future[RecordMetadata] = Future()
+        accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, router.now_ms())
+        running = asyncio.create_task(sender.run())
+        async with asyncio.timeout(30):
+            await asyncio.wrap_future(completion)
+            assert router.tried == [1]
+            sender.stop()
+            await running
+        assert sender.trouble is None
+
+    asyncio.run(run())

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from tailrace.client.blocking import Consumer, Producer
+from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -44,6 +44,19 @@ def test_a_reader_and_a_writer_name_what_they_wait_for_until_it_is_over() -> Non
         assert [record.value for record in consumer.poll(SECONDS)] == [b"second"]
         assert producer.trouble is None
         assert consumer.trouble is None
+
+
+def test_a_topic_that_is_gone_is_no_trouble_when_its_records_have_failed() -> None:
+    with (
+        Cluster(config={"auto.create.topics.enable": "false"}) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_000) as producer,
+    ):
+        admin.create_topics({"gone": 1})
+        producer.send("gone", b"v").result(SECONDS)
+        admin.delete_topics(["gone"])
+        assert producer.send("gone", b"v").exception(SECONDS) is not None
+        wait_until(lambda: producer.trouble is None)
 
 
 def test_a_member_of_a_group_names_a_coordinator_that_is_gone() -> None:

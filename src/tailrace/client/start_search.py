@@ -1,0 +1,118 @@
+"""Decides where a consumer starts in partitions without a position: at the committed offset, or by the reset rule.
+
+It runs beside `poll`, as in Java's client: a partition without a leader, or a node that hangs, keeps the records of no
+other partition waiting.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from tailrace.client.fetcher import Fetcher
+from tailrace.client.group_offsets import OffsetAndMetadata, fetch_group_offsets
+from tailrace.client.offsets import READ_COMMITTED, OffsetAt, ask_for_offsets
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+
+
+class StartSearch:
+    """At most one search at a time; after one that failed the next waits, twice as long each time."""
+
+    def __init__(
+        self, router: Router, fetcher: Fetcher, *, group: str | None, reset: int | None, isolation_level: int
+    ) -> None:
+        self._router = router
+        self._fetcher = fetcher
+        self._group = group
+        self._reset = reset
+        self._isolation_level = isolation_level
+        self._task: asyncio.Task[None] | None = None
+        self._fault: KafkaError | None = None
+        self._pause_ms = router.retry_backoff_ms
+        self._not_before_ms = 0
+        self.trouble: KafkaError | None = None
+        """Why some partition is not found now, while that is retried."""
+
+    def go_on(self) -> None:
+        """Look for what is undecided, unless a search is under way.
+
+        Raises KafkaError for what does not get better by waiting.
+        """
+        undecided = self._fetcher.undecided()
+        fault, self._fault = self._fault, None
+        if not undecided:
+            self.trouble = None
+            return
+        if fault is not None:
+            raise fault
+        if self._task is None and self._router.now_ms() >= self._not_before_ms:
+            self._task = asyncio.get_running_loop().create_task(self._run(undecided))
+
+    def until(self, deadline_ms: int) -> int:
+        """The deadline, or when the next search is due if that is before it."""
+        if self._task is not None or not self._fetcher.undecided():
+            return deadline_ms
+        return min(deadline_ms, self._not_before_ms)
+
+    def give_up(self) -> None:
+        """Other partitions are read now: what is on its way says nothing about them."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._fault = self.trouble = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pause_ms = self._router.retry_backoff_ms
+        self._not_before_ms = 0
+
+    async def _run(self, undecided: Mapping[TopicPartition, bool]) -> None:
+        try:
+            await self._decide(undecided)
+            self.trouble = None
+            self._begin_anew()
+        except KafkaError as fault:
+            self._not_before_ms = self._router.now_ms() + self._pause_ms
+            self._pause_ms = min(self._pause_ms * 2, self._router.retry_backoff_max_ms)
+            if _gets_better(fault):
+                self.trouble = fault
+            else:
+                self._fault = fault
+        except Exception as bug:
+            # A mistake of ours: let it be seen, and let nobody poll for ever.
+            self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
+            raise
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None
+            self._fetcher.wake()
+
+    async def _decide(self, undecided: Mapping[TopicPartition, bool]) -> None:
+        """One attempt. What is found counts at once, whatever becomes of the rest."""
+        fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
+        committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if self._group is not None and fresh:
+            stable = self._isolation_level == READ_COMMITTED
+            committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable, timeout_ms=0)
+            for partition, offset in committed.items():
+                self._fetcher.start_at(partition, offset.offset)
+        rest = [partition for partition in undecided if partition not in committed]
+        if not rest:
+            return
+        if self._reset is None:
+            detail = f"{rest[0]}: no offset to start from, or one that is gone, and auto.offset.reset is none"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+        if committed:
+            self._fetcher.wake()
+        specs = dict.fromkeys(rest, self._reset)
+        faults = await ask_for_offsets(self._router, specs, self._start, isolation_level=self._isolation_level)
+        if faults:
+            raise min(faults.values(), key=_gets_better)
+
+    def _start(self, found: Mapping[TopicPartition, OffsetAt]) -> None:
+        for partition, listed in found.items():
+            self._fetcher.start_at(partition, listed.offset)
+        self._fetcher.wake()
+
+
+def _gets_better(fault: KafkaError) -> bool:
+    return fault.code.retriable and fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

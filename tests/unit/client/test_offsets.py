@@ -1,0 +1,118 @@
+"""Offsets asked for at several leaders, of which some do not answer. The nodes here are scripted."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from tailrace.client.cluster_view import Broker
+from tailrace.client.offsets import EARLIEST, OffsetAt, ask_for_offsets, list_offsets
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tailrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+GOOD, SILENT, HEADLESS = (TopicPartition(topic, 0) for topic in ("good", "silent", "headless"))
+SPECS = dict.fromkeys((SILENT, HEADLESS, GOOD), EARLIEST)
+
+
+class ScriptedRouter(Router):
+    """The topic "good" is led by node 1, "silent" by node 2, which cannot be reached at first, "headless" by nobody."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
+        self._has_answered = True
+        self.asked: list[int] = []
+        self._leaders = {GOOD: 1, SILENT: 2, HEADLESS: -1}
+        self._refusals = 2
+
+    async def refresh(self, topics: object, **_: object) -> None:
+        described = tuple(
+            MetadataResponseTopic(
+                name=name,
+                partitions=(
+                    MetadataResponsePartition(
+                        partition_index=index, leader_id=leader, replica_nodes=(1, 2), isr_nodes=(1, 2)
+                    ),
+                ),
+            )
+            for (name, index), leader in self._leaders.items()
+            if name in cast(list[str], topics)
+        )
+        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in (1, 2))
+        self.view.update(MetadataResponse(brokers=brokers, topics=described), self.now_ms())
+
+    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+        self.asked.append(broker.node_id)
+        if broker.node_id == 2 and self._refusals:
+            self._refusals -= 1
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {broker.node_id} is gone")
+        return cast(Connection, _Answering())
+
+
+class _Answering:
+    address = "h:1"
+
+    def version_of(self, _: object) -> int:
+        return 7
+
+    async def ask(self, request: ListOffsetsRequest, response_type: type[Any], **_: object) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        ListOffsetsPartitionResponse(partition_index=each.partition_index, offset=5, timestamp=-1)
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+
+def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
+    async def run() -> None:
+        router = ScriptedRouter()
+        found: dict[TopicPartition, OffsetAt] = {}
+
+        def take(answer: Mapping[TopicPartition, OffsetAt]) -> None:
+            found.update(answer)
+
+        faults = await ask_for_offsets(router, SPECS, take)
+        assert {partition: at.offset for partition, at in found.items()} == {GOOD: 5}
+        assert {partition: fault.code for partition, fault in faults.items()} == {
+            HEADLESS: ErrorCode.LEADER_NOT_AVAILABLE,
+            SILENT: ErrorCode.NETWORK_EXCEPTION,
+        }
+
+    asyncio.run(run())
+
+
+def test_only_what_is_missing_is_asked_for_again_and_every_refused_topic_is_looked_up() -> None:
+    async def run() -> None:
+        router = ScriptedRouter()
+        with pytest.raises(KafkaError):
+            await list_offsets(router, SPECS, timeout_ms=0)
+        assert sorted(router.view.needs_refresh([name for name, _ in SPECS], router.now_ms())) == ["headless", "silent"]
+        assert router.asked.count(1) == 1
+
+        router.asked.clear()
+        found = await list_offsets(router, dict.fromkeys((SILENT, GOOD), EARLIEST))
+        assert {partition: at.offset for partition, at in found.items()} == {SILENT: 5, GOOD: 5}
+        assert sorted(router.asked) == [1, 2, 2]
+
+    asyncio.run(run())
