@@ -6,14 +6,17 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from interop.clients import wait_until
 from spark.reading import positions
+from tailrace.client import ranged_fetch
 from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.options import parse_source_options
-from tailrace.spark.readers import TailraceReader, TailraceStreamReader
+from tailrace.spark.readers import TailraceReader, TailraceStreamReader, Work
 from tailrace.spark.source import ROW
 from tailrace.spark.splits import OffsetRange
 from tailrace.testing import Cluster
@@ -107,3 +110,35 @@ def test_a_range_of_a_log_that_was_made_anew_and_is_shorter_has_no_rows(lossy: t
         list(strict.read(partition))
     lenient = TailraceReader(ROW, parse_source_options(_options(bootstrap, failOnDataLoss="false"), streaming=False))
     assert list(lenient.read(partition)) == []
+
+
+@pytest.fixture
+def deleted(bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
+    """The work of a task whose topic has been deleted since it was planned."""
+    monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
+    with Producer(bootstrap) as producer:
+        for partition in range(3):
+            producer.send(topic, b"v", partition=partition).result()
+    strict = TailraceReader(ROW, parse_source_options(_options(bootstrap, subscribe=topic), streaming=False))
+    ranges = [one for work in strict.partitions() for one in work.value]
+    assert len(ranges) == 3
+    admin.delete_topics([topic])
+    return Work(tuple(ranges))
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_fails_the_task_with_the_way_out(
+    deleted: InputPartition, bootstrap: str, topic: str
+) -> None:
+    options = _options(bootstrap, subscribe=topic, **{"kafkaConsumer.pollTimeoutMs": "4000"})
+    strict = TailraceReader(ROW, parse_source_options(options, streaming=False))
+    with pytest.raises(KafkaError, match=f"{topic}-0: .* are gone.*failOnDataLoss=false"):
+        list(strict.read(deleted))
+
+
+def test_where_loss_may_be_borne_a_deleted_topic_has_no_rows(
+    deleted: InputPartition, bootstrap: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = _options(bootstrap, subscribe=topic, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "4000"})
+    lenient = TailraceReader(ROW, parse_source_options(options, streaming=False))
+    assert list(lenient.read(deleted)) == []
+    assert caplog.text.count("data loss: ") == 3

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from interop.clients import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark import planning
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import IDLE_WAIT_S, TailraceStreamReader, Work
@@ -345,6 +347,31 @@ def test_a_group_that_cannot_be_told_of_the_progress_does_not_end_the_query(
         reader.commit(reader.initialOffset())
         reader.stop()
     assert admin.group_offsets(f"{topic}-in-use") == {}
+
+
+@pytest.mark.parametrize("by", ["source", "listener"])
+def test_a_topic_that_is_gone_keeps_no_progress_of_the_others_from_being_shown(
+    bootstrap: str,
+    admin: Admin,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    """A stream under failOnDataLoss=false keeps a deleted topic in its offsets for ever."""
+    monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 20_000)
+    group = f"{topic}-watchers"
+    end = {topic: {"0": 7}, f"{topic}-gone": {"0": 3}}
+    if by == "source":
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": group}
+        reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+        reader.commit(end)
+        reader.stop()
+    else:
+        progress = SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
+        GroupProgress(bootstrap, group).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+    assert {tp: found.offset for tp, found in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): 7}
+    assert not caplog.text
 
 
 def test_progress_is_committed_to_the_group_that_is_named(

@@ -33,51 +33,43 @@ REFUSED = {
 _OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 """Who asks for one of these must not get a plain connection with a warning."""
 
-_KNOWN = {
-    name.lower(): name
-    for name in (
-        "kafka.bootstrap.servers",
-        "kafka.group.id",
-        "kafka.acks",
-        "kafka.compression.type",
-        "kafka.linger.ms",
-        "kafka.max.request.size",
-        "kafka.client.id",
-        "kafka.isolation.level",
-        "assign",
-        "subscribe",
-        "subscribePattern",
-        "startingOffsets",
-        "startingTimestamp",
-        "startingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "endingOffsets",
-        "endingTimestamp",
-        "endingOffsetsByTimestamp",
-        "failOnDataLoss",
-        "includeHeaders",
-        "kafkaConsumer.pollTimeoutMs",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "topic",
-    )
-}
-"""As Spark hands the names over -> as they are written."""
+Kind = Literal["batch read", "streaming read", "write"]
 
-_OF_OTHERS = frozenset(
-    (
-        "groupidprefix",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-        "path",
-        "checkpointlocation",
-        "queryname",
-    )
+_EVERYWHERE = ("kafka.bootstrap.servers", "kafka.security.protocol", "includeHeaders")
+_READS = (
+    "kafka.isolation.level",
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "minPartitions",
+    "maxRecordsPerPartition",
 )
-"""Options of Spark's connector that there is no need for here, and Spark's own."""
+_STREAMING_READS = ("kafka.group.id", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_WRITES = ("kafka.acks", "kafka.compression.type", "kafka.max.request.size", "topic")
+
+_NAMES: Mapping[Kind, frozenset[str]] = {
+    "batch read": frozenset((*_EVERYWHERE, *_READS)),
+    "streaming read": frozenset((*_EVERYWHERE, *_READS, *_STREAMING_READS)),
+    "write": frozenset((*_EVERYWHERE, *_WRITES)),
+}
+"""The options that have an effect, or are refused where they would have none."""
+
+_OF_ANOTHER_KIND = {
+    name.lower(): f"option {name} is for {whose} and is ignored"
+    for names, whose in ((_READS, "reads"), (_STREAMING_READS, "streaming reads"), (_WRITES, "writes"))
+    for name in names
+}
+
+_SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -143,6 +135,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     """The options of a read. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
     given = _Given(options)
     given.refuse_unsupported()
+    given.warn_of_ignored("streaming read" if streaming else "batch read")
     default_start = LATEST if streaming else EARLIEST
     starting = _position(given, "starting", default_start)
     ending = _position(given, "ending", LATEST)
@@ -183,6 +176,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
     given = _Given(options)
     given.refuse_unsupported()
+    given.warn_of_ignored("write")
     acks = given.text("kafka.acks") or "all"
     if acks not in ("all", "-1"):
         raise fault("kafka.acks", "the sink is idempotent and at least once, which needs acks=all")
@@ -217,9 +211,15 @@ class _Given:
             if name.startswith(_OF_SECURITY) and not is_plain:
                 way_out = "connections are neither encrypted nor authenticated; name a listener that is PLAINTEXT"
                 raise fault(name, f"not supported: {way_out}")
-        for name in sorted(self._options.keys() - _KNOWN.keys() - _OF_OTHERS - {"kafka.security.protocol"}):
-            near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85)
-            hint = f"; did you mean {_KNOWN[near[0]]}?" if near else ""
+
+    def warn_of_ignored(self, kind: Kind) -> None:
+        known = {name.lower(): name for name in _NAMES[kind]}
+        for name in sorted(self._options.keys() - known.keys() - _SPARKS_OWN):
+            if name in _OF_ANOTHER_KIND:
+                _log.warning("%s", _OF_ANOTHER_KIND[name])
+                continue
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
             _log.warning("option %s has no meaning here and is ignored%s", name, hint)
 
     def text(self, name: str) -> str | None:

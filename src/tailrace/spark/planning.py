@@ -15,6 +15,9 @@ _log = logging.getLogger(__name__)
 
 _LOOKS = 3
 
+PROGRESS_TIMEOUT_MS = 2_000
+"""Progress is for display, and the next batch waits while it is committed."""
+
 
 class Planner:
     """Answers the questions of one query. Holds a connection; `close` ends it."""
@@ -72,6 +75,15 @@ class Planner:
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last record that may be read, per partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
+
+    def span(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """`earliest` and `latest` of one partition, None if there is no such partition."""
+        try:
+            return self.earliest([partition])[partition], self.latest([partition])[partition]
+        except KafkaError as fault:
+            if fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return None
 
     def _offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not specs:
@@ -167,4 +179,13 @@ class Planner:
 
     def show_progress(self, group: str, offsets: Offsets) -> None:
         """Commit the offsets for the group. Raises KafkaError, for a group with members among others."""
-        self._admin.commit_offsets(group, offsets)
+        show_progress(self._admin, group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
+
+
+def show_progress(admin: Admin, group: str, offsets: Offsets, *, timeout_ms: int) -> None:
+    """Commit for the group what of these partitions still exists: a stream keeps in its offsets what it has lost."""
+    try:
+        admin.commit_offsets(group, offsets, timeout_ms=timeout_ms)
+    except KafkaError as fault:
+        if fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise

@@ -32,6 +32,9 @@ IDLE_WAIT_S = 0.25
 and still starts a batch at once when records come."""
 
 
+_LOSSES = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
 class Work(InputPartition):
     """What one task reads."""
 
@@ -56,33 +59,25 @@ class _RangeReader:
                 yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
     def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """The range; where retention has overtaken the plan, without what is gone if the user can bear that."""
+        """The range; without what retention or a deletion has taken since it was planned, if the user can bear that."""
         start = one.start
         while start < one.end:
             try:
                 yield from fetch.arrow(one.topic_partition, start, one.end, columns=columns)
                 return
             except KafkaError as fault:
-                if fault.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                if fault.code not in _LOSSES:
                     raise
                 start = self._first_after_loss(one, start, fault)
 
     def _first_after_loss(self, one: OffsetRange, start: int, loss: KafkaError) -> int:
-        topic_partition = one.topic_partition
         planner = Planner(self._options)
         try:
-            first = planner.earliest([topic_partition])[topic_partition]
-            last = planner.latest([topic_partition])[topic_partition]
+            first_left = _first_left(planner.span(one.topic_partition), one, start, loss)
             planner.report_loss(loss.detail)
         finally:
             planner.close()
-        # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
-        if first > start:
-            return first
-        # The topic was made anew and is shorter: of this range it has nothing.
-        if last < start:
-            return one.end
-        raise loss
+        return first_left
 
     def _plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
         options = self._options
@@ -92,6 +87,22 @@ class _RangeReader:
         if options.max_records_per_partition:
             return [Work((piece,)) for piece in pieces]
         return [Work(work) for work in pack(pieces, tasks=tasks)]
+
+
+def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss: KafkaError) -> int:
+    """Where the range goes on, given where its log begins and ends now. Raises the loss if the log shows none."""
+    if span is None:
+        if loss.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise loss  # one answer that it is gone is no proof
+        return one.end
+    first, last = span
+    # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
+    if first > start:
+        return first
+    # The topic was made anew and is shorter: of this range it has nothing.
+    if last < start:
+        return one.end
+    raise loss
 
 
 def _slots() -> int:

@@ -18,8 +18,12 @@ from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.spark.java import ensure_java
 from tailrace.spark.offsets import from_json_dict
+from tailrace.spark.planning import show_progress
 
 _log = logging.getLogger(__name__)
+
+PROGRESS_TIMEOUT_MS = 10_000
+"""Longer than a source may take (see planning): no batch waits for a listener, and the last one is shown only once."""
 
 LEAN = {
     "spark.ui.enabled": "false",
@@ -81,7 +85,7 @@ class GroupProgress(StreamingQueryListener):
             try:
                 offsets = from_json_dict(json.loads(source.endOffset))
                 with Admin(self._bootstrap_servers) as admin:
-                    admin.commit_offsets(self._group, offsets)
+                    show_progress(admin, self._group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
             except (KafkaError, ValueError, AttributeError) as fault:
                 _log.warning("progress of group %s is not shown: %s", self._group, fault)
 

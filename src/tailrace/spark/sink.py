@@ -7,7 +7,6 @@ producer is idempotent. A task answers only when everything it wrote is acknowle
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +15,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tailrace.client.arrow import Partitions, partition_batches, partitions_for_keys
-from tailrace.client.blocking import Producer, RecordMetadata
+from tailrace.client.arrow import Partitions, partitions_for_keys
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.records.compression import Codec
 from tailrace.spark.options import SinkOptions
-
-BATCH_BYTES = 900_000
-"""Below the default of max.message.bytes (1,048,588), with room for the batch's header and for codecs that expand."""
-
-_CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+from tailrace.spark.outbox import Outbox, Rows
 
 _TYPES = {
     "key": ("binary", "string"),
@@ -97,24 +90,12 @@ class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Nothing can be taken back: Spark runs the batch again, and its rows are written again."""
 
 
-_producers: dict[tuple[int, str, int], Producer] = {}
-
-
-def _producer(options: SinkOptions) -> Producer:
-    """This process's producer for the cluster; Spark reuses its workers, and forks them: hence the process id."""
-    key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
-    if key not in _producers:
-        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
-    return _producers[key]
-
-
 class _Task:
     """One task's writing."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._producer = _producer(options)
-        self._sent: list[Future[RecordMetadata]] = []
+        self._outbox = Outbox(options)
         self._partition_counts: dict[str, int] = {}
         self._keyless = os.getpid()
 
@@ -133,22 +114,18 @@ class _Task:
 
     def _send_to(self, topic: str, batch: pa.RecordBatch) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        built = partition_batches(
-            columns.get("key"),
-            columns["value"],
-            self._partitions(topic, batch.num_rows, columns),
+        rows = Rows(
+            key=columns.get("key"),
+            value=columns["value"],
             headers=columns.get("headers") if self._options.include_headers else None,
-            default_timestamp=time.time_ns() // 1_000_000,
-            max_bytes=BATCH_BYTES,
-            codec=_CODECS[self._options.compression],
+            partitions=self._partitions(topic, batch.num_rows, columns),
         )
-        for made in built:
-            self._sent.append(self._producer.send_batch(topic, made.partition, made.batch))
+        self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)
 
     def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
         """Where each row goes: its own column `partition`, else its key's hash, else one per batch in turn."""
         if topic not in self._partition_counts:
-            self._partition_counts[topic] = self._producer.partition_count(topic)
+            self._partition_counts[topic] = self._outbox.partition_count(topic)
         count = self._partition_counts[topic]
         self._keyless += 1
         keyless = self._keyless % count
@@ -168,6 +145,4 @@ class _Task:
 
     def finish(self) -> None:
         """Return when everything is acknowledged; raise the first failure."""
-        self._producer.flush()
-        for sent in self._sent:
-            sent.result()
+        self._outbox.finish()

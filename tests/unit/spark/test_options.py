@@ -67,10 +67,62 @@ def test_an_unknown_option_is_ignored_with_a_word(name: str, said: str, caplog: 
     assert said in caplog.text
 
 
-def test_options_that_sparks_connector_has_and_that_mean_nothing_here_pass(caplog: pytest.LogCaptureFixture) -> None:
-    names = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "path")
-    parse_source_options({**BASE, **dict.fromkeys(names, "1")}, streaming=True)
-    parse_sink_options({**BASE, "topic": "t", "checkpointLocation": "/c", "queryName": "q"})
+SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
+READS = ("failOnDataLoss", "startingOffsets", "subscribe", "minPartitions", "kafka.isolation.level")
+STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "kafka.group.id")
+WRITES = ("topic", "kafka.acks", "kafka.compression.type", "kafka.max.request.size")
+NOBODY = (
+    "kafka.client.id",
+    "kafka.linger.ms",
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+
+
+def _parse(kind: str, options: dict[str, str]) -> None:
+    if kind == "write":
+        parse_sink_options({**SINK, **options})
+    else:
+        parse_source_options({**BASE, **options}, streaming=kind == "stream read")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "said"),
+    [
+        ("batch read", STREAMS, "is for streaming reads and is ignored"),
+        ("batch read", WRITES, "is for writes and is ignored"),
+        ("stream read", WRITES, "is for writes and is ignored"),
+        ("write", READS, "is for reads and is ignored"),
+        ("write", STREAMS, "is for streaming reads and is ignored"),
+        ("batch read", NOBODY, "has no meaning here and is ignored"),
+        ("stream read", NOBODY, "has no meaning here and is ignored"),
+        ("write", NOBODY, "has no meaning here and is ignored"),
+    ],
+)
+def test_an_option_without_effect_is_ignored_with_a_word(
+    kind: str, names: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who limits a batch read, or compresses one, is told that it is neither."""
+    for name in names:
+        caplog.clear()
+        _parse(kind, {name: "15m" if name == "maxTriggerDelay" else "15"})
+        assert caplog.messages == [f"option {name.lower() if names is NOBODY else name} {said}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("batch read", {"includeHeaders": "true", "path": "p", "endingOffsets": "latest", "minPartitions": "2"}),
+        ("stream read", {"maxOffsetsPerTrigger": "1", "kafka.group.id": "g", "failOnDataLoss": "false"}),
+        ("write", {"includeHeaders": "true", "kafka.acks": "all", "kafka.compression.type": "gzip"}),
+        ("write", {"kafka.max.request.size": "5", "checkpointLocation": "/c", "queryName": "q"}),
+    ],
+)
+def test_an_option_with_an_effect_and_sparks_own_pass_in_silence(
+    kind: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _parse(kind, options)
     assert not caplog.text
 
 

@@ -1,0 +1,163 @@
+"""Rows on their way into a topic, in batches as large as the topic takes.
+
+1. The rows of a partition are written in the order of the task. A batch larger than any that its topic has taken waits
+   for its answer, so that nothing is behind it when it has to be built anew in smaller ones.
+2. What a topic takes is learnt from its refusals and kept for the process, so that the next task begins there.
+3. The bytes of a batch are kept until it is acknowledged, and no longer.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
+from tailrace.client.blocking import Producer, RecordMetadata
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.compression import Codec
+from tailrace.spark.options import SinkOptions
+
+BATCH_BYTES = 900_000
+"""Below the default of max.message.bytes (1,048,588), with room for the batch's header and for codecs that expand."""
+
+_CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+class Rows(NamedTuple):
+    """Columns of one length, and the partition of each row."""
+
+    key: pa.Array | None
+    value: pa.Array
+    headers: pa.Array | None
+    partitions: Partitions
+
+
+@dataclass
+class _Size:
+    """What is known of the batches that a topic takes."""
+
+    limit: int
+    """What they are built to, in bytes before compression."""
+    taken: int = 0
+    """The largest that was taken, as it was sent."""
+
+
+@dataclass
+class _Outlet:
+    """This process's producer for a cluster, and its topics."""
+
+    producer: Producer
+    sizes: dict[str, _Size] = field(default_factory=dict)
+
+
+_outlets: dict[tuple[int, str, int], _Outlet] = {}
+
+
+def _outlet(options: SinkOptions) -> _Outlet:
+    """Spark reuses its workers, and forks them: hence the process id."""
+    key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
+    if key not in _outlets:
+        producer = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
+        _outlets[key] = _Outlet(producer)
+    return _outlets[key]
+
+
+class _Sent:
+    """A batch on its way."""
+
+    def __init__(self, topic: str, made: PartitionBatch, limit: int, answer: "Future[RecordMetadata]") -> None:
+        self.topic = topic
+        self.partition = made.partition
+        self.row_count = made.row_count
+        self.size_bytes = len(made.batch)
+        self.batch: bytearray | None = made.batch
+        self.limit = limit
+        """What it was built to."""
+        self.answer = answer
+        answer.add_done_callback(self._answered)
+
+    def _answered(self, answer: "Future[RecordMetadata]") -> None:
+        if answer.exception() is None:
+            self.batch = None
+
+
+class Outbox:
+    """What one task sends. `finish` ends it."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._outlet = _outlet(options)
+        self._codec = _CODECS[options.compression]
+        self._first_limit = min(BATCH_BYTES, options.max_request_size)
+        self._sent: deque[_Sent] = deque()
+
+    def partition_count(self, topic: str) -> int:
+        return self._outlet.producer.partition_count(topic)
+
+    def send(self, topic: str, rows: Rows, *, timestamp_ms: int) -> None:
+        """Hand rows over; may raise the failure of any that were handed over before."""
+        limit = self._size(topic).limit
+        made = partition_batches(
+            rows.key,
+            rows.value,
+            rows.partitions,
+            headers=rows.headers,
+            default_timestamp=timestamp_ms,
+            max_bytes=limit,
+            codec=self._codec,
+        )
+        self._send_all(topic, made, limit)
+
+    def finish(self) -> None:
+        """Return when everything is acknowledged; raise the first failure."""
+        while self._sent:
+            self._settle_first()
+
+    def _size(self, topic: str) -> _Size:
+        return self._outlet.sizes.setdefault(topic, _Size(self._first_limit))
+
+    def _send_all(self, topic: str, batches: Iterator[PartitionBatch], limit: int) -> None:
+        for made in batches:
+            answer = self._outlet.producer.send_batch(topic, made.partition, made.batch)
+            self._sent.append(_Sent(topic, made, limit, answer))
+            if len(made.batch) > self._size(topic).taken:
+                self.finish()
+            while self._sent and self._sent[0].answer.done():
+                self._settle_first()
+
+    def _settle_first(self) -> None:
+        sent = self._sent.popleft()
+        try:
+            sent.answer.result()
+        except KafkaError as fault:
+            if fault.code != ErrorCode.MESSAGE_TOO_LARGE or sent.row_count == 1:
+                raise
+            self._send_smaller(sent)
+        else:
+            size = self._size(sent.topic)
+            size.taken = max(size.taken, sent.size_bytes)
+
+    def _send_smaller(self, refused: _Sent) -> None:
+        """Send the same rows in batches of about half the size, or of what the topic is known to take by now."""
+        assert refused.batch is not None, "what is refused is kept"
+        size = self._size(refused.topic)
+        columns = ("key", "value", "headers", "timestamp")
+        for rows in record_batches(
+            [refused.batch], topic=refused.topic, partition=refused.partition, columns=("partition", *columns)
+        ):
+            size.limit = min(size.limit, max(1, min(refused.limit, rows.nbytes) // 2))
+            key, value, headers, timestamps = map(rows.column, columns)
+            made = partition_batches(
+                key,
+                value,
+                rows.column("partition").to_numpy().astype("int64"),
+                headers=headers,
+                timestamps=timestamps,
+                default_timestamp=0,
+                max_bytes=size.limit,
+                codec=self._codec,
+            )
+            self._send_all(refused.topic, made, size.limit)
