@@ -195,13 +195,14 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
 
 def test_nodes_go_on_when_whoever_read_their_log_has_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tailrace", "up", "--data-dir", str(tmp_path), "--until-stdin-closes", *ANY_PORTS]
+    buffered = {name: text for name, text in os.environ.items() if name not in ("PYTHONUNBUFFERED", "PYTHONPATH")}
     up = subprocess.Popen(
         [*command, "--restart"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+        env={"PYTHONPATH": package_path(os.environ), **buffered},
     )
     with up:
         assert up.stdout is not None

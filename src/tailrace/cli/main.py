@@ -17,7 +17,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -51,7 +51,12 @@ _SHOW_TRACEBACK = "TAILRACE_TRACEBACK"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     _prepare_streams()
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        sys.stderr.flush()
+    except OSError:  # what could not be said there must not change the exit code
+        _drop(sys.stderr)
+    sys.exit(code)
 
 
 def _run(words: list[str]) -> int:
@@ -94,12 +99,17 @@ def _prepare_streams() -> None:
 
 
 def _drop_output() -> int:
-    """Nobody reads what is still to be written: without this, the interpreter's own last flush would complain."""
+    """Nobody reads what is still to be written."""
+    _drop(sys.stdout)
+    return 1
+
+
+def _drop(stream: TextIO) -> None:
+    """Have this stream go nowhere: else the interpreter's own last flush would complain, with exit code 120."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, stream.fileno())
         os.close(null)
-    return 1
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:
@@ -163,5 +173,6 @@ def _module_of(noun: str) -> str:
 
 def _fail(line: str) -> int:
     shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(line.splitlines()))
-    print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
+    with contextlib.suppress(OSError):  # nobody hears it: the exit code says it too
+        print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
     return 1

@@ -1,5 +1,6 @@
 """The metadata log in a node's directory while the node does not run: who it is, and how it becomes the only voter."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.config import load_config
+from tailrace.node.config import NodeConfig, load_config
 from tailrace.node.data_directory import DirectoryLock
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
@@ -22,14 +23,19 @@ from tailrace.storage.checkpoints import read_meta_properties
 def controller_of(file: Path) -> Voter:
     """The controller that this file configures: its id, its directory's id, and where it listens.
 
-    Raises KafkaError if the node is no controller or has never run.
+    Raises KafkaError if the node is no controller or has never run, or if the directory is another node's.
     """
-    config = load_config(file=file)
+    config = _config_of(file)
     if not config.quorum.is_controller:
         raise _refusal(f"{file}: the node is no controller; say process.roles=broker,controller")
     properties = read_meta_properties(OsFiles(), str(config.data_directory))
     if properties is None or properties.directory_id is None:
         raise _refusal(f"{config.data_directory} has no directory id yet: start the node once")
+    if properties.node_id != config.node_id:
+        raise _refusal(
+            f"{config.data_directory} belongs to node {properties.node_id}, not to node {config.node_id}, which"
+            f" {file} configures: set node.id={properties.node_id}, or name the right file"
+        )
     told = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
     endpoints = tuple(Endpoint(one.name, one.host, one.port) for one in told)
     return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
@@ -96,7 +102,7 @@ class OfflineQuorum:
 def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
     """The replica of the node that this file configures. Raises KafkaError: it runs, or its log is damaged."""
     controller = controller_of(file)
-    config = load_config(file=file)
+    config = _config_of(file)
     files = OsFiles()
     with DirectoryLock(config.data_directory):
         directory = MetadataDirectory(str(config.data_directory), files=files)
@@ -111,6 +117,11 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
             yield OfflineQuorum(controller, directory, log)
         finally:
             log.close()
+
+
+def _config_of(file: Path) -> NodeConfig:
+    """As `tailrace serve` reads it."""
+    return load_config(file=file, environment=os.environ)
 
 
 def _now_ms() -> int:

@@ -82,9 +82,10 @@ def command(
             try:
                 lines.open()
                 lines.send_all(_whole_lines())
+                lines.finish(None)
             except KeyboardInterrupt:
                 was_interrupted = True
-            lines.finish(_LAST_SECONDS if was_interrupted else None)
+                lines.finish(_LAST_SECONDS)
         finally:
             if lines.is_settled:
                 producer.close()  # otherwise it would wait for what nobody waits for any more

@@ -120,6 +120,6 @@ def _words(text: str) -> list[str]:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # whoever read it has gone: no reason to end the nodes
+    with suppress(OSError):  # whoever read it has gone, or the disk is full: no reason to end the nodes
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -16,6 +16,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import FlushMeasure, FlushThread
 from tailrace.node.handlers import Waiting
+from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.data.dormant import Dormant
@@ -132,11 +133,12 @@ def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
 class _Logs:
     """What has been seen of the partitions so far."""
 
-    def __init__(self, departed: Traffic, most: int, *, now_ms: int, late_ms: int) -> None:
+    def __init__(self, most: int, *, now_ms: int, late_ms: int) -> None:
         self._most = most
         self._now_ms = now_ms
         self._late_ms = late_ms
-        self.traffic = departed
+        self.traffic = Traffic()
+        self._counted: list[tuple[Partition, Traffic]] = []
         self.traffic_by_topic: dict[str, Traffic] = {}
         self.partitions: list[PartitionMeasure] = []
         self.replicas = ReplicaCounts()
@@ -159,14 +161,20 @@ class _Logs:
         replicas.partitions += 1
         if is_leader and state is not None:
             replicas.leaders += 1
-            replicas.under_replicated += len(state.in_sync_replicas) < len(state.replicas)
-            replicas.under_min_in_sync += len(state.in_sync_replicas) < config.min_insync_replicas
+            wanted = len(state.replicas) - len(state.adding_replicas)  # those are not expected to be in sync yet
+            replicas.under_replicated += len(state.in_sync_replicas) < wanted
+            replicas.under_min_in_sync += not has_enough_in_sync(
+                in_sync=state.in_sync_replicas,
+                replicas=state.replicas,
+                min_insync_replicas=config.min_insync_replicas,
+            )
 
     def add(self, partition: Partition) -> None:
         topic, number = partition.topic_partition
         log = partition.log
         traffic = partition.traffic
         self.traffic = self.traffic.plus(traffic)
+        self._counted.append((partition, traffic))
         by_topic = self.traffic_by_topic
         if topic in by_topic or len(by_topic) < self._most:
             by_topic[topic] = by_topic.get(topic, Traffic()).plus(traffic)
@@ -186,17 +194,25 @@ class _Logs:
                 )
             )
 
+    def add_departed(self, departed: Traffic) -> None:
+        """What had gone in and out of partitions that are deleted by now, some of them since they were looked at."""
+        for partition, traffic in self._counted:
+            if partition.is_closed:
+                self.traffic = self.traffic.minus(traffic)
+        self.traffic = self.traffic.plus(departed)
+
 
 async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
     table = parts.partitions
     now_ms = time.time_ns() // 1_000_000
-    logs = _Logs(table.departed_traffic, max_partitions, now_ms=now_ms, late_ms=parts.late_transaction_ms)
+    logs = _Logs(max_partitions, now_ms=now_ms, late_ms=parts.late_transaction_ms)
     logs.replicas.offline = table.offline_count
     for index, partition in enumerate(table):
         if index % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         if not partition.is_closed:
             logs.add(partition)
+    logs.add_departed(table.departed_traffic)
     for index, (name, dormant) in enumerate(table.dormant):
         if index % SLICE == SLICE - 1:
             await asyncio.sleep(0)

@@ -232,19 +232,23 @@ def _check(config: NodeConfig) -> None:
         raise _refusal("log.dirs: a node keeps its data in one directory; start one node per disk")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
         raise _refusal("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+    _check_heartbeats(config, "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms")
     if config.quorum.is_broker:
         _check_times_of_brokers(config)
 
 
 def _check_times_of_brokers(config: NodeConfig) -> None:
     """Waits that outlast the patience of who waits for them: nothing would ever be heard in time."""
-    interval, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
-    if config.integer(interval) >= config.integer(session):
-        raise _refusal(f"{interval}={config.integer(interval)}: say less than {session}={config.integer(session)}")
+    _check_heartbeats(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     wait = "replica.fetch.wait.max.ms"  # both as in Kafka
     for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if config.integer(wait) > config.integer(limit):
             raise _refusal(f"{wait}={config.integer(wait)}: say at most {limit}={config.integer(limit)}")
+
+
+def _check_heartbeats(config: NodeConfig, interval: str, session: str) -> None:
+    if config.integer(interval) >= config.integer(session):
+        raise _refusal(f"{interval}={config.integer(interval)}: say less than {session}={config.integer(session)}")
 
 
 def _refusal(detail: str) -> KafkaError:

@@ -33,7 +33,7 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """Make the directory if need be and take it. Raises KafkaError if another node has it."""
         try:
-            _make_durably(directory)
+            make_durably(directory)
             self._file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             raise StorageError(f"cannot use {directory}: it is a file; choose another --data-dir") from None
@@ -69,7 +69,7 @@ class DirectoryLock:
         self.release()
 
 
-def _make_durably(directory: Path) -> None:
+def make_durably(directory: Path) -> None:
     """Make the directory and those above it, each safe from a power cut before anything is put into it.
 
     The start of a node syncs the name of the directory itself once more: this process may be killed before it does.
@@ -77,7 +77,7 @@ def _make_durably(directory: Path) -> None:
     if directory.is_dir():
         return
     above = directory.absolute().parent
-    _make_durably(above)
+    make_durably(above)
     directory.mkdir(exist_ok=True)
     OsFiles().sync_dir(str(above))
 

@@ -5,7 +5,8 @@
 
 Brokers have the numbers from 1 on, controllers of their own those behind them. Without controllers of their own the
 first brokers are controllers too: an odd number of them, five at most. What stands in a directory is how the
-cluster was founded; a second start takes it as it is.
+cluster was founded; a second start takes it as it is. So does one of a directory that has another name by now: the
+files name the data by their whole path, which is put right.
 """
 
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.config import NodeConfig
-from tailrace.node.config_sources import parse_properties
-from tailrace.node.endpoints import Endpoint, parse_endpoint
+from tailrace.node.config_sources import read_file
+from tailrace.node.data_directory import make_durably
+from tailrace.node.endpoints import Endpoint, is_wildcard_host, parse_endpoint
 from tailrace.node.reserved_ports import ReservedPorts
-from tailrace.storage.checkpoints import META_PROPERTIES
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import META_PROPERTIES, replace_file
 
 CONFIG_FILE = "server.properties"
 DEFAULT_BROKERS = 3
@@ -28,6 +31,7 @@ _OWN = frozenset(
     ("node.id", "process.roles", "listeners", "advertised.listeners", "log.dirs", "log.dir", "broker.rack")
 )
 """What `ClusterWish.settings` cannot set."""
+_DATA = "data"
 _FOUNDERS = "controller.quorum.voters"
 _CLIENTS = "PLAINTEXT"
 _CONTROLLERS = "CONTROLLER"
@@ -77,6 +81,16 @@ class LocalNode:
         return Path(self.settings["log.dirs"])
 
     @property
+    def has_moved(self) -> bool:
+        """Whether its data are beside its file, which says that they are beside one that is not there any more."""
+        told = self.data_directory
+        return told.parts[-2:] == (self.home.name, _DATA) and not os.path.exists(told) and (self.home / _DATA).is_dir()
+
+    def at_home(self) -> "LocalNode":
+        """The same, with its data beside its file."""
+        return replace(self, settings={**self.settings, "log.dirs": str(self.home / _DATA)})
+
+    @property
     def is_broker(self) -> bool:
         return _BROKER_ROLE in self.settings["process.roles"].split(",")
 
@@ -96,13 +110,16 @@ class LocalNode:
             ports.take(endpoint.host, endpoint.port)
 
     def write(self) -> None:
-        """Keep the settings where `serve --config` finds them."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        """Keep the settings where `serve --config` finds them. Raises StorageError.
+
+        A file that says the same is left as it is: no full disk, and no power cut, is in the way of another start.
+        """
+        if self.config_file.exists() and read_file(self.config_file) == self.settings:
+            return
+        make_durably(self.home)
         lines = ["# Start this node alone: tailrace serve --config " + str(self.config_file)]
         lines += [f"{name}={value}" for name, value in self.settings.items()]
-        part = self.config_file.with_suffix(".part")
-        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        os.replace(part, self.config_file)
+        replace_file(OsFiles(), str(self.config_file), ("\n".join(lines) + "\n").encode())
 
 
 def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
@@ -150,7 +167,7 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
     brokers = [node for node in nodes if node.is_broker]
     racks = [node.settings.get("broker.rack", "") for node in brokers]
     wanted = [wish.racks[number % len(wish.racks)] for number in range(len(brokers))] if wish.racks else racks
-    is_elsewhere = wish.listen is not None and wish.listen.port not in (0, parse_endpoint(brokers[0].address).port)
+    is_elsewhere = wish.listen is not None and not _is_at(parse_endpoint(brokers[0].address), wish.listen)
     differences = {
         "--brokers": wish.brokers not in (None, len(brokers)),
         "--controllers": wish.controllers not in (None, len(nodes) - len(brokers)),
@@ -164,12 +181,23 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
         )
 
 
+def _is_at(known: Endpoint, wanted: Endpoint) -> bool:
+    """Whether a broker that listens there is where it is wanted. Any port will do for port 0."""
+    hosts = {known.host.lower(), wanted.host.lower()}
+    return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})
+
+
 def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
     broker_count = DEFAULT_BROKERS if wish.brokers is None else wish.brokers
     controller_count = wish.controllers or 0
     racks = wish.racks or ()
     host, first_port = ("127.0.0.1", 9092) if wish.listen is None else (wish.listen.host, wish.listen.port)
     voters = _voters(broker_count, controller_count)
+    if is_wildcard_host(host) and (broker_count > 1 or controller_count):
+        raise _refusal(
+            f"--listen {host}:{first_port}: all nodes are told to others as what they listen on, and nobody can connect"
+            " to a wildcard; name this machine, as in --listen HOST:PORT (with --insecure: others can reach it then)"
+        )
     wanted = range(first_port, first_port + broker_count + len(voters))
     taken = [ports.take(host, port if first_port else 0) for port in wanted]
     quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
@@ -243,7 +271,7 @@ def _own_settings(
         "node.id": str(node_id),
         "process.roles": ",".join(role for role, is_played in roles.items() if is_played),
         "listeners": ",".join(f"{name}://{_bracketed(host)}:{port}" for name, port in listeners.items() if port),
-        "log.dirs": str(home / "data"),
+        "log.dirs": str(home / _DATA),
     }
     return settings if rack is None else {**settings, "broker.rack": rack}
 
@@ -264,11 +292,44 @@ def _existing(directory: Path) -> list[LocalNode]:
     if (directory / META_PROPERTIES).exists():
         raise _refusal(f"{directory} is the data directory of a single node; choose another --data-dir")
     nodes = sorted(map(_read, directory.absolute().glob(f"node-*/{CONFIG_FILE}")), key=lambda node: node.node_id)
+    for data in directory.absolute().glob(f"node-*/{_DATA}"):
+        if data.is_dir() and not (data.parent / CONFIG_FILE).exists():
+            raise _refusal(f"{data} has a node's data, and there is no {data.parent / CONFIG_FILE}: restore that file")
+    nodes = _put_right(nodes)
     return nodes if any(node.data_directory.exists() for node in nodes) else []
 
 
+def _put_right(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+    """The nodes, with their data where they are if the directory of the cluster was moved.
+
+    Raises KafkaError where a node would start without the data that its file names, or with those of another.
+    """
+    moved_from = {node.data_directory.parent.parent for node in nodes if node.has_moved}
+    right = []
+    for node in nodes:
+        told, home = node.data_directory, node.home / _DATA
+        is_told = os.path.exists(told)
+        if os.path.realpath(told) == os.path.realpath(home):
+            right.append(node)
+        elif not is_told and told in (one / node.home.name / _DATA for one in moved_from):
+            right.append(node.at_home())
+        elif not is_told:
+            raise _refusal(
+                f"{node.config_file} says log.dirs={told}, and nothing is there: is a disk missing? Make that directory"
+                " if the node shall start without data, or say in the file where they are"
+            )
+        elif home.is_dir():
+            raise _refusal(
+                f"{node.config_file} says log.dirs={told}, and there are data in {home} too: is this a copy of another"
+                f" cluster? Say log.dirs={home} there, or move that directory away"
+            )
+        else:
+            right.append(node)
+    return right
+
+
 def _read(path: Path) -> LocalNode:
-    settings = parse_properties(path.read_text(encoding="utf-8"))
+    settings = read_file(path)
     missing = [name for name in ("node.id", "process.roles", "listeners", "log.dirs") if not settings.get(name)]
     if missing or not settings["node.id"].isdecimal():
         raise _refusal(f"{path} does not say {', '.join(missing) or 'a node.id'}: is it of a node of a local cluster?")

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
-from tailrace.node.endpoints import Endpoint
 from tailrace.node.measurements import NodeParts, measure
 from tailrace.node.pages import Page, PageServer
 
@@ -16,25 +15,29 @@ _STUCK_FLUSH_SECONDS = 15.0
 
 
 class Monitoring:
-    """The pages of one node."""
+    """The pages of one node: `bind`, `start` and `stop`, once each."""
 
-    def __init__(self, parts: NodeParts, *, max_partitions: int) -> None:
-        self._parts = parts
+    _parts: NodeParts
+    """What there is to tell of, from `start` on."""
+
+    def __init__(self, *, host: str, max_partitions: int) -> None:
         self._max_partitions = max_partitions
-        self._server: PageServer | None = None
+        self._server = PageServer({"/metrics": self.metrics, "/healthz": self.health}, host=host)
         self._under_way: asyncio.Task[Page] | None = None
 
-    async def start(self, endpoint: Endpoint) -> tuple[str, int]:
-        """Serve the pages; returns where. Raises OSError."""
-        pages = {"/metrics": self.metrics, "/healthz": self.health}
-        self._server = PageServer(pages, host=endpoint.host)
-        await self._server.start(endpoint.port)
+    async def bind(self, port: int) -> tuple[str, int]:
+        """Take the port; returns where the pages will be. Raises OSError."""
+        await self._server.bind(port)
         return self._server.address
+
+    async def start(self, parts: NodeParts) -> None:
+        """Serve the pages."""
+        self._parts = parts
+        await self._server.start()
 
     async def stop(self) -> None:
         """Serve nothing any more."""
-        if self._server is not None:
-            self._server.stop()
+        self._server.stop()
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.wait([self._under_way])

@@ -2,9 +2,9 @@
 
 Start: the data directory is locked and its identity read; ports are taken; the metadata quorum is found and this node's
 replica of it started, which other controllers may ask from now on; the broker registers, opens its partitions and is
-unfenced; only then are clients let in. Stop: no more requests are taken; those that were taken are flushed and
-answered, within a time limit; connections are closed; another voter leads; then logs are closed, and last the clean
-stop is written down.
+unfenced; only then are clients let in. Stop: nobody is told that the node is well; others lead what it led; no more
+requests are taken; those that were taken are flushed and answered, within a time limit; connections are closed; another
+voter leads; then logs are closed, and last the clean stop is written down.
 """
 
 import asyncio
@@ -117,6 +117,7 @@ class Node:
         )
         clock = LoopClock(self._loop, self._turns)
         self._bind()
+        await self._bind_monitoring()
         quorum = self.quorum = MetadataQuorum(
             config,
             files=self._files,
@@ -170,14 +171,14 @@ class Node:
         """Take the ports first: what clients are told depends on them. Nobody can connect before they are started."""
         self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
-        arrivals = arrivals_within(limits)
+        arrivals, of_controllers = arrivals_within(limits), self._config.quorum.listener_names
         for endpoint in self._config.addresses.listeners:
             listener = Listener(
                 name=endpoint.name,
                 turns=self._turns,
                 on_frame=_refuse,
                 pool=self._receive_buffers,
-                limits=limits,
+                limits=limits.of_controllers if endpoint.name in of_controllers else limits,
                 arrivals=arrivals,
             )
             listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
@@ -194,9 +195,16 @@ class Node:
         for listener in self._controller_listeners:
             listener.on_frame = dispatcher.on_frame
 
+    async def _bind_monitoring(self) -> None:
+        endpoint = self._config.addresses.metrics
+        if endpoint is not None:
+            most = self._config.integer("metrics.max.partitions")
+            self._monitoring = Monitoring(host=endpoint.host, max_partitions=most)
+            self.metrics_address = await self._monitoring.bind(endpoint.port)
+
     async def _start_monitoring(self, quorum: MetadataQuorum) -> None:
-        endpoint, broker = self._config.addresses.metrics, self._broker
-        if endpoint is None:
+        broker = self._broker
+        if self._monitoring is None or self.metrics_address is None:
             return
         parts = NodeParts(
             node_id=self._config.node_id,
@@ -209,19 +217,18 @@ class Node:
             files=self._files,
             broker=None if broker is None else broker.parts,
         )
-        self._monitoring = Monitoring(parts, max_partitions=self._config.integer("metrics.max.partitions"))
-        self.metrics_address = await self._monitoring.start(endpoint)
+        await self._monitoring.start(parts)
         _logger.info("event=metrics-served address=%s:%d", *self.metrics_address)
 
     async def stop(self) -> None:
         """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns."""
         assert self.quorum is not None, "the node was started"
+        if self._monitoring is not None:
+            await self._monitoring.stop()  # whoever asks whether it is well must not send clients here any more
         if self._broker is not None:
             await self._broker.hand_over()
         for listener in self._client_listeners:
             listener.stop_accepting()
-        if self._monitoring is not None:
-            await self._monitoring.stop()
         if self._broker is not None:
             await self._broker.answer_what_was_asked(self._client_listeners)
         for listener in self._client_listeners:

@@ -46,17 +46,24 @@ class PageServer:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = (host, 0)
-        """Where it listens, once it does."""
+        """Where it listens, once it is bound."""
 
-    async def start(self, port: int) -> None:
-        """Listen. Raises OSError."""
+    async def bind(self, port: int) -> None:
+        """Take the port; nobody can connect before `start`. Raises OSError."""
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, port, limit=_MAX_HEAD_BYTES)
+            self._server = await asyncio.start_server(
+                self._serve, self._host, port, limit=_MAX_HEAD_BYTES, start_serving=False
+            )
         except OSError as fault:
             reason = fault.strerror or str(fault)
             raise OSError(fault.errno, f"cannot listen on {self._host}:{port} (metrics.listener): {reason}") from None
         host, bound = self._server.sockets[0].getsockname()[:2]
         self.address = (host, bound)
+
+    async def start(self) -> None:
+        """Listen."""
+        assert self._server is not None, "it is bound"
+        await self._server.start_serving()
 
     def stop(self) -> None:
         """Listen no more and drop every connection."""

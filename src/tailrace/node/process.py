@@ -119,10 +119,10 @@ def _say_ready(node: Node, config: NodeConfig) -> None:
 
 
 def say_ready(line: str) -> None:
-    """The ready line on stdout. Whoever started this may have gone: that is no reason to stop."""
+    """The ready line on stdout. Whoever started this may have gone, or the disk be full: that is no reason to stop."""
     try:
         print(line, flush=True)  # noqa: T201 - scripts wait for it
-    except BrokenPipeError:
+    except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())  # for what is still to be flushed
         os.close(null)

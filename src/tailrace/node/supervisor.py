@@ -80,8 +80,9 @@ class _Process:
         self.stdout, stdout = os.pipe()
         self.stderr, stderr = os.pipe()
         self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # whoever read it has gone, or the disk is full: no reason to end the other nodes
+                stream.flush()
         # A signal that is sent to the child before it has ended our handlers must find its own default, not them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.pid = os.fork()
@@ -190,7 +191,9 @@ class Supervisor:
         self._until_stdin_closes = until_stdin_closes
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
-        self._stopping_since: float | None = None
+        self._is_stopping = False
+        self._told_at: float | None = None
+        """When the first signal to stop came: the nodes may be stopping already, for another reason."""
         self._kill_at: float | None = None
         self._exit_code = 0
 
@@ -213,10 +216,6 @@ class Supervisor:
                 self._do_what_is_due()
         return self._exit_code
 
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stopping_since is not None
-
     def _goes_on(self) -> bool:
         return any(child.process is not None or child.start_at is not None for child in self._children)
 
@@ -231,9 +230,12 @@ class Supervisor:
     def _take_signals(self, wakeup: int) -> None:
         if _TO_STOP.isdisjoint(os.read(wakeup, 4096)):
             return
-        if self._stopping_since is None:
-            self._stop()
-        elif time.monotonic() - self._stopping_since >= _SAME_WISH_S:
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+            if not self._is_stopping:
+                self._stop()
+        elif now - self._told_at >= _SAME_WISH_S:
             self._say("killing what still runs")
             self._kill_all()
 
@@ -322,8 +324,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         """All at once: they need not wait for each other's leave."""
-        self._stopping_since = time.monotonic()
-        self._kill_at = self._stopping_since + _STOP_S
+        self._is_stopping = True
+        self._kill_at = time.monotonic() + _STOP_S
         for child in self._children:
             child.start_at = None
             if child.process is not None:

@@ -51,6 +51,11 @@ class Traffic(NamedTuple):
             self.records_in + other.records_in, self.bytes_in + other.bytes_in, self.bytes_out + other.bytes_out
         )
 
+    def minus(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.records_in - other.records_in, self.bytes_in - other.bytes_in, self.bytes_out - other.bytes_out
+        )
+
 
 class PartitionRead:
     """What one read gives: whole batches, and the offsets that were in force."""

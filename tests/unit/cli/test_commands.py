@@ -2,15 +2,22 @@
 
 import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from uuid import uuid4
 
 import pytest
 
+from tailrace.cli import produce
 from tailrace.cli.main import main
+from tailrace.client.blocking import Producer
+from tailrace.client.outgoing import RecordMetadata
+from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
 
 
@@ -75,6 +82,46 @@ def test_a_topic_is_altered(run: Run, topic: str) -> None:
     )
     (as_json,) = json.loads(run("topics", "alter", topic, "--partitions", "4", "-o", "json").out)
     assert (as_json["PartitionCount"], as_json["Configs"]) == (4, {"retention.ms": "7000"})
+
+
+def test_an_interrupt_while_the_last_answers_are_awaited_says_what_was_written(
+    run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Future[RecordMetadata]):
+        """Never comes; whoever waits for it presses Ctrl-C."""
+
+        def exception(self, timeout: float | None = None) -> NoReturn:
+            if not pressed:
+                pressed.append(True)
+                os.kill(os.getpid(), signal.SIGINT)
+            raise TimeoutError
+
+    class Stuck(Producer):
+        """Only the first batch is answered."""
+
+        def send_batch(self, topic: str, partition: int, payload: Buffer) -> Future[RecordMetadata]:
+            if made:
+                return Interrupted()
+            made.append(self)
+            sent = super().send_batch(topic, partition, payload)
+            sent.result(30)
+            return sent
+
+    pressed: list[bool] = []
+    made: list[Producer] = []
+    monkeypatch.setattr(produce, "Producer", Stuck)
+    monkeypatch.setattr(produce, "_LAST_SECONDS", 0.01)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    run("topics", "create", topic, "--partitions", "2")
+    try:
+        done = run("produce", topic, "--key-separator", ":", stdin=b"a:goes to partition 0\nd:goes to partition 1\n")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for producer in made:
+            producer.close()
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "tailrace: 1 record given up unacknowledged; 1 record written\n"
 
 
 def test_what_cannot_be_altered_stays_as_it_is(run: Run, topic: str) -> None:

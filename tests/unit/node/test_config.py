@@ -110,6 +110,7 @@ def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(n
         ("advertised.listeners=nowhere", "advertised.listeners='nowhere': say NAME://HOST:PORT or HOST:PORT"),
         ("advertised.listeners=localhost:1,127.0.0.1:1", "clients are told one address of each listener"),
         ("broker.heartbeat.interval.ms=2500", "say less than broker.session.timeout.ms=2500"),
+        ("group.consumer.heartbeat.interval.ms=45000", "say less than group.consumer.session.timeout.ms=45000"),
         ("replica.fetch.wait.max.ms=30001", "say at most replica.socket.timeout.ms=30000"),
         ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500: say at most replica.lag.time.max.ms=499"),
     ],

@@ -1,5 +1,8 @@
 """The settings of the nodes of a cluster on one machine, and how they are kept."""
 
+import errno
+import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -100,6 +103,103 @@ def test_a_cluster_of_another_form_is_not_what_was_asked_for(tmp_path: Path, wis
     ran(opened(tmp_path, ClusterWish(brokers=2, racks=["a", "b"], listen=ANY_PORT)))
     with pytest.raises(KafkaError, match=option):
         opened(tmp_path, wish)
+
+
+def test_a_cluster_is_looked_for_on_the_host_too(tmp_path: Path) -> None:
+    ran(opened(tmp_path, ClusterWish(brokers=1, listen=ANY_PORT)))
+    assert opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="localhost", port=0)))
+    with pytest.raises(KafkaError, match="--listen"):
+        opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.2", port=0)))
+
+
+def test_several_nodes_that_listen_on_a_wildcard_are_asked_for_a_host(tmp_path: Path) -> None:
+    wildcard, insecure = Endpoint(name="PLAINTEXT", host="0.0.0.0", port=0), {"listener.insecure.allow": "true"}
+    with pytest.raises(KafkaError, match="--listen 0.0.0.0:0: .*name this machine"):
+        opened(tmp_path, ClusterWish(listen=wildcard, settings=insecure))
+    told = {**insecure, "advertised.listeners": "PLAINTEXT://db.example:0"}
+    assert opened(tmp_path, ClusterWish(brokers=1, listen=wildcard, settings=told))
+
+
+def test_a_cluster_that_was_moved_is_the_same_cluster(tmp_path: Path) -> None:
+    before = opened(tmp_path / "old", ClusterWish(brokers=2, listen=ANY_PORT, settings={"num.partitions": "7"}))
+    ran(before[:1])  # the other was not started yet
+    moved = tmp_path / "new"
+    (tmp_path / "old").rename(moved)
+    nodes = opened(moved, ClusterWish())
+    assert [node.data_directory for node in nodes] == [moved / "node-1" / "data", moved / "node-2" / "data"]
+    for one, other in zip(nodes, before, strict=True):
+        assert {**one.settings, "log.dirs": ""} == {**other.settings, "log.dirs": ""}
+        assert load_config(file=one.config_file).data_directory == one.data_directory
+
+
+def test_a_cluster_is_the_same_under_every_name_of_its_directory(tmp_path: Path) -> None:
+    before = opened(tmp_path / "cluster", ClusterWish(brokers=2, listen=ANY_PORT))
+    (tmp_path / "link").symlink_to(tmp_path / "cluster")
+    assert opened(tmp_path / "link", ClusterWish(brokers=2, listen=ANY_PORT)), "it has not run yet"
+    again = opened(tmp_path / "cluster", ClusterWish(brokers=2, listen=ANY_PORT))
+    ran(again)
+    assert [node.settings for node in opened(tmp_path / "link", ClusterWish())] == [node.settings for node in again]
+    assert [node.home for node in again] == [node.home for node in before]
+
+
+def test_a_copy_of_a_cluster_does_not_run_on_the_data_of_the_first(tmp_path: Path) -> None:
+    ran(opened(tmp_path / "first", ClusterWish(brokers=1, listen=ANY_PORT)))
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    with pytest.raises(KafkaError, match=r"log.dirs=.*first/node-1/data, and there are data in .*copy/node-1/data too"):
+        opened(tmp_path / "copy", ClusterWish())
+
+
+def test_data_on_a_disk_that_is_missing_are_not_done_without(tmp_path: Path) -> None:
+    """Nor is a cluster founded anew, though no node seems ever to have run."""
+    disk = tmp_path / "disk"
+    (node,) = opened(tmp_path / "cluster", ClusterWish(brokers=1, listen=ANY_PORT, settings={"log.dirs": str(disk)}))
+    text = node.config_file.read_text()
+    with pytest.raises(KafkaError, match=f"log.dirs={disk}, and nothing is there"):
+        opened(tmp_path / "cluster", ClusterWish(brokers=3))
+    assert node.config_file.read_text() == text
+    ran([node])
+    assert opened(tmp_path / "cluster", ClusterWish()) == [node]
+
+
+def test_data_without_settings_are_not_founded_over(tmp_path: Path) -> None:
+    first, _ = opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
+    ran([first])
+    first.config_file.unlink()
+    with pytest.raises(KafkaError, match="node-1/data has a node's data, and there is no .*node-1/server.properties"):
+        opened(tmp_path, ClusterWish())
+
+
+def test_settings_that_are_the_same_are_not_written_again(tmp_path: Path) -> None:
+    """A full disk is no reason not to start, and a comment that somebody wrote stays."""
+    nodes = opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
+    ran(nodes)
+    for node in nodes:
+        node.config_file.write_text("# mine\n" + node.config_file.read_text())
+    before = [node.config_file.stat().st_ino for node in nodes]
+    assert opened(tmp_path, ClusterWish()) == nodes
+    assert [node.config_file.stat().st_ino for node in nodes] == before
+
+
+def test_settings_are_on_the_disk_before_anything_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fdatasync", note)
+    (node,) = opened(tmp_path / "cluster", ClusterWish(brokers=1, listen=ANY_PORT))
+    assert {tmp_path, tmp_path / "cluster", node.home} < set(synced)
+    assert any(path.name.startswith("server.properties") for path in synced)
+
+
+def test_settings_that_cannot_be_written_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fdatasync", fill)
+    with pytest.raises(KafkaError, match="node-1/server.properties.*No space left"):
+        opened(tmp_path, ClusterWish(brokers=1, listen=ANY_PORT))
 
 
 def test_where_no_node_has_ever_run_a_cluster_is_founded_anew(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a running node says about itself, and what a client that reads nothing costs it."""
 
+import asyncio
 import re
 import socket
 import struct
@@ -15,6 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.client.blocking import Admin, Producer, RangedFetch
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.node.broker import Broker
+from tailrace.node.config import NodeConfig
+from tailrace.node.node import Node
 from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.testing import Cluster
@@ -61,6 +65,32 @@ def test_a_healthy_node_says_so(cluster: Cluster) -> None:
     assert page(cluster, "/healthz") == "ok\n"
     with pytest.raises(urllib.error.HTTPError, match="404"):
         page(cluster, "/")
+
+
+def test_nobody_answers_from_the_moment_a_node_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
+    answered: list[bool] = []
+
+    async def hand_over(broker: Broker) -> None:
+        try:
+            _, writer = await asyncio.open_connection(*node.metrics_address)
+        except OSError:
+            answered.append(False)
+        else:
+            answered.append(True)
+            writer.close()
+        await handed_over(broker)
+
+    async def live() -> None:
+        await node.start()
+        await node.stop()
+
+    handed_over = Broker.hand_over
+    monkeypatch.setattr(Broker, "hand_over", hand_over)
+    settings = {"log.dirs": str(tmp_path), "listeners": "127.0.0.1:0", "metrics.listener": "127.0.0.1:0"}
+    node = Node(NodeConfig(settings), on_fatal=pytest.fail)
+    asyncio.run(live())
+    assert answered == [False]
 
 
 def test_what_goes_in_and_out_is_counted(cluster: Cluster) -> None:

@@ -22,7 +22,8 @@ async def fail() -> Page:
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1") -> AsyncIterator[PageServer]:
     server = PageServer({"/hello": hello, "/fail": fail}, host=host)
-    await server.start(0)
+    await server.bind(0)
+    await server.start()
     try:
         yield server
     finally:
@@ -144,7 +145,8 @@ def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytest.Monk
             return Page(body=bytes(64 << 20))
 
         server = PageServer({"/much": much}, host="127.0.0.1")
-        await server.start(0)
+        await server.bind(0)
+        await server.start()
         reader, writer = await asyncio.open_connection(*server.address, limit=1024)
         writer.write(get("/much"))
         await asyncio.sleep(0.3)

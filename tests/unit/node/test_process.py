@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -17,9 +18,13 @@ from tailrace.testing.cluster import package_path
 
 
 @contextmanager
-def serving(directory: Path, *arguments: str, python: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+def serving(
+    directory: Path, *arguments: str, python: tuple[str, ...] = (), **streams: IO[str]
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, *python, "-m", "tailrace", "serve", "--data-dir", str(directory), *arguments]
-    node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory.parent)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    buffered = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    node = subprocess.Popen(command, **pipes, text=True, cwd=directory.parent, env=buffered)
     try:
         yield node
     finally:
@@ -95,6 +100,30 @@ def test_a_node_goes_on_when_nobody_waits_for_its_ready_line(tmp_path: Path) -> 
         rest = node.stderr.read()
         assert node.wait(30) == 0, rest
         assert "event=node-stopped" in rest
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_full_disk_for_its_ready_line_does_not_end_a_node(tmp_path: Path) -> None:
+    with (
+        open("/dev/full", "w") as full,
+        serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", stdout=full) as node,
+    ):
+        assert node.stderr is not None
+        assert any("event=node-started" in line for line in node.stderr)
+        node.terminate()
+        rest = node.stderr.read()
+        assert node.wait(30) == 0, rest
+        assert "event=node-stopped" in rest
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_clean_stop_is_one_when_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
+        ready_address(node)
+        assert node.stderr is not None
+        node.stderr.close()
+        node.terminate()
+        assert node.wait(30) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
@@ -190,6 +219,18 @@ def test_a_metrics_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
             tmp_path / "data", "--listen", "127.0.0.1:0", "--set", f"metrics.listener=127.0.0.1:{port}"
         )
     assert f"cannot listen on 127.0.0.1:{port} (metrics.listener)" in line
+
+
+def test_a_metrics_port_that_is_taken_leaves_a_clean_stop_clean(tmp_path: Path) -> None:
+    """The ports are taken before the logs are opened, and before clients are sent here."""
+    with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
+        ready_address(node)
+        node.terminate()
+        node.communicate(timeout=30)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = f"metrics.listener=127.0.0.1:{taken.getsockname()[1]}"
+        fail_to_serve(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0", "--set", metrics)
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.parametrize("noun", ["serve", "up"])

@@ -61,6 +61,60 @@ print(runs.run())
 """
 
 
+STDERR_LOST = """
+import os, sys
+from tailrace.node import supervisor
+
+sys.stderr = open("/dev/full", "w")
+sys.stderr.write("what does not fit on the disk")
+child = supervisor._Process(lambda: sys.exit(7), os.environ)
+child.wait()
+print(child.returncode)
+sys.stderr = sys.__stderr__
+"""
+
+
+STOPPED_OTHERWISE = """
+import os, signal, sys, time
+from pathlib import Path
+from tailrace.node import supervisor
+from tailrace.node.local_cluster import LocalNode
+
+def serve(node):
+    signal.signal(signal.SIGTERM, stop)
+    print(supervisor.READY + "here", flush=True)
+    time.sleep(600)
+
+def stop(*_):
+    os.kill(os.getppid(), signal.SIGTERM)  # the first that the parent gets
+    time.sleep(0.3)
+    sys.exit(0)
+
+supervisor._SAME_WISH_S = 0
+stdin, end = os.pipe()
+os.dup2(stdin, 0)
+node = LocalNode(node_id=1, home=Path("."), settings={})
+runs = supervisor.Supervisor(
+    [node],
+    serve=serve,
+    restarts=False,
+    environment=os.environ,
+    on_ready=lambda: os.close(end),
+    say=print,
+    until_stdin_closes=True,
+)
+print(runs.run())
+"""
+
+
+def test_a_log_that_is_lost_keeps_no_node_from_being_started() -> None:
+    assert run(STDERR_LOST).split() == ["7"]
+
+
+def test_the_first_signal_is_the_first_though_the_nodes_stop_already() -> None:
+    assert run(STOPPED_OTHERWISE).splitlines() == ["0"]
+
+
 def test_a_child_that_does_not_stop_in_time_is_killed_and_named() -> None:
     assert run(SILENT).splitlines() == [
         "not all nodes have stopped within 0 s; they are killed",

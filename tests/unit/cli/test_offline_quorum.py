@@ -1,0 +1,38 @@
+"""Whom the commands for a stopped node take it to be."""
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.offline_quorum import controller_of
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import MetaProperties, write_meta_properties
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The settings of node 2, but for its number."""
+    data = tmp_path / "data"
+    data.mkdir()
+    identity = MetaProperties(cluster_id="a-cluster", node_id=2, directory_id=TopicId(b"d" * 16))
+    write_meta_properties(OsFiles(), str(data), identity)
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"log.dirs={data}\nlisteners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\n"
+        "controller.listener.names=CONTROLLER\n"
+    )
+    return file
+
+
+def test_a_directory_is_not_taken_for_another_nodes(file: Path) -> None:
+    with pytest.raises(KafkaError, match="belongs to node 2, not to node 1"):
+        controller_of(file)
+
+
+def test_what_the_environment_says_counts_as_when_the_node_is_started(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_NODE_ID", "2")
+    assert controller_of(file).key.id == 2
