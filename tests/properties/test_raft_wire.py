@@ -14,6 +14,7 @@ from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft import rpc
 from tailrace.raft.voters import NO_DIRECTORY, Endpoint, ReplicaKey
+from tailrace.server.hosts.metadata_partition_wire import NEWEST_EPOCH
 from tailrace.server.hosts.raft_wire import (
     oldest_version,
     request_from_wire,
@@ -26,6 +27,7 @@ from tailrace.testing.strategies import messages
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 ids = st.integers(0, 2**31 - 1)
+epochs = st.integers(-(2**31), NEWEST_EPOCH)
 clusters = st.none() | st.text(max_size=20)
 directories = st.just(NO_DIRECTORY) | st.binary(min_size=16, max_size=16)
 keys = st.builds(ReplicaKey, ids, directories)
@@ -34,7 +36,7 @@ REQUESTS = {
     rpc.VoteRequest: st.builds(
         rpc.VoteRequest,
         cluster_id=clusters,
-        candidate_epoch=int32,
+        candidate_epoch=epochs,
         candidate=keys,
         voter=st.none() | keys,
         last_epoch=int32,
@@ -42,13 +44,13 @@ REQUESTS = {
         pre_vote=st.booleans(),
     ),
     rpc.BeginQuorumEpochRequest: st.builds(
-        rpc.BeginQuorumEpochRequest, cluster_id=clusters, leader_id=int32, leader_epoch=int32, voter=st.none() | keys
+        rpc.BeginQuorumEpochRequest, cluster_id=clusters, leader_id=int32, leader_epoch=epochs, voter=st.none() | keys
     ),
     rpc.EndQuorumEpochRequest: st.builds(
         rpc.EndQuorumEpochRequest,
         cluster_id=clusters,
         leader_id=int32,
-        leader_epoch=int32,
+        leader_epoch=epochs,
         preferred_candidates=st.lists(keys, max_size=3).map(tuple),
     ),
     rpc.FetchRequest: st.builds(
@@ -73,7 +75,7 @@ REQUESTS = {
     ),
 }
 errors = st.sampled_from([one for one in ErrorCode if one is not ErrorCode.INCONSISTENT_CLUSTER_ID])
-known = {"error": errors, "leader_id": st.integers(-1, 2**31 - 1), "leader_epoch": st.integers(-1, 2**31 - 1)}
+known = {"error": errors, "leader_id": st.integers(-1, 2**31 - 1), "leader_epoch": st.integers(-1, NEWEST_EPOCH)}
 RESPONSES = {
     rpc.VoteResponse: st.builds(rpc.VoteResponse, vote_granted=st.booleans(), **known),
     rpc.BeginQuorumEpochResponse: st.builds(rpc.BeginQuorumEpochResponse, **known),
@@ -252,7 +254,7 @@ def test_a_fetch_of_other_snapshots_only_is_about_unknown_partitions() -> None:
 
 
 def test_an_answer_with_impossible_leadership_is_malformed() -> None:
-    for leader_id, epoch in ((-2, 1), (1, -2)):
+    for leader_id, epoch in ((-2, 1), (1, -2), (1, NEWEST_EPOCH + 1)):
         part = quorum.EpochPartition(partition_index=0, error_code=0, leader_id=leader_id, leader_epoch=epoch)
         topic = quorum.EpochTopic(topic_name="__cluster_metadata", partitions=(part,))
         with pytest.raises(MalformedMessage):

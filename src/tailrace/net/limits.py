@@ -1,6 +1,6 @@
 """How much one client may ask of the node before it has proved anything."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PRODUCE = 0
 _FETCH = 1
@@ -9,6 +9,8 @@ SHORTEST_FRAME = 8
 LONGEST_FRAME = 2**31 - 1
 """What the length before a frame can say."""
 
+_ENVELOPE_BYTES = 128 << 10
+"""Around a request: headers, and two strings of at most 32 KiB that name the client."""
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
@@ -36,6 +38,14 @@ class ListenerLimits:
     in_flight: int = 64
     frames_per_turn: int = 64
     bytes_per_turn: int = 4 << 20
+
+    @property
+    def of_controllers(self) -> "ListenerLimits":
+        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and what nodes
+        say of all their partitions in one frame: what is too long would come again and again, and cut off all that
+        shares its connection. The memory for it is the same as everybody's."""
+        room = self.other_frame_bytes + _ENVELOPE_BYTES
+        return replace(self, other_frame_bytes=max(room, self.produce_frame_bytes))
 
     @property
     def harmless_frame_bytes(self) -> int:

@@ -7,7 +7,6 @@ vote does not wait for the records of topics.
 import asyncio
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import random
@@ -24,6 +23,7 @@ from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
 from tailrace.node.collector import Collector
 from tailrace.node.config import NodeConfig
+from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import Founding, Quorum, say_if_wiped
@@ -41,11 +41,10 @@ from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.hosts.quorum_controller import QuorumController
 from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.server.hosts.voter_address import VoterAddress
+from tailrace.server.ports import QuorumRequest
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
 
-_FIRST_PLACE: Final = -2
-"""The name of the first of `controller.quorum.bootstrap.servers`; the next is one below."""
 _LOOK_SECONDS: Final = 0.002
 _SAY_SECONDS: Final = 5.0
 _LAST_WORD_SECONDS: Final = 0.2
@@ -86,10 +85,14 @@ class MetadataQuorum:
         self._known: KnownController | None = None
         self._controller: QuorumController | None = None
         self._voter_address: VoterAddress | None = None
-        self._leaders: dict[int, Address] = {}
-        self._silences: Counter[int] = Counter()
+        self._places = ControllerPlaces(
+            node_id=config.node_id,
+            founders=config.quorum.founders,
+            places=config.quorum.places,
+            voters=lambda: None if self._host is None else self._host.node.voters,
+        )
         self.peers = Peers(
-            address_of=self.address_of,
+            address_of=self._places.address_of,
             turns=turns,
             client_id=f"node-{config.node_id}",
             timeout_ms=config.quorum.raft.request_timeout_ms + _PEER_TIMEOUT_SLACK_MS,
@@ -148,7 +151,7 @@ class MetadataQuorum:
             listener.on_frame = waiting.on_frame
             await listener.start()
         settings = self._config.quorum
-        finding = Founding(settings, key=self._key, log=self._log, peers=self.peers, places=self._places)
+        finding = Founding(settings, key=self._key, log=self._log, peers=self.peers, places=self._places.names)
         stored = self._metadata_directory.read_quorum_state()
         votes_alone = stored.voters == (self._key.id,) and self._log.end_offset > 0 and not self._log.voters_in_log
         found = await finding.find(self._identity.cluster_id, new_cluster_id(), votes_alone=votes_alone)
@@ -175,7 +178,7 @@ class MetadataQuorum:
             log=self._log,
             directory=self._metadata_directory,
             initial_voters=found.voters,
-            bootstrap_ids=self._places,
+            bootstrap_ids=self._places.names,
             config=config.quorum.raft,
             jitter=random,
             clock=self._clock,
@@ -225,54 +228,50 @@ class MetadataQuorum:
         self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
 
     async def caught_up(self) -> None:
-        """Return when this node knows what the leader knew a moment ago, as far as its own log goes.
+        """Return when this node knows all that is committed of what its own log holds now: this broker's registration
+        is in there, if it ever had one.
 
         Raises KafkaError if the log is of no use, for one of a newer release.
         """
+        own_end = self._log.end_offset
         say_again = self._loop.time() + _SAY_SECONDS
-        while True:
-            if self.host.failure is not None:
-                raise self.host.failure
-            node = self.host.node
-            is_led = isinstance(node.role, Follower) and node.role.has_fetched
-            if self.controller.is_active or (
-                is_led and self.controller.applied_end_offset >= (node.high_watermark or self._log.end_offset)
-            ):
-                return
+        while not self._knows_up_to(own_end):
             if self._loop.time() >= say_again:
                 say_again = self._loop.time() + _SAY_SECONDS
-                _logger.warning(
-                    "event=no-controller node=%d epoch=%d leader=%d asked=%s",
-                    self._key.id,
-                    node.epoch,
-                    node.leader_id,
-                    ",".join(str(address) for place in self._places if (address := self.address_of(place)) is not None),
-                )
+                self._say_no_controller()
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _knows_up_to(self, own_end: int) -> bool:
+        """Whether all below is applied; what the leader has cut off is no more.
+
+        The high watermark alone does not tell. Until the leader says more it is the end of a snapshot, this node's own
+        or that of a leader which has only just been elected.
+        """
+        if self.host.failure is not None:
+            raise self.host.failure
+        if self.controller.is_active:
+            return True
+        node = self.host.node
+        if not isinstance(node.role, Follower) or node.role.leader_high_watermark < 0:
+            return False
+        return self.controller.applied_end_offset >= max(node.high_watermark or 0, min(own_end, self._log.end_offset))
+
+    def _say_no_controller(self) -> None:
+        node = self.host.node
+        asked = (self._places.address_of(name) for name in self._places.names)
+        _logger.warning(
+            "event=no-controller node=%d epoch=%d leader=%d asked=%s",
+            self._key.id,
+            node.epoch,
+            node.leader_id,
+            ",".join(str(address) for address in asked if address is not None),
+        )
 
     # Where the others are
 
-    @property
-    def _places(self) -> tuple[int, ...]:
-        settings = self._config.quorum
-        return (
-            *(node_id for node_id in settings.founders if node_id != self._key.id),
-            *(_FIRST_PLACE - index for index in range(len(settings.places))),
-        )
-
     def address_of(self, node_id: int) -> Address | None:
-        """Where to look for a controller: where the log says, where this node was told, or where another one has said.
-
-        Where there was no answer, the next place is tried: it may have moved.
-        """
-        settings = self._config.quorum
-        if node_id <= _FIRST_PLACE:
-            return settings.places[_FIRST_PLACE - node_id]
-        voter = self._host.node.voters.find(node_id) if self._host is not None else None
-        stated = [Address(one.host, one.port) for one in voter.endpoints[:1]] if voter is not None else []
-        known = [*stated, settings.founders.get(node_id), self._leaders.get(node_id)]
-        places = list(dict.fromkeys(place for place in known if place is not None))
-        return places[self._silences[node_id] % len(places)] if places else None
+        """Where this node looks for a controller."""
+        return self._places.address_of(node_id)
 
     def send(
         self,
@@ -283,15 +282,17 @@ class MetadataQuorum:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `server.ports.Peer.send`; keeps in mind where the leader is that an answer names (KIP-853)."""
+        """As `server.ports.Peer.send`. What is not of the metadata log's replica gets no answer before that has found
+        the leader."""
+        places, is_search = self._places, isinstance(request, QuorumRequest)
+        address = places.address_of(node_id) if is_search else places.found(node_id)
 
         def replied(reply: Any) -> None:
-            self._silences[node_id] += reply is None
-            for node in getattr(reply, "node_endpoints", ()):
-                self._leaders = {node.node_id: Address(node.host, node.port)}
+            if is_search:
+                places.answered(node_id, address, reply)
             on_reply(reply)
 
-        self.peers.send(node_id, request, replied, oldest_version=oldest_version, timeout_ms=timeout_ms)
+        self.peers.send_to(address, node_id, request, replied, oldest_version=oldest_version, timeout_ms=timeout_ms)
 
     # Leaving
 

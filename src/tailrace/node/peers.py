@@ -1,9 +1,11 @@
 """`server.ports.Peer` over sockets: asks other nodes, each kind of long wait on a connection of its own.
 
 1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` not at all.
-2. What can wait at the other end (a fetch), or must not wait (a heartbeat, a vote), has a connection of its own
-   (`_USES`): answers come in the order of their requests, so one long poll would hold up all that is behind it.
-3. A peer that does not answer costs bounded memory: who asks faster than answers come is refused at once.
+2. What can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat, a vote),
+   has a connection of its own (`_USES`): answers come in the order of their requests, so one long poll would hold up
+   all that is behind it.
+3. A peer that does not answer costs bounded memory: who asks faster than answers come is refused at once, each kind of
+   request for itself: what administrators want must not leave the metadata log without a place.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ from tailrace.net.pool import ConnectionPool
 from tailrace.net.turns import Turns
 from tailrace.protocol.registry import Api, api_of
 
-_FETCH, _VOTE, _BEGIN_QUORUM_EPOCH, _END_QUORUM_EPOCH, _FETCH_SNAPSHOT, _BROKER_HEARTBEAT = 1, 52, 53, 54, 59, 63
+_FETCH, _VOTE, _BEGIN_QUORUM_EPOCH, _END_QUORUM_EPOCH = 1, 52, 53, 54
+_WRITE_TXN_MARKERS, _ENVELOPE, _FETCH_SNAPSHOT, _BROKER_HEARTBEAT = 27, 58, 59, 63
 _USES: Final = {
     _FETCH: "fetch",
     _FETCH_SNAPSHOT: "snapshot",
@@ -27,10 +30,12 @@ _USES: Final = {
     _BEGIN_QUORUM_EPOCH: "quorum",
     _END_QUORUM_EPOCH: "quorum",
     _BROKER_HEARTBEAT: "heartbeat",
+    _ENVELOPE: "envelope",
+    _WRITE_TXN_MARKERS: "markers",
 }
 _OTHER_USE: Final = "requests"
 _MOST_UNDER_WAY: Final = 256
-"""Requests to one node at a time: ours are tens."""
+"""Requests of one use to one node at a time: ours are tens."""
 _CONNECT_TIMEOUT_MS: Final = 1_000
 _BACKOFF_MS = 20
 _BACKOFF_MAX_MS = 200
@@ -56,7 +61,8 @@ class Peers:
             backoff_ms=_BACKOFF_MS,
             backoff_max_ms=_BACKOFF_MAX_MS,
         )
-        self._under_way: Counter[int] = Counter()
+        self._under_way: Counter[tuple[int, str]] = Counter()
+        """By node and use."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -70,13 +76,28 @@ class Peers:
         timeout_ms: int | None = None,
     ) -> None:
         """As `server.ports.Peer.send`."""
-        address = self._address_of(node_id)
-        if self._is_closed or address is None or self._under_way[node_id] >= _MOST_UNDER_WAY:
+        self.send_to(
+            self._address_of(node_id), node_id, request, on_reply, oldest_version=oldest_version, timeout_ms=timeout_ms
+        )
+
+    def send_to(
+        self,
+        address: Address | None,
+        node_id: int,
+        request: Any,
+        on_reply: OnReply,
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As `send`, to an address that the caller knows better; None is nowhere."""
+        api = api_of(type(request))
+        line = (node_id, _use_of(api))
+        if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:
             self._loop.call_soon(self._reply, on_reply, None)
             return
-        self._under_way[node_id] += 1
-        finish = partial(self._finish, node_id, on_reply)
-        api = api_of(type(request))
+        self._under_way[line] += 1
+        finish = partial(self._finish, line, on_reply)
         wanted_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         connection = self._pool.open_connection(address, _use_of(api))
         if connection is not None:
@@ -122,10 +143,10 @@ class Peers:
             return
         answer.add_done_callback(partial(_hand_on, finish))
 
-    def _finish(self, node_id: int, on_reply: OnReply, reply: Any) -> None:
-        self._under_way[node_id] -= 1
-        if not self._under_way[node_id]:
-            del self._under_way[node_id]
+    def _finish(self, line: tuple[int, str], on_reply: OnReply, reply: Any) -> None:
+        self._under_way[line] -= 1
+        if not self._under_way[line]:
+            del self._under_way[line]
         self._reply(on_reply, reply)
 
     def _reply(self, on_reply: OnReply, reply: Any) -> None:

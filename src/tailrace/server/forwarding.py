@@ -123,8 +123,9 @@ class _Forwarded:
         try:
             response = self._sealed.answer(answer)
         except KafkaError as fault:
-            _log_once(self.context.api_key, fault)
-            response = self._refusal(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            if fault.code is not ErrorCode.REQUEST_TIMED_OUT:
+                _log_once(self.context.api_key, fault)
+            response = self._refusal(KafkaError(fault.code))
         return Outcome(max(0, answer.metadata_end_offset), lambda: self._respond(response))
 
     def fail(self, error: KafkaError) -> None:

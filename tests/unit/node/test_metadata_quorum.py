@@ -157,6 +157,23 @@ def test_a_controller_is_looked_for_where_this_node_was_told(tmp_path: Path) -> 
     serve(tmp_path, look, **settings)
 
 
+def test_what_fits_at_a_broker_fits_at_a_controller_in_an_envelope(tmp_path: Path) -> None:
+    create_topics, envelope = 19, 58
+
+    async def look(node: Node) -> None:
+        limits = {listener.name: listener.limits for listener in node._listeners}
+        most = limits["PLAINTEXT"].frame_limit(create_topics, is_trusted=True)
+        room = limits["CONTROLLER"].frame_limit(envelope, is_trusted=False) - most
+        assert room >= 64 << 10, "for the envelope, and the client it names"
+        seen.append(room)
+
+    seen: list[int] = []
+    settings = {"listeners": "127.0.0.1:0,CONTROLLER://127.0.0.1:0", "controller_listener_names": "CONTROLLER"}
+    serve(tmp_path, look, **settings)
+    serve(tmp_path, look, socket_request_max_bytes=str(1 << 20), **settings)
+    assert len(seen) == 2
+
+
 def test_a_start_that_waits_for_others_can_be_given_up(tmp_path: Path) -> None:
     settings = {
         "log.dirs": str(tmp_path),

@@ -12,6 +12,8 @@ from tailrace.net.turns import Turns
 from tailrace.node.peers import Peers
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.messages.quorum import VoteRequest, VoteResponse
+from tailrace.protocol.messages.transaction_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tailrace.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, Handler
@@ -109,6 +111,32 @@ def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
     run(story)
 
 
+def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait() -> None:
+    """A partition that cannot commit keeps markers waiting; producers elsewhere have nothing to do with it."""
+    markers, verification = WriteTxnMarkersRequest(markers=()), AddPartitionsToTxnRequest(transactions=())
+    kept: list[RequestContext] = []
+    has_markers = asyncio.Event()
+
+    class Leader:
+        def handle(self, request: Any, context: RequestContext) -> Any:
+            if isinstance(request, AddPartitionsToTxnRequest):
+                return AddPartitionsToTxnResponse()
+            kept.append(context)
+            has_markers.set()
+            return None
+
+    async def story(world: World) -> None:
+        await world.listen({api_of(type(one)).key: Leader() for one in (markers, verification)})
+        ending = asyncio.ensure_future(world.ask(markers))
+        await asyncio.wait_for(has_markers.wait(), 20)
+        assert await world.ask(verification, oldest_version=4, timeout_ms=10_000) is not None
+        assert not ending.done()
+        world.turns.run(lambda: kept[0].respond(WriteTxnMarkersResponse(markers=())))
+        assert isinstance(await ending, WriteTxnMarkersResponse)
+
+    run(story)
+
+
 @pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
 def test_nobody_there_is_an_answer_too(address: Address | None) -> None:
     async def story(world: World) -> None:
@@ -168,6 +196,19 @@ def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
         answers = await asyncio.gather(*asked)
         assert sum(answer is None for answer in answers) == 300 - 256
         assert await world.ask(VOTE) is not None
+
+    run(story)
+
+
+def test_many_of_one_kind_leave_room_for_the_others() -> None:
+    async def story(world: World) -> None:
+        await world.listen()
+        told: list[Any] = []
+        for _ in range(256):
+            world.peers.send(2, FETCH, told.append)
+        assert await world.ask(VOTE) is not None
+        assert await world.ask(FETCH) is None
+        assert told == []
 
     run(story)
 

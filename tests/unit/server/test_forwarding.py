@@ -16,6 +16,7 @@ from tailrace.protocol.messages.configs import (
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.server.forwarding import FORWARDED, MAX_FORWARDED, SHORTEST_MS
+from tailrace.server.handlers.envelope import Sender
 from tailrace.testing.ports import RecordingConnection
 from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
 from tailrace.testing.simulation.broker_node import BrokerNode
@@ -129,6 +130,12 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> 
     nodes.go_on(1)
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(asked.forwarding) == 0
+
+
+def test_a_request_that_nobody_remembers_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "has_forgotten", lambda *_: True)
+    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: Nodes) -> None:

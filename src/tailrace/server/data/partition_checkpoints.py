@@ -43,6 +43,10 @@ class PartitionCheckpoints:
     def _note(self, name: str, partitions: Iterable[Partition]) -> None:
         self._directory.checkpoint(name).take(_offsets(name, partitions))
 
+    def _note_open(self, name: str, partitions: Iterable[Partition]) -> None:
+        """Of one that was deleted meanwhile no checkpoint may speak any more: the next start would miss its log."""
+        self._note(name, (partition for partition in partitions if not partition.is_closed))
+
     def write_all(self, name: str, on_written: OnWritten | None = None) -> None:
         """Have it written, with what is true of each partition a few milliseconds before; then call `on_written`."""
         self._write_all(name, iter(self._awake()), on_written)
@@ -50,8 +54,7 @@ class PartitionCheckpoints:
     def _write_all(self, name: str, partitions: Iterator[Partition], on_written: OnWritten | None) -> None:
         until_ms = self._clock.monotonic_ms() + _SLICE_MS
         while some := list(islice(partitions, AT_ONCE)):
-            # Of one that was deleted meanwhile no checkpoint may speak any more.
-            self._note(name, (partition for partition in some if not partition.is_closed))
+            self._note_open(name, some)
             if self._clock.monotonic_ms() >= until_ms:
                 self._clock.call_soon(lambda: self._write_all(name, partitions, on_written))
                 return
@@ -59,7 +62,7 @@ class PartitionCheckpoints:
 
     def write(self, name: str, on_written: OnWritten | None = None, *, of: Iterable[Partition]) -> None:
         """Have it written, with what is true of these now; then call `on_written`."""
-        self._note(name, of)
+        self._note_open(name, of)
 
         def written(fault: KafkaError | None) -> None:
             if fault is not None:

@@ -55,8 +55,10 @@ def write_markers(
     *,
     now_ms: int,
     pending_offsets: PendingOffsets | None = None,
-) -> None:
+) -> Sequence[MarkerCodes]:
     """Write these markers to partitions that this node leads; `on_done` hears of it when all are safe or refused.
+
+    What is returned holds the codes that are known so far, and others as they become known.
 
     Safe: the high watermark has passed them. `on_done` may be called before this returns, and not at all while
     replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION (3), one that another broker leads
@@ -80,6 +82,7 @@ def write_markers(
             except KafkaError as refusal:
                 done(refusal.code)
     writing.one_less()  # all are asked for
+    return writing.codes
 
 
 def _appended(done: Callable[[ErrorCode], None], outcome: Appended | KafkaError) -> None:
@@ -90,16 +93,16 @@ class _Writing:
     """The markers of one call, until the last is written."""
 
     def __init__(self, markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
-        self._codes: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
+        self.codes: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
         self._left = sum(len(marker.partitions) for marker in markers) + 1
         self._on_done = on_done
 
     def done(self, at: int, topic_partition: TopicPartition, code: ErrorCode) -> None:
-        self._codes[at][topic_partition] = code
+        self.codes[at][topic_partition] = code
         self.one_less()
 
     def one_less(self) -> None:
         """One thing less to wait for."""
         self._left -= 1
         if not self._left:
-            self._on_done(self._codes)
+            self._on_done(self.codes)

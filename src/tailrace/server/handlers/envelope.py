@@ -7,12 +7,14 @@ address that is none; UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. Wh
 own answer.
 
 A sender of ours numbers its requests. Within one leader epoch, a number is carried out once: a second envelope of it
-gets the answer of the first, and one that comes when that is forgotten is refused. In another epoch than the one that
-the sender means nothing is carried out.
+gets the answer of the first, and one that comes when that is forgotten is refused. Numbers come in any order: after a
+fail-over each when its own back-off is over. In another epoch than the one that the sender means nothing is carried
+out.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
@@ -32,6 +34,8 @@ MAX_REMEMBERED: Final = 256
 """Answers of one sender that are kept for envelopes that come twice."""
 MAX_REMEMBERED_BYTES: Final = 1 << 20
 """What those of one sender may take."""
+MAX_NUMBERS: Final = 4_096
+"""Numbers of one sender that are remembered when their answers are not. It has a quarter as many under way."""
 
 OnAnswer = Callable[[EnvelopeResponse], None]
 
@@ -65,22 +69,43 @@ class _Request:
             on_answer(data)
 
 
-class _Sender:
+class Sender:
     """What one sender has asked for in this epoch, by number."""
 
     def __init__(self) -> None:
-        self.forgotten_below = 0
         self.waiting: dict[int, list[OnAnswer]] = {}
         self.answers: OrderedDict[int, EnvelopeResponse] = OrderedDict()
         self._size_bytes = 0
+        self._without_answer: set[int] = set()
+        self._lowest: list[int] = []
+        """The same, as a heap."""
+        self._forgotten_below = 0
+
+    @property
+    def numbers(self) -> int:
+        """How many are remembered without their answers."""
+        return len(self._without_answer)
+
+    def has_forgotten(self, number: int) -> bool:
+        """Whether this was carried out, or may have been, and nobody knows any more what came of it."""
+        return number < self._forgotten_below or number in self._without_answer
 
     def keep(self, number: int, answer: EnvelopeResponse) -> None:
+        """Remember the answer, and forget others for it."""
         self.answers[number] = answer
         self._size_bytes += len(answer.response_data or b"")
         while len(self.answers) > MAX_REMEMBERED or self._size_bytes > MAX_REMEMBERED_BYTES:
             oldest, forgotten = self.answers.popitem(last=False)
             self._size_bytes -= len(forgotten.response_data or b"")
-            self.forgotten_below = max(self.forgotten_below, oldest + 1)
+            self._forget_answer(oldest)
+
+    def _forget_answer(self, number: int) -> None:
+        self._without_answer.add(number)
+        heappush(self._lowest, number)
+        if len(self._lowest) > MAX_NUMBERS:
+            lowest = heappop(self._lowest)
+            self._without_answer.remove(lowest)
+            self._forgotten_below = lowest + 1
 
 
 class EnvelopeHandler:
@@ -101,7 +126,7 @@ class EnvelopeHandler:
             on_broken_invariant=on_broken_invariant,
         )
         self._epoch = -1
-        self._senders: OrderedDict[bytes, _Sender] = OrderedDict()
+        self._senders: OrderedDict[bytes, Sender] = OrderedDict()
 
     def handle(self, request: EnvelopeRequest, context: RequestContext) -> None:
         """Raises KafkaError as above."""
@@ -142,7 +167,7 @@ class EnvelopeHandler:
         if number in sender.waiting:
             sender.waiting[number].append(respond)
             return None
-        if number < sender.forgotten_below:
+        if sender.has_forgotten(number):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"request {number} came too late")
         sender.waiting[number] = [respond]
 
@@ -154,7 +179,7 @@ class EnvelopeHandler:
 
         return answer
 
-    def _sender(self, sender_id: bytes) -> _Sender:
+    def _sender(self, sender_id: bytes) -> Sender:
         epoch = self._quorum.leader_epoch
         if epoch != self._epoch:
             # What was asked of an earlier epoch is refused by its number.
@@ -162,7 +187,7 @@ class EnvelopeHandler:
             self._senders.clear()
         sender = self._senders.get(sender_id)
         if sender is None:
-            sender = self._senders[sender_id] = _Sender()
+            sender = self._senders[sender_id] = Sender()
             if len(self._senders) > MAX_SENDERS:
                 self._senders.popitem(last=False)
         self._senders.move_to_end(sender_id)

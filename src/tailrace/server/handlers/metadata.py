@@ -12,7 +12,6 @@ LEADER_NOT_AVAILABLE as in Kafka: the client saves a round trip and a back-off.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicRefused, TopicsCreated
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId, TopicId
@@ -26,6 +25,7 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.handlers.topic_creations import TopicCreations
 from tailrace.server.ports import Controller
 
 OfflineReplica = Callable[[str, int], BrokerId | None]
@@ -64,6 +64,7 @@ class MetadataHandler:
         self._offline_replica = offline_replica
         self._cluster_id = cluster_id
         self._auto_create = auto_create
+        self._creations = TopicCreations(controller)
 
     def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | None:
         wanted = _wanted_topics(request, context.api_version)
@@ -71,11 +72,10 @@ class MetadataHandler:
         if not to_create:
             return self._response(request, wanted, context, {})
 
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            context.respond(self._response(request, wanted, context, _refusals(outcome, to_create)))
+        def answer(refusals: Mapping[str, KafkaError]) -> None:
+            context.respond(self._response(request, wanted, context, refusals))
 
-        # Sizes are the cluster's defaults: the client has no say here.
-        self._controller.submit(CreateTopics(topics=tuple(NewTopic(name=name) for name in to_create)), answer)
+        self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
         return None
 
     def _broker_for_administration(self) -> BrokerId:
@@ -138,14 +138,6 @@ def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequ
                     ErrorCode.INVALID_REQUEST, f"topics are asked for by name below version {_FIRST_BY_ID}"
                 )
     return tuple(dict.fromkeys(topics))
-
-
-def _refusals(outcome: ControllerResponse | KafkaError, names: tuple[str, ...]) -> Mapping[str, KafkaError]:
-    """Why topics could not be created."""
-    if isinstance(outcome, KafkaError):
-        return dict.fromkeys(names, outcome)
-    assert isinstance(outcome, TopicsCreated)
-    return {result.name: result.error for result in outcome.results if isinstance(result, TopicRefused)}
 
 
 class _View:

@@ -69,6 +69,8 @@ class Answer(ABC):
 
     def written(self, outcome: Appended | KafkaError) -> None:
         """The batch is in the log, or could not be written."""
+        if not self.is_open:
+            return  # timed out while it was held for its transaction; what is in the log now, a retry finds
         if isinstance(outcome, KafkaError):
             self.refuse(outcome)
         else:

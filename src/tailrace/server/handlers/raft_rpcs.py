@@ -23,6 +23,7 @@ class RaftRpcHandler:
         listener_name = context.connection.listener_name
 
         def answer(response: Response) -> None:
-            context.respond(response_to_wire(response, request, leader=self._host.leader_endpoint(listener_name)))
+            leader = self._host.leader_endpoint(listener_name, response.leader_id)
+            context.respond(response_to_wire(response, request, leader=leader))
 
         self._host.receive(asked, answer)

@@ -99,7 +99,8 @@ class UpdateRaftVoterHandler:
         return None
 
     def _response(self, error: ErrorCode, listener_name: str) -> UpdateRaftVoterResponse:
-        node, endpoint = self.host.node, self.host.leader_endpoint(listener_name)
+        node = self.host.node
+        endpoint = self.host.leader_endpoint(listener_name, node.leader_id)
         leader = RaftLeader(
             leader_id=node.leader_id,
             leader_epoch=node.epoch,

@@ -1,8 +1,9 @@
 """WriteTxnMarkers (27): writes the ends of transactions into partitions that this node leads (KIP-98).
 
 The coordinators of transactions ask for it, and an administrator who ends one that hangs (KIP-664). The answer leaves
-when the markers are as safe as acks=all makes them, or with REQUEST_TIMED_OUT (7) after `request.timeout.ms`: they stay
-in the log then, and who asks again gets others, which change nothing.
+when the markers are as safe as acks=all makes them, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for those
+that are not: they stay in the log then, and who asks again gets others, which change nothing. A request holds markers
+of many transactions, so one partition that cannot commit must not keep back what is known of the others.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from tailrace.server.data.transaction_markers import MarkerCodes, PendingOffsets
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
 
-REQUEST_TIMEOUT_MS: Final = 30_000
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""A third of the patience of whoever asks, here and in Kafka: one that gave up first would hear of no marker at all."""
 
 
 class WriteTxnMarkersHandler:
@@ -47,7 +49,7 @@ class WriteTxnMarkersHandler:
     def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> None:
         waiting = _Waiting(request, context, self._deadlines, self._timeout_ms)
         self._deadlines.add(waiting, self._timeout_ms)
-        write_markers(
+        waiting.known = write_markers(
             self._partitions,
             waiting.markers,
             waiting.written,
@@ -79,6 +81,8 @@ class _Waiting:
             )
             for marker in request.markers
         ]
+        self.known: Sequence[MarkerCodes] = [{} for _ in self.markers]
+        """What has become of each so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
         """All markers are safe or refused."""
@@ -87,9 +91,14 @@ class _Waiting:
             self._answer(codes)
 
     def expire(self) -> None:
-        """The time is over. Which of the markers are safe is not told: they may all be asked for again."""
+        """The time is over for the partitions of which nothing is known yet."""
         late = ErrorCode.REQUEST_TIMED_OUT
-        self._answer([dict.fromkeys(marker.partitions, late) for marker in self.markers])
+        self._answer(
+            [
+                {**dict.fromkeys(marker.partitions, late), **known}
+                for marker, known in zip(self.markers, self.known, strict=True)
+            ]
+        )
 
     def _answer(self, codes: Sequence[MarkerCodes]) -> None:
         self._is_answered = True

@@ -173,7 +173,7 @@ class BrokerLifecycle:
             self._registration_refused(answer)
             return
         assert isinstance(answer, BrokerRegistered)
-        self._duplicate_until_ms = None
+        self._duplicate_until_ms = self._untold_until_ms = None
         self.broker_epoch = answer.broker_epoch
         _logger.info("event=broker-registered broker=%d epoch=%d", self.broker_id, answer.broker_epoch)
         self._applied.when_applied(answer.broker_epoch + 1, lambda: self._registration_applied(answer.broker_epoch))

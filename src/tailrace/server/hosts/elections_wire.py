@@ -21,6 +21,7 @@ from tailrace.server.hosts.metadata_partition_wire import (
     TOPIC,
     Where,
     answered,
+    asked_epoch,
     is_for_all,
     known_code,
     leadership,
@@ -87,7 +88,7 @@ def vote_asked(message: quorum.VoteRequest) -> VoteRequest:
     part = only(message.topics, "topic_name", "partition_index")
     return VoteRequest(
         cluster_id=message.cluster_id,
-        candidate_epoch=part.replica_epoch,
+        candidate_epoch=asked_epoch(part.replica_epoch),
         candidate=ReplicaKey(part.replica_id, part.replica_directory_id),
         voter=_voter(message.voter_id, part.voter_directory_id),
         last_epoch=part.last_offset_epoch,
@@ -101,7 +102,7 @@ def begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginQuorumEpochRequ
     return BeginQuorumEpochRequest(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
-        leader_epoch=part.leader_epoch,
+        leader_epoch=asked_epoch(part.leader_epoch),
         voter=_voter(message.voter_id, part.voter_directory_id),
     )
 
@@ -113,7 +114,7 @@ def end_asked(message: quorum.EndQuorumEpochRequest) -> EndQuorumEpochRequest:
     return EndQuorumEpochRequest(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
-        leader_epoch=part.leader_epoch,
+        leader_epoch=asked_epoch(part.leader_epoch),
         preferred_candidates=tuple(by_key) or tuple(by_id),
     )
 

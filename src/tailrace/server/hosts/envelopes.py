@@ -32,20 +32,26 @@ class Client(NamedTuple):
     """As groups report it: `/127.0.0.1`."""
 
 
-class Sealed(NamedTuple):
+class Sealed:
     """A request that is ready for envelopes: one per attempt."""
 
-    request: Any
-    version: int
-    client: Client
-    number: int
-    sender_id: bytes
+    __slots__ = ("_data", "client", "number", "request", "sender_id", "version")
+
+    def __init__(self, request: Any, version: int, client: Client, number: int, sender_id: bytes) -> None:
+        self.request = request
+        self.version = version
+        self.client = client
+        self.number = number
+        self.sender_id = sender_id
+        self._data: bytes | None = None
 
     def envelope(self, leader_epoch: int) -> EnvelopeRequest:
         """For the active controller of this epoch."""
         client = self.client
+        if self._data is None:  # once: it may be long, and attempts many
+            self._data = b"".join(encode_request(self.request, self.version, client.correlation_id, client.client_id))
         return EnvelopeRequest(
-            request_data=b"".join(encode_request(self.request, self.version, client.correlation_id, client.client_id)),
+            request_data=self._data,
             request_principal=encode_principal(client.principal),
             client_host_address=encode_address(client.host),
             leader_epoch=leader_epoch,
@@ -56,8 +62,11 @@ class Sealed(NamedTuple):
     def answer(self, response: EnvelopeResponse) -> Any:
         """The answer in the envelope. Raises KafkaError UNKNOWN_SERVER_ERROR if there is none.
 
-        An error of the passing on is none that a client expects, and is not for it to see: as in Kafka.
+        An error of the passing on is none that a client expects, and is not for it to see, as in Kafka; but for
+        REQUEST_TIMED_OUT: it may have been carried out, and nobody remembers.
         """
+        if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the active controller does not remember what came of it")
         if response.error_code or response.response_data is None:
             raise _not_passed_on(f"error {response.error_code}")
         try:

@@ -74,6 +74,7 @@ class FollowerHosts:
         self._config = config or ReplicaFetchConfig()
         self._image = EMPTY_IMAGE
         self._hosts: dict[BrokerId, FollowerHost] = {}
+        self._failed_before = 0  # fetches of leaders that nothing is fetched from any more
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
         self._to_begin: dict[PartitionKey, None] = {}  # to be followed, and not looked at yet
@@ -86,7 +87,7 @@ class FollowerHosts:
     @property
     def failed_fetches(self) -> int:
         """Fetches that got no answer, and answers for a partition that were errors."""
-        return sum(host.machine.failed_fetches + host.machine.failed_answers for host in self._hosts.values())
+        return self._failed_before + sum(host.failed_fetches for host in self._hosts.values())
 
     @property
     def max_lag(self) -> int:
@@ -168,6 +169,7 @@ class FollowerHosts:
             host.step(Unfollow(key=key))
             if host.machine.is_idle:
                 host.close()
+                self._failed_before += host.failed_fetches
                 del self._hosts[leader.broker_id]
 
     def _begin_some(self) -> None:
@@ -251,6 +253,11 @@ class FollowerHost:
         """What is fetched."""
         return iter(self._partitions.values())
 
+    @property
+    def failed_fetches(self) -> int:
+        """Fetches that got no answer, and answers for a partition that were errors."""
+        return self.machine.failed_fetches + self.machine.failed_answers
+
     def follow(self, key: PartitionKey, partition: Partition) -> None:
         """Fetch this partition from now on; all that its log has counts."""
         self._partitions[key] = partition
@@ -317,17 +324,20 @@ class FollowerHost:
         offset = cut_offset(log.epochs, log.log_end_offset, effect.diverging)
         self._note_cut(partition, offset, f"epoch-{effect.diverging.epoch}-ends-at-{effect.diverging.offset}")
         if offset < log.log_start_offset:
-            self._when_cuttable(effect, partition, offset, lambda: partition.restart_at(offset))
+            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(offset))
         else:
             self._when_cuttable(effect, partition, offset, lambda: partition.truncate_to(offset))
 
     def _restart(self, effect: Restart, partition: Partition) -> None:
         start = effect.log_start_offset
         self._note_cut(partition, start, "the-leaders-log-begins-there")
-        self._when_cuttable(effect, partition, start, lambda: partition.restart_at(start))
+        self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(start))
 
     def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
-        """Cut when no recovery point says that a shorter log is a damaged one."""
+        """Cut when no recovery point says that a shorter log is a damaged one.
+
+        `offset` is the lowest end that a crash on the way may leave: 0 for a log that is dropped whole.
+        """
 
         def lowered(fault: KafkaError | None) -> None:
             if not _follows(partition, effect.leader_epoch):

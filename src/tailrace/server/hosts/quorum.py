@@ -112,7 +112,11 @@ class QuorumHost:
         self._disk = disk
         self._requests = QuorumRequests(key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step)
         self._flushes = QuorumFlushes(
-            log, carry_out=self.carry_out, has_failed=self._has_failed, on_flushed=self._flushed
+            log,
+            carry_out=self.carry_out,
+            has_failed=self._has_failed,
+            on_flushed=self._flushed,
+            on_failed=self.fail,
         )
         self._on_storage_failed = on_storage_failed
         self._on_broken_step = on_broken_step
@@ -209,9 +213,12 @@ class QuorumHost:
 
     # What others ask
 
-    def leader_endpoint(self, listener_name: str) -> Endpoint | None:
-        """Where the leader listens, under this name if it has one of that name; None if that is not known."""
-        leader = self.node.voters.find(self.node.leader_id)
+    def leader_endpoint(self, listener_name: str, leader_id: int) -> Endpoint | None:
+        """Where this leader listens, under this name if it has one of that name; None if that is not known.
+
+        It is the one that an answer names: another may lead when the answer leaves, which has waited for the disk.
+        """
+        leader = self.node.voters.find(leader_id)
         if leader is None or not leader.endpoints:
             return None
         return next((one for one in leader.endpoints if one.name == listener_name), leader.endpoints[0])
@@ -397,8 +404,8 @@ class QuorumHost:
             _logger.warning("event=fetched-snapshot-refused id=%s reason=%s", outcome.snapshot_id, outcome.detail)
         else:
             _logger.info("event=snapshot-installed id=%s", outcome.snapshot_id)
+        self._step(outcome)  # first, whatever becomes of the next flush
         self._flushes.resume()
-        self._step(outcome)
 
     def _remove_files(self) -> None:
         removal = self.log.take_removal()

@@ -5,7 +5,8 @@ which version a request needs at least so that nothing of weight is lost. The lo
 each message; FetchSnapshot alone may name others, which are not served.
 
 What comes from outside is checked as far as its form goes (`metadata_partition_wire`). Whether values make sense
-(offsets, epochs, the cluster) is for the machine to judge, which answers with the code.
+(offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer epoch that
+it hears of, so an epoch that leaves none to come is refused here; those of Fetch and FetchSnapshot are only compared.
 """
 
 from collections.abc import Sequence
@@ -86,8 +87,8 @@ def request_to_wire(request: Request, *, listeners: Sequence[Endpoint] = ()) -> 
 def request_from_wire(message: QuorumRequest) -> Request:
     """What a message asks of this log.
 
-    Raises INVALID_REQUEST if it asks for another partition or for several, as Kafka does, and
-    UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
+    Raises INVALID_REQUEST if it asks for another partition or for several, as Kafka does, or names an epoch above
+    `NEWEST_EPOCH`, and UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
     """
     match message:
         case quorum.VoteRequest():

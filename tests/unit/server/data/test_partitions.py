@@ -502,6 +502,24 @@ def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> No
     assert read_offsets(files, "/logs", LOG_STARTS) == {}
 
 
+def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more() -> None:
+    """A checkpoint that names a log which is not there says to the next start that the disk has lost one."""
+    files = SimulatedDisk()
+    node, cut, _ = two_partitions(files)
+    node.produce("cut", b"b")
+    node.produce("cut", b"c")
+    cut.delete_records(2)
+    node.table.write_recovery_points()
+    node.end_turn()
+    lowered: list[KafkaError | None] = []
+    node.table.lower_recovery_point(cut, 1, lowered.append)
+    node.table.delete("cut", 0)
+    node.end_turn()
+    assert lowered == [None]
+    assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
+    assert read_offsets(files, "/logs", LOG_STARTS) == {}
+
+
 def test_the_log_starts_of_some_are_written_without_a_look_at_the_others() -> None:
     files = SimulatedDisk()
     node, cut, other = two_partitions(files)

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tailrace.protocol.schema import ZERO_UUID, replace
-from tailrace.server.handlers.envelope import MAX_REMEMBERED
+from tailrace.server.handlers.envelope import MAX_NUMBERS, MAX_REMEMBERED, Sender
 from tailrace.server.hosts.envelopes import Client, Envelopes, Sealed, encode_principal
 from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
 from tailrace.testing.simulation.broker_node import BrokerNode
@@ -138,6 +138,32 @@ def test_a_number_that_is_forgotten_is_refused(controller: Controller) -> None:
     answer = controller.answer(late)
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert "late" not in controller.node.controller.image.topics
+
+
+def test_a_number_that_comes_late_and_for_the_first_time_is_carried_out(controller: Controller) -> None:
+    """As after a fail-over: each request comes again when its own back-off is over."""
+    late = controller.create("late")
+    for number in range(MAX_REMEMBERED + 1):
+        controller.send(controller.create(f"topic-{number}"))
+    controller.go_on(3_000)
+    assert created(controller.answer(late)) == [ErrorCode.NONE]
+    assert "late" in controller.node.controller.image.topics
+
+
+def test_numbers_are_remembered_longer_than_their_answers_and_not_for_ever() -> None:
+    sender = Sender()
+    numbers = [*range(1, MAX_NUMBERS, 2), *range(0, MAX_NUMBERS, 2), *range(MAX_NUMBERS, MAX_NUMBERS + 300)]
+    for number in numbers:
+        assert not sender.has_forgotten(number)
+        sender.keep(number, EnvelopeResponse(response_data=b""))
+    kept = set(sender.answers)
+    assert len(kept) == MAX_REMEMBERED
+    assert all(sender.has_forgotten(number) for number in numbers if number not in kept)
+    assert not sender.has_forgotten(MAX_NUMBERS + 300)
+    assert sender.numbers == MAX_NUMBERS
+    sender.keep(1 << 40, EnvelopeResponse(response_data=b""))
+    assert sender.has_forgotten(0)
+    assert not sender.has_forgotten((1 << 40) - 1)
 
 
 def test_another_epoch_is_not_meant(controller: Controller) -> None:

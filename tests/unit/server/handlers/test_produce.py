@@ -15,6 +15,7 @@ from tailrace.protocol.messages.produce import (
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.data.partitions import KnownLeader
+from tailrace.server.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk, RecordingConnection
@@ -156,6 +157,59 @@ def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
     disk.waiting.append(late)
     flush(node, disk)
     assert [answer.error_code for answer in exchange.response.responses[0].partition_responses] == [0, 0]
+
+
+class SlowCoordinator:
+    """Grants what it is asked for when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[AskedTransaction, OnVerified]] = []
+
+    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+        self.waiting.append((asked, on_done))
+
+    def grant(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for asked, on_done in waiting:
+            on_done(dict.fromkeys(asked.partitions, ErrorCode.NONE))
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["the batch is written", "the disk is full"])
+def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
+    """One partition is safe and the other waits for the coordinator when the producer's time is over."""
+    files, coordinator = SimulatedDisk(), SlowCoordinator()
+    node = DataPath("/logs", files=files, disk=disk, verifier=coordinator)
+
+    def in_transaction(*sequences: int) -> ProduceRequest:
+        data = tuple(
+            PartitionProduceData(
+                index=index,
+                records=batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True),
+            )
+            for index, sequence in enumerate(sequences)
+        )
+        topic = TopicProduceData(name="orders", partition_data=data)
+        return ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
+
+    safe, held = node.create(partition=0), node.create(partition=1)
+    first = node.send(in_transaction(0), 11)
+    coordinator.grant()
+    flush(node, disk)
+    flush(node, disk)
+    assert first.produced.error_code == 0
+
+    late = node.send(in_transaction(1, 0), 11)
+    flush(node, disk)
+    assert (safe.high_watermark, held.log.log_end_offset, late.is_answered) == (2, 0, False)
+    node.clock.advance(1000)
+    codes = [answer.error_code for answer in late.response.responses[0].partition_responses]
+    assert codes == [0, ErrorCode.REQUEST_TIMED_OUT]
+    files.free_space = 0 if is_full else files.free_space
+    coordinator.grant()
+    node.end_turn()
+    flush(node, disk)
+    assert held.high_watermark == (0 if is_full else 1)
+    assert len(node.deadlines) == 0
 
 
 def test_a_request_without_partitions_is_answered(node: DataPath) -> None:

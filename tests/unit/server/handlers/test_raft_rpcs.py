@@ -12,13 +12,16 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum, raft_voters
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.raft.voters import Endpoint
+from tailrace.raft.events import UpdateVoter
+from tailrace.raft.rpc import VoteResponse
+from tailrace.raft.voters import Endpoint, Voter
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.quorum_description import WANTED, QuorumDescriptionHandler
 from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
 from tailrace.server.handlers.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.hosts.quorum import OnAnswer, QuorumHost
 from tailrace.testing.data_path import DataPath
 from tailrace.testing.ports import RecordingConnection
 from tailrace.testing.simulation.quorum_cluster import QuorumCluster, QuorumPlan
@@ -253,6 +256,54 @@ def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, f
     ended = quorum.EndEpochPartition(partition_index=0, leader_id=node.leader_id, leader_epoch=node.epoch - 1)
     end = quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),))
     assert Asked(cluster, handler, end).answer().topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_an_epoch_after_which_there_are_none_is_invalid_and_nobody_enters_it(
+    cluster: QuorumCluster, follower: QuorumNode
+) -> None:
+    """A replica that stood in 2^31-1 would be elected in an epoch that no batch can hold, after each start again."""
+    handler, before = RaftRpcHandler(follower.host), follower.host.node.epoch
+    last = 2**31 - 1
+    began = quorum.BeginEpochPartition(partition_index=0, leader_id=1, leader_epoch=last)
+    ended = quorum.EndEpochPartition(partition_index=0, leader_id=1, leader_epoch=last)
+    for request in (
+        vote(last),
+        quorum.BeginQuorumEpochRequest(topics=(quorum.BeginEpochTopic(topic_name=TOPIC, partitions=(began,)),)),
+        quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),)),
+    ):
+        assert Asked(cluster, handler, request).answer().error_code == ErrorCode.INVALID_REQUEST
+        assert follower.host.node.epoch == before
+
+
+class SlowHost:
+    """A replica that knows where everybody listens, and answers later: by then another one leads."""
+
+    def __init__(self, host: QuorumHost) -> None:
+        self._host = host
+        self.answers: list[OnAnswer] = []
+
+    def receive(self, request: Any, on_answer: OnAnswer) -> None:
+        self.answers.append(on_answer)
+
+    def leader_endpoint(self, *asked: Any) -> Endpoint | None:
+        return self._host.leader_endpoint(*asked)
+
+
+def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    keys = leader.host.node.voters.keys
+    named = next(key for key in keys if key != leader.key)
+    for key in keys:
+        changes: list[ErrorCode] = []
+        moved = UpdateVoter(Voter(key, (Endpoint("CONTROLLER", f"host-{key.id}", 9093),)))
+        leader.host.change_voters(moved, lambda error, _, told=changes: told.append(error))
+        cluster.world.run(until_ms=cluster.world.now_ms + 2000)
+        assert changes == [ErrorCode.NONE]
+    slow = SlowHost(leader.host)
+    asked = Asked(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
+    (on_answer,) = slow.answers
+    on_answer(VoteResponse(leader_id=named.id, leader_epoch=leader.host.node.epoch))
+    (endpoint,) = asked.answer().node_endpoints
+    assert (endpoint.node_id, endpoint.host) == (named.id, f"host-{named.id}")
 
 
 def test_the_quorum_is_described_by_its_leader(

@@ -249,6 +249,24 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows() -> Non
     assert 5_000 <= cluster.clock.monotonic_ms() <= 5_200
 
 
+def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused() -> None:
+    """It is refused in the days of an upgrade, and again in those of the next, which may be a year later."""
+    cluster = Cluster()
+    cluster.start()
+    cluster.refuse(ErrorCode.UNSUPPORTED_VERSION)
+    cluster.clock.advance(100)
+    cluster.answer(BrokerRegistered(broker_epoch=20))
+    cluster.clock.advance(10_000)
+    cluster.refuse(ErrorCode.STALE_BROKER_EPOCH)
+    cluster.refuse(ErrorCode.UNSUPPORTED_VERSION)
+    assert cluster.events == []
+    cluster.image = replace(EMPTY_IMAGE, features={"metadata.version": METADATA_VERSION + 1})
+    cluster.clock.advance(100)
+    (error,) = cluster.events
+    assert isinstance(error, KafkaError)
+    assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
+
+
 def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more() -> None:
     cluster = Cluster()
     cluster.serve()

@@ -45,6 +45,11 @@ def test_a_request_travels_with_its_header_and_its_client() -> None:
     assert decode_address(envelope.client_host_address) == "/::1"
 
 
+def test_a_request_is_encoded_once_however_often_it_leaves() -> None:
+    sealed = seal()
+    assert sealed.envelope(3).request_data is sealed.envelope(4).request_data
+
+
 def test_an_answer_is_read_and_must_be_to_this_request() -> None:
     assert seal().answer(EnvelopeResponse(response_data=data())) == ANSWER
     for broken in (
@@ -57,6 +62,12 @@ def test_an_answer_is_read_and_must_be_to_this_request() -> None:
         with pytest.raises(KafkaError) as fault:
             seal().answer(broken)
         assert fault.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_who_has_to_be_patient_is_told_so() -> None:
+    with pytest.raises(KafkaError) as fault:
+        seal().answer(EnvelopeResponse(error_code=ErrorCode.REQUEST_TIMED_OUT))
+    assert fault.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_a_principal_is_written_as_kafka_writes_its_own() -> None:

@@ -17,12 +17,14 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import Partition
 from tailrace.server.hosts.followers import FollowerHosts
+from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk
 
 TOPIC_ID = topic_id_of("orders")
+ORDERS = TopicPartition("orders", 0)
 OnReply = Callable[[Any], None]
 
 
@@ -233,6 +235,34 @@ def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
     assert bench.partition().high_watermark == 41
 
 
+def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> None:
+    """A power cut may leave any part of it, or nothing, and the log start of now may not be on the disk."""
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
+    bench.settle()
+    bench.answer(data(0, high_watermark=3, log_start_offset=2))
+    bench.settle()
+    bench.node.table.write_recovery_points()
+    bench.disk.run()
+    recovery_points = bench.node.table.directory.checkpoint(RECOVERY_POINTS)
+    assert (bench.partition().log.log_start_offset, recovery_points.get(ORDERS)) == (2, 3)
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, recovery_points.get(ORDERS)) == (40, 0)
+
+
+def test_a_log_that_starts_within_a_batch_takes_that_batch_whole() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=41, high_watermark=44))
+    bench.settle()
+    bench.answer(data(0, batch(40, b"a", b"b", b"c", b"d", epoch=3), high_watermark=44, log_start_offset=41))
+    bench.settle()
+    partition = bench.partition()
+    assert (partition.log.log_start_offset, partition.log.log_end_offset, partition.high_watermark) == (41, 44, 44)
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (44, 3)
+
+
 def test_records_that_do_not_fit_pause_their_partition() -> None:
     bench = Bench(state(2, 0), state(2, 0))
     bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
@@ -259,6 +289,8 @@ def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> Non
     bench.clock.advance(1)
     assert len(bench.asked) == 1
     assert bench.hosts.failed_fetches == 2
+    bench.take(0, state(3, 1))
+    assert bench.hosts.failed_fetches == 2, "though nobody follows that leader any more"
 
 
 def test_a_log_that_fails_follows_nobody_until_there_is_another_leader() -> None:

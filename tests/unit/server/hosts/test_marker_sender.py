@@ -16,6 +16,7 @@ from tailrace.protocol.messages.transaction_markers import (
     WriteTxnMarkersResponse,
 )
 from tailrace.server.data.transaction_markers import OnWritten, TransactionMarker
+from tailrace.server.handlers.transaction_markers import REQUEST_TIMEOUT_MS
 from tailrace.server.hosts.marker_sender import MarkerSender
 from tailrace.testing.clock import ManualClock
 
@@ -49,6 +50,8 @@ class World:
         self.image = image(*leaders)
         self.here: list[tuple[TransactionMarker, OnWritten]] = []
         self.sent: list[tuple[int, WriteTxnMarkersRequest, Callable[[Any], None]]] = []
+        self.patience_ms: int | None = None
+        """For the answer to what was sent last."""
         self.done = 0
         self.sender = MarkerSender(
             broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock
@@ -87,6 +90,7 @@ class World:
         timeout_ms: int | None = None,
     ) -> None:
         self.sent.append((node_id, request, on_reply))
+        self.patience_ms = timeout_ms
 
     def answer_here(self, code: ErrorCode = E.NONE) -> None:
         marker, on_done = self.here.pop(0)
@@ -263,3 +267,11 @@ def test_one_refusal_is_not_the_others() -> None:
     world.clock.advance(1_000)
     (marker,) = world.sent[0][1].markers
     assert marker.producer_id == 8, "nothing was said about it"
+
+
+def test_a_leader_answers_long_before_it_is_given_up() -> None:
+    """It says what is safe when its time is over; nobody would hear that of a connection that was closed before."""
+    world = World(THERE)
+    world.write(0)
+    assert world.patience_ms is not None
+    assert world.patience_ms >= 2 * REQUEST_TIMEOUT_MS

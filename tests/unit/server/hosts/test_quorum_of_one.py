@@ -12,7 +12,7 @@ from tailrace.metadata.commands import (
     TopicsCreated,
 )
 from tailrace.metadata.records import FeatureLevelRecord, encode_record
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
@@ -138,6 +138,29 @@ def test_a_failed_append_changes_nothing_and_nothing_is_decided_any_more() -> No
     assert isinstance(refusal, KafkaError)
     assert refusal.code is ErrorCode.NOT_CONTROLLER
     assert node.quorum.host.failure is not None
+
+
+def test_a_flush_that_cannot_be_begun_ends_the_replica_and_what_was_flushed_before_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, disk = deferred_node()
+    first = node.submit(create("orders"))
+    end_of_first = node.log.end_offset
+    second = node.submit(create("returns"))
+    assert node.log.high_watermark < end_of_first < node.log.end_offset
+
+    def begin_flush() -> None:
+        raise StorageError("no descriptor is left")
+
+    monkeypatch.setattr(node.log, "begin_flush", begin_flush)
+    disk.run()
+    node.end_turn()
+    assert node.log.high_watermark == end_of_first
+    assert node.quorum.host.failure is not None
+    assert not node.controller.is_active
+    for answers in (first, second):  # nobody waits for a flush that never comes
+        (refusal,) = answers
+        assert isinstance(refusal, KafkaError)
 
 
 def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next_and_is_heard_of() -> None:

@@ -1,0 +1,268 @@
+"""The metadata quorum of a node among others that are played here: where it asks, and when it has caught up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.net.connection import Address
+from tailrace.net.listener import Listener
+from tailrace.net.turns import Turns
+from tailrace.node.clock import LoopClock
+from tailrace.node.config import NodeConfig
+from tailrace.node.metadata_quorum import MetadataQuorum
+from tailrace.protocol.messages import fetch, quorum
+from tailrace.protocol.messages.registrations import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tailrace.protocol.registry import api_of
+from tailrace.raft.effects import AppendAsLeader
+from tailrace.raft.roles import Follower
+from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.server.context import RequestContext
+from tailrace.server.dispatch import Dispatcher
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import MetaProperties
+
+TOPIC = "__cluster_metadata"
+NOWHERE = Address("127.0.0.1", 9)
+VOTE = quorum.VoteRequest(cluster_id="mine", topics=())
+FETCH = fetch.FetchRequest(cluster_id="mine", max_wait_ms=0, min_bytes=0, topics=())
+BEAT = BrokerHeartbeatRequest(
+    broker_id=1, broker_epoch=5, current_metadata_offset=5, want_fence=False, want_shut_down=False
+)
+
+
+def fail(broken: BaseException) -> None:
+    raise broken
+
+
+@dataclass
+class FakeNode:
+    """What the machine of a replica says of itself."""
+
+    role: Any
+    high_watermark: int | None = None
+    voters: VoterSet = field(default_factory=lambda: VoterSet(()))
+    epoch: int = 3
+    leader_id: int = 2
+
+
+@dataclass
+class FakeHost:
+    node: FakeNode
+    failure: None = None
+
+
+@dataclass
+class FakeController:
+    applied_end_offset: int = 0
+    is_active: bool = False
+
+
+class Played:
+    """A node that answers what it was told to, and counts."""
+
+    def __init__(self, turns: Turns, **answers: Any) -> None:
+        self.asked: list[type] = []
+        self._answers = answers
+        handled = (quorum.VoteRequest, fetch.FetchRequest, BrokerHeartbeatRequest)
+        dispatcher = Dispatcher(
+            {api_of(request).key: self for request in handled}, write_staged=lambda: None, on_broken_invariant=fail
+        )
+        self.listener = Listener(name="CONTROLLER", turns=turns, on_frame=dispatcher.on_frame)
+        self.listener.bind(["127.0.0.1"], 0)
+
+    def handle(self, request: Any, context: RequestContext) -> Any:
+        self.asked.append(type(request))
+        return self._answers[type(request).__name__]
+
+    @property
+    def address(self) -> Address:
+        return Address(*self.listener.addresses[0])
+
+
+class World:
+    """Node 1, which was told that node 2 listens at `told`; where the log says `stated` if that is set."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+        self._loop = asyncio.get_running_loop()
+        self.turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=fail)
+        self.controller = FakeController()
+        self._listeners: list[Listener] = []
+        self._quorum: MetadataQuorum | None = None
+
+    async def play(self, **answers: Any) -> Played:
+        played = Played(self.turns, **answers)
+        self._listeners.append(played.listener)
+        await played.listener.start()
+        return played
+
+    def open(self, node: FakeNode, told: Address = NOWHERE) -> MetadataQuorum:
+        settings = {
+            "node.id": "1",
+            "process.roles": "broker",
+            "log.dirs": self._directory,
+            "listeners": "127.0.0.1:0",
+            "controller.quorum.voters": f"2@{told.host}:{told.port}",
+        }
+        opened = self._quorum = MetadataQuorum(
+            NodeConfig(settings),
+            files=OsFiles(),
+            directory=self._directory,
+            identity=MetaProperties(cluster_id="mine", node_id=1),
+            clock=LoopClock(self._loop, self.turns),
+            turns=self.turns,
+            on_fatal=fail,
+        )
+        opened._host = cast("QuorumHost", FakeHost(node))
+        opened._controller = cast("QuorumController", self.controller)
+        return opened
+
+    async def close(self) -> None:
+        if self._quorum is not None:
+            self._quorum._controller = None  # the log is closed by whoever is left
+            self._quorum.close()
+        for listener in self._listeners:
+            await listener.stop()
+
+
+def run(directory: Path, story: Callable[[World], Awaitable[None]]) -> None:
+    async def told() -> None:
+        world = World(directory)
+        try:
+            await story(world)
+        finally:
+            await world.close()
+
+    asyncio.run(told())
+
+
+async def ask(asker: MetadataQuorum, request: Any, node_id: int = 2) -> Any:
+    replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    asker.send(node_id, request, replied.set_result)
+    return await asyncio.wait_for(replied, 20)
+
+
+def stated(address: Address) -> VoterSet:
+    endpoint = Endpoint("CONTROLLER", address.host, address.port)
+    return VoterSet.of([Voter(ReplicaKey(2, b"directory of two"), (endpoint,))])
+
+
+def wrong_voter() -> quorum.VoteResponse:
+    part = quorum.VotedPartition(
+        partition_index=0, error_code=ErrorCode.INVALID_VOTER_KEY, leader_id=3, leader_epoch=3, vote_granted=False
+    )
+    return quorum.VoteResponse(topics=(quorum.VotedTopic(topic_name=TOPIC, partitions=(part,)),))
+
+
+def led_by(leader_id: int) -> fetch.FetchResponse:
+    part = fetch.PartitionData(
+        partition_index=0,
+        high_watermark=5,
+        aborted_transactions=None,
+        records=b"",
+        current_leader=fetch.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=3),
+    )
+    topic = fetch.FetchableTopicResponse(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(part,))
+    return fetch.FetchResponse(responses=(topic,))
+
+
+@pytest.mark.parametrize(
+    "stranger", [wrong_voter(), quorum.VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=())], ids=repr
+)
+def test_a_controller_is_asked_elsewhere_when_somebody_else_answers_in_its_place(tmp_path: Path, stranger: Any) -> None:
+    async def story(world: World) -> None:
+        old, new = await world.play(VoteRequest=stranger), await world.play(VoteRequest=quorum.VoteResponse(topics=()))
+        asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+        assert await ask(asker, VOTE) == stranger
+        assert await ask(asker, VOTE) == quorum.VoteResponse(topics=())
+        assert (len(old.asked), len(new.asked)) == (1, 1)
+
+    run(tmp_path, story)
+
+
+def test_what_is_not_of_the_log_goes_where_the_leader_was_found_and_moves_nothing(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        beaten = BrokerHeartbeatResponse(should_shut_down=False)
+        old = await world.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
+        new = await world.play(FetchRequest=led_by(2), BrokerHeartbeatRequest=beaten)
+        asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+        assert await ask(asker, BEAT) is None  # nobody knows yet whose place that is
+        await ask(asker, VOTE)
+        assert await ask(asker, BEAT) is None
+        assert (await ask(asker, FETCH)).responses
+        assert await ask(asker, BEAT) == beaten
+        assert old.asked == [quorum.VoteRequest]
+        await new.listener.stop()
+        while await ask(asker, BEAT) is not None:
+            pass
+        assert asker.address_of(2) == new.address
+
+    run(tmp_path, story)
+
+
+def filled(asker: MetadataQuorum, count: int) -> None:
+    asker._log.append_as_leader(AppendAsLeader(0, 1, (b"value",) * count), now_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "applied", "high_watermark", "is_caught_up"),
+    [
+        (-1, 4, 4, False),  # the leader has only just been elected, or sends a snapshot: 4 is this node's own snapshot
+        (4, 4, 4, False),  # it knows no more than its own snapshot
+        (9, 9, 9, False),
+        (10, 9, 10, False),
+        (10, 10, 10, True),
+        (12, 10, 10, True),
+    ],
+)
+def test_a_node_has_caught_up_when_it_has_applied_what_its_own_log_held(
+    tmp_path: Path, told: int, applied: int, high_watermark: int, is_caught_up: bool
+) -> None:
+    async def story(world: World) -> None:
+        role = Follower(2, 0, has_fetched=True, leader_high_watermark=told)
+        asker = world.open(FakeNode(role=role, high_watermark=high_watermark))
+        filled(asker, 10)
+        world.controller.applied_end_offset = applied
+        waiting = asyncio.ensure_future(asker.caught_up())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waiting.done() == is_caught_up
+        role.leader_high_watermark, world.controller.applied_end_offset = 10, 10
+        await asyncio.wait_for(waiting, 20)
+
+    run(tmp_path, story)
+
+
+def test_what_the_leader_has_cut_off_is_not_waited_for(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        role = Follower(2, 0, has_fetched=True)
+        asker = world.open(FakeNode(role=role, high_watermark=0))
+        filled(asker, 4)
+        asker._log.append_as_leader(AppendAsLeader(4, 2, (b"value",) * 6), now_ms=0)
+        waiting = asyncio.ensure_future(asker.caught_up())
+        await asyncio.sleep(0)
+        asker._log.truncate(4)
+        role.leader_high_watermark = world.controller.applied_end_offset = 4
+        await asyncio.wait_for(waiting, 20)
+
+    run(tmp_path, story)
+
+
+def test_the_active_controller_waits_for_nobody(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        asker = world.open(FakeNode(role=None))
+        waiting = asyncio.ensure_future(asker.caught_up())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        world.controller.is_active = True
+        await asyncio.wait_for(waiting, 20)
+
+    run(tmp_path, story)
