@@ -63,4 +63,5 @@ def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[s
         while shown != {"orders-0": 1} and time.monotonic() < deadline:  # listeners hear of a batch a moment later
             shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
             time.sleep(0.1)
+    names["spark"].streams.removeListener(names["progress"])
     assert shown == {"orders-0": 1}

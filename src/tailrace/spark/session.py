@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+import time
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.listener import (
 
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
 from tailrace.spark.java import ensure_java
 from tailrace.spark.offsets import from_json_dict
 from tailrace.spark.planning import show_progress
@@ -24,6 +26,10 @@ _log = logging.getLogger(__name__)
 
 PROGRESS_TIMEOUT_MS = 10_000
 """Longer than a source may take (see planning): no batch waits for a listener, and the last one is shown only once."""
+
+REST_S = 30.0
+"""After a failure nothing is shown for so long: Spark tells all listeners of a session on one thread, and those behind
+this one would wait with it at every batch."""
 
 LEAN = {
     "spark.ui.enabled": "false",
@@ -73,6 +79,9 @@ class GroupProgress(StreamingQueryListener):
         self._bootstrap_servers = bootstrap_servers
         self._group = group
         self._query_name = query_name
+        self._rests_until = 0.0
+        self._unshown: dict[TopicPartition, int] = {}
+        """What was passed over in a rest: where each partition stood last."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
         """Nothing to show yet."""
@@ -83,14 +92,27 @@ class GroupProgress(StreamingQueryListener):
             return
         for source in event.progress.sources:
             try:
-                offsets = from_json_dict(json.loads(source.endOffset))
-                with Admin(self._bootstrap_servers) as admin:
-                    show_progress(admin, self._group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
+                self._unshown |= from_json_dict(json.loads(source.endOffset))
             except (KafkaError, ValueError, AttributeError) as fault:
                 _log.warning("progress of group %s is not shown: %s", self._group, fault)
+        if time.monotonic() >= self._rests_until:
+            self._show()
+
+    def _show(self) -> None:
+        offsets, self._unshown = self._unshown, {}
+        if not offsets:
+            return
+        try:
+            with Admin(self._bootstrap_servers) as admin:
+                show_progress(admin, self._group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
+        except KafkaError as fault:
+            _log.warning("progress of group %s is not shown for %d s: %s", self._group, REST_S, fault)
+            self._rests_until = time.monotonic() + REST_S
+            self._unshown = offsets
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The last batch has been shown."""
+        """The last batch has been shown, unless that was in a rest."""
+        self._show()
