@@ -9,6 +9,8 @@ import time
 
 import confluent_kafka
 
+from benchmarks.peers import touch_pages
+
 CHUNK = 625
 
 
@@ -27,6 +29,7 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: i
     names = [f"{topic}-{number}" for number in range(topics)]
     for name in names:
         producer.list_topics(name, timeout=10)
+    touch_pages(2 * record_bytes * count // 1_000_000)  # last of all: what is free for long, the host takes back
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     chunk = [{"value": value[:record_bytes]}] * CHUNK
     targets = [(name, partition) for partition in range(partitions) for name in names]
