@@ -9,7 +9,6 @@ import gc
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, rai
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
 from tailrace.node.standard_input import has_no_end
+from tailrace.node.stop_signals import TO_STOP, signals_read
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -33,6 +33,7 @@ look through so many (50,000 took 50 to 90 ms)."""
 def run(config: NodeConfig, *, until_stdin_closes: bool = False) -> int:
     """Run a node until it is told to stop; the exit code. Raises KafkaError or OSError if it cannot start.
 
+    For the main thread, once: after it the signals to stop are ignored, since the process ends.
     `until_stdin_closes` ends it as well when standard input ends: whoever started the node holds the other end of that
     pipe, and even kill -9 closes it.
     """
@@ -63,17 +64,32 @@ def preload() -> None:
 async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, stopped.set)
+    with signals_read() as signals:
+        loop.add_reader(signals, _read_signals, signals, stopped)
+        try:
+            await _serve_until(stopped, config, descriptors, until_stdin_closes)
+        finally:
+            loop.remove_reader(signals)
+    return 0
+
+
+def _read_signals(descriptor: int, stopped: asyncio.Event) -> None:
+    if not TO_STOP.isdisjoint(os.read(descriptor, 4096)):
+        stopped.set()
+
+
+async def _serve_until(
+    stopped: asyncio.Event, config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool
+) -> None:
     if until_stdin_closes:
         try:
+            loop = asyncio.get_running_loop()
             loop.add_reader(_STDIN, _read_stdin, loop, stopped)
         except PermissionError:
             raise has_no_end() from None
     node = Node(config, on_fatal=stop_at_once, descriptors=descriptors)
     if not await _started(node, stopped):
-        return 0
+        return
     gc.collect()
     gc.freeze()
     _logger.info(
@@ -85,7 +101,6 @@ async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_cl
     _say_ready(node, config)
     await stopped.wait()
     await node.stop()
-    return 0
 
 
 async def _started(node: Node, stopped: asyncio.Event) -> bool:

@@ -16,13 +16,14 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, NoReturn
 
 from tailrace.node.local_cluster import LocalNode
 from tailrace.node.standard_input import has_no_end
+from tailrace.node.stop_signals import TO_STOP, not_ignored, signals_read
 
 READY: Final = "tailrace ready: "
 _FIRST_BACKOFF_S: Final = 0.5
@@ -35,8 +36,8 @@ _SAME_WISH_S: Final = 1.0
 """Signals that come this soon after the first are that one again: `timeout` and others signal a process and then its
 whole group."""
 _READ_BYTES: Final = 64 * 1024
-_TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-_SIGNALS: Final = _TO_STOP | {signal.SIGCHLD}
+_OTHERS: Final = frozenset((signal.SIGCHLD,))
+_SIGNALS: Final = TO_STOP | _OTHERS
 
 Say = Callable[[str], None]
 Serve = Callable[[LocalNode], None]
@@ -119,7 +120,7 @@ def _live_as_child(
     try:
         os.setsid()  # Ctrl-C is for the parent, which then stops all in good order
         signal.set_wakeup_fd(-1)
-        for number in _not_ignored():
+        for number in not_ignored(_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals_blocked)
         for standard, pipe in enumerate(pipes):
@@ -203,7 +204,7 @@ class Supervisor:
         with ExitStack() as stack:
             stack.callback(self._kill_all)
             stack.enter_context(self._selector)
-            wakeup = stack.enter_context(_signals())
+            wakeup = stack.enter_context(signals_read(_OTHERS))
             self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._take_signals(wakeup))
             if self._until_stdin_closes:
                 self._watch_stdin()
@@ -228,7 +229,7 @@ class Supervisor:
     # What happens
 
     def _take_signals(self, wakeup: int) -> None:
-        if _TO_STOP.isdisjoint(os.read(wakeup, 4096)):
+        if TO_STOP.isdisjoint(os.read(wakeup, 4096)):
             return
         now = time.monotonic()
         if self._told_at is None:
@@ -345,26 +346,3 @@ def _end_of(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def _not_ignored() -> list[signal.Signals]:
-    """The signals that matter here. SIGHUP does not where it is ignored: `nohup` did that."""
-    return [one for one in _SIGNALS if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
-
-
-@contextmanager
-def _signals() -> Iterator[int]:
-    """A descriptor that gets a byte for each signal that matters here."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    before = {number: signal.signal(number, lambda *_: None) for number in _not_ignored()}
-    earlier = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(earlier)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)

@@ -173,6 +173,35 @@ def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
     assert done.stdout == "\n"
 
 
+SIGNALLED_LATE = """
+import asyncio, os, signal, sys
+import tailrace.node.process as process
+from tailrace.node.config import NodeConfig
+
+if sys.argv[2] == "asyncio":
+    process.event_loop_factory = lambda: asyncio.new_event_loop
+process._say_ready = lambda node, config: os.kill(os.getpid(), signal.SIGTERM)
+code = process.run(NodeConfig({"log.dirs": sys.argv[1], "listeners": "127.0.0.1:0"}))
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    os.kill(os.getpid(), number)
+print(code)
+"""
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_signal_that_comes_when_a_node_has_stopped_does_not_change_how_it_ends(tmp_path: Path, loop: str) -> None:
+    """`timeout` signals the process and then its group: the node may need less time than that."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_LATE, str(tmp_path / "data"), loop],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 def test_a_directory_in_use_refuses_a_second_node(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--listen", "127.0.0.1:0") as node:
         ready_address(node)

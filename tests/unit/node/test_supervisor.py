@@ -23,13 +23,13 @@ def run(script: str) -> str:
 
 SIGNALLED_EARLY = """
 import os, signal, sys
-from tailrace.node import supervisor
+from tailrace.node import stop_signals, supervisor
 
 def told_to_stop_before_anything_else():
     os.kill(os.getpid(), signal.SIGTERM)
 
 os.setsid = told_to_stop_before_anything_else  # what a child does first
-with supervisor._signals():
+with stop_signals.signals_read():
     child = supervisor._Process(lambda: sys.exit(7), os.environ)
     child.wait()
 print(child.returncode)
@@ -105,6 +105,36 @@ runs = supervisor.Supervisor(
 )
 print(runs.run())
 """
+
+
+SIGNALLED_LATE = """
+import os, signal, sys
+from pathlib import Path
+from tailrace.node import supervisor
+from tailrace.node.local_cluster import LocalNode
+
+def serve(node):
+    print(supervisor.READY + "here", flush=True)
+
+node = LocalNode(node_id=1, home=Path("."), settings={})
+runs = supervisor.Supervisor(
+    [node],
+    serve=serve,
+    restarts=False,
+    environment=os.environ,
+    on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    say=print,
+)
+code = runs.run()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    os.kill(os.getpid(), number)
+print(code)
+"""
+
+
+def test_a_signal_that_comes_when_all_have_stopped_does_not_change_how_it_ends() -> None:
+    """`timeout` signals the process and then its group: the nodes may need less time than that."""
+    assert run(SIGNALLED_LATE).splitlines() == ["0"]
 
 
 def test_a_log_that_is_lost_keeps_no_node_from_being_started() -> None:
