@@ -213,7 +213,7 @@ class Supervisor:
             while self._goes_on():
                 for key, _ in self._selector.select(self._patience_s()):
                     key.data()
-                self._reap()
+                self._reap(wakeup)
                 self._do_what_is_due()
         return self._exit_code
 
@@ -229,7 +229,11 @@ class Supervisor:
     # What happens
 
     def _take_signals(self, wakeup: int) -> None:
-        if TO_STOP.isdisjoint(os.read(wakeup, 4096)):
+        try:
+            numbers = os.read(wakeup, 4096)
+        except BlockingIOError:
+            return
+        if TO_STOP.isdisjoint(numbers):
             return
         now = time.monotonic()
         if self._told_at is None:
@@ -277,10 +281,24 @@ class Supervisor:
             self._was_ready = True
             self._on_ready()
 
-    def _reap(self) -> None:
-        for child in self._children:
-            if child.process is not None and (code := child.process.poll()) is not None:
-                self._take_end(child, child.process, code)
+    def _reap(self, wakeup: int) -> None:
+        """Judge all that have ended, each by the signals that came before it.
+
+        Such a signal is in the pipe by the time the end is known, and may have come after the last look at the pipe.
+        Ends are looked for again after each look, which may have taken away the SIGCHLD of another.
+        """
+        while ended := self._ended():
+            self._take_signals(wakeup)
+            for child, process, code in ended:
+                self._take_end(child, process, code)
+
+    def _ended(self) -> list[tuple[_Child, _Process, int]]:
+        """Those whose end has not been judged yet, and how each ended."""
+        return [
+            (child, child.process, code)
+            for child in self._children
+            if child.process is not None and (code := child.process.poll()) is not None
+        ]
 
     def _take_end(self, child: _Child, process: _Process, code: int) -> None:
         for pipe in child.pipes:
@@ -329,7 +347,7 @@ class Supervisor:
         self._kill_at = time.monotonic() + _STOP_S
         for child in self._children:
             child.start_at = None
-            if child.process is not None:
+            if child.process is not None and child.process.returncode is None:
                 os.kill(child.process.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:

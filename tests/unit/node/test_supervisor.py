@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tailrace.testing.cluster import package_path
 
 
-def run(script: str) -> str:
+def run(script: str, *arguments: str) -> str:
     """What it prints: it forks, and so must have no threads."""
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -132,9 +134,76 @@ print(code)
 """
 
 
+SIGNALLED_BEFORE_AN_END = """
+import os, signal, sys
+from pathlib import Path
+from tailrace.node import supervisor
+from tailrace.node.local_cluster import LocalNode
+
+def serve(node):
+    print(supervisor.READY + "here", flush=True)
+    sys.stdin.read()
+
+def on_ready():
+    os.kill(os.getpid(), signal.SIGTERM)
+    process = runs._children[0].process
+    os.kill(process.pid, signal.SIGTERM)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and that is still to be found
+
+node = LocalNode(node_id=1, home=Path("."), settings={})
+runs = supervisor.Supervisor(
+    [node],
+    serve=serve,
+    restarts=sys.argv[1] == "restarts",
+    environment=os.environ,
+    on_ready=on_ready,
+    say=print,
+)
+print(runs.run())
+"""
+
+
+ENDED_TOGETHER = """
+import os, sys
+from pathlib import Path
+from tailrace.node import supervisor
+from tailrace.node.local_cluster import LocalNode
+
+class EndsAtOnce(supervisor._Process):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+supervisor._Process = EndsAtOnce
+runs = supervisor.Supervisor(
+    [LocalNode(node_id=number, home=Path("."), settings={}) for number in (1, 2)],
+    serve=lambda node: sys.exit(3),
+    restarts=False,
+    environment=os.environ,
+    on_ready=lambda: print("ready"),
+    say=print,
+)
+print(runs.run())
+"""
+
+
 def test_a_signal_that_comes_when_all_have_stopped_does_not_change_how_it_ends() -> None:
     """`timeout` signals the process and then its group: the nodes may need less time than that."""
     assert run(SIGNALLED_LATE).splitlines() == ["0"]
+
+
+@pytest.mark.parametrize("restarts", ["restarts", "does not"])
+def test_an_end_is_judged_by_the_signal_that_came_before_it(restarts: str) -> None:
+    """systemd signals all at once, and a node may have stopped before its parent has looked."""
+    assert run(SIGNALLED_BEFORE_AN_END, restarts).splitlines() == ["0"]
+
+
+def test_nodes_that_end_at_once_are_all_named() -> None:
+    assert run(ENDED_TOGETHER).splitlines() == [
+        "node-1 ended with exit code 3 before the cluster was ready; the others are stopped",
+        "node-2 ended with exit code 3 while it stopped",
+        "1",
+    ]
 
 
 def test_a_log_that_is_lost_keeps_no_node_from_being_started() -> None:
