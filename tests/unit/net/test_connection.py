@@ -69,7 +69,7 @@ def _with_server(serve: Serve, use: Callable[[Address], Awaitable[None]]) -> Non
 
 
 async def _connect(address: Address) -> Connection:
-    return await connect(address, client_id="test", timeout_ms=5_000)
+    return await connect(address, client_id="test", timeout_ms=30_000)
 
 
 def test_the_highest_common_version_is_taken() -> None:
@@ -84,9 +84,9 @@ def test_the_highest_common_version_is_taken() -> None:
         assert connection.version_of(HeartbeatRequest) == 3
         assert connection.version_of(MetadataRequest) == 13
         assert connection.version_of(MetadataRequest, 9) == 9
-        assert (await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)).error_code == 27
+        assert (await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000)).error_code == 27
         with pytest.raises(KafkaError, match="does not offer it, this client needs ListGroups 0-5"):
-            await connection.ask(ListGroupsRequest(), ListGroupsResponse, timeout_ms=5_000)
+            await connection.ask(ListGroupsRequest(), ListGroupsResponse, timeout_ms=30_000)
         connection.close()
 
     _with_server(serve, use)
@@ -144,7 +144,7 @@ def test_pipelined_requests_get_their_answers_in_order_however_the_bytes_arrive(
 
     async def use(address: Address) -> None:
         connection = await _connect(address)
-        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000) for _ in range(20)]
+        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000) for _ in range(20)]
         assert [answer.throttle_time_ms for answer in await asyncio.gather(*pending)] == list(range(20))
         assert connection.pending_count == 0
         connection.close()
@@ -173,7 +173,7 @@ def test_an_answer_longer_than_the_receive_buffer_comes_whole_and_so_does_what_f
     async def use(address: Address) -> None:
         connection = await _connect(address)
         request = MetadataRequest(topics=())
-        pending = [connection.send(request, MetadataResponse, timeout_ms=5_000) for _ in range(2)]
+        pending = [connection.send(request, MetadataResponse, timeout_ms=30_000) for _ in range(2)]
         for answer in await asyncio.gather(*pending):
             assert answer.brokers == brokers
         connection.close()
@@ -209,9 +209,9 @@ def test_a_connection_that_is_lost_fails_what_is_pending_and_names_it() -> None:
     async def use(address: Address) -> None:
         connection = await _connect(address)
         with pytest.raises(KafkaError, match=f"{address} closed the connection while Heartbeat was pending"):
-            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000)
         with pytest.raises(KafkaError):
-            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000)
 
     _with_server(serve, use)
 
@@ -240,7 +240,7 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
     async def use(address: Address) -> None:
         connection = await _connect(address)
         with pytest.raises(KafkaError, match="where 2 was next"):
-            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000)
+            await connection.ask(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000)
 
     _with_server(serve, use)
 
@@ -256,7 +256,7 @@ def test_an_answer_that_cannot_be_read_ends_the_connection_and_may_be_asked_for_
 
     async def use(address: Address) -> None:
         connection = await _connect(address)
-        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=5_000) for _ in range(2)]
+        pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000) for _ in range(2)]
         for answer in await asyncio.gather(*pending, return_exceptions=True):
             assert isinstance(answer, KafkaError)
             assert answer.code is ErrorCode.NETWORK_EXCEPTION
@@ -342,7 +342,7 @@ def test_a_connection_that_is_made_after_the_pool_was_closed_is_closed_too() -> 
         may_answer.set()
         with pytest.raises(KafkaError, match="this client is closed"):
             await asked
-        await asyncio.wait_for(is_gone.wait(), 5)
+        await asyncio.wait_for(is_gone.wait(), 30)
 
     _with_server(serve, use)
 

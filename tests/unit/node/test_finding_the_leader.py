@@ -13,6 +13,7 @@ from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
+from tailrace.node import peers
 from tailrace.node.clock import LoopClock
 from tailrace.node.config import NodeConfig
 from tailrace.node.metadata_quorum import MetadataQuorum
@@ -87,6 +88,11 @@ class Played:
         return Address(*self.listener.addresses[0])
 
 
+@pytest.fixture(autouse=True)
+def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_CONNECT_TIMEOUT_MS", 30_000)
+
+
 class World:
     """Node 1, which was told that node 2 listens at `told`; where the log says `stated` if that is set."""
 
@@ -110,6 +116,7 @@ class World:
             "process.roles": "broker",
             "log.dirs": self._directory,
             "listeners": "127.0.0.1:0",
+            "controller.quorum.request.timeout.ms": "30000",
             "controller.quorum.voters": f"2@{told.host}:{told.port}",
         }
         opened = self._quorum = MetadataQuorum(
@@ -147,7 +154,7 @@ def run(directory: Path, story: Callable[[World], Awaitable[None]]) -> None:
 async def ask(asker: MetadataQuorum, request: Any, node_id: int = 2) -> Any:
     replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     asker.send(node_id, request, replied.set_result)
-    return await asyncio.wait_for(replied, 20)
+    return await asyncio.wait_for(replied, 60)
 
 
 def stated(address: Address) -> VoterSet:

@@ -9,6 +9,7 @@ import pytest
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
+from tailrace.node import peers
 from tailrace.node.peers import Peers
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.messages.quorum import VoteRequest, VoteResponse
@@ -45,6 +46,11 @@ class Voter:
         return VoteResponse(topics=())
 
 
+@pytest.fixture(autouse=True)
+def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_CONNECT_TIMEOUT_MS", 30_000)
+
+
 class World:
     """A node that asks, and one that is asked."""
 
@@ -53,7 +59,7 @@ class World:
         self.turns = Turns(call_soon=loop.call_soon, on_broken_invariant=fail)
         self.voter = Voter()
         self.addresses: dict[int, Address] = {}
-        self.peers = Peers(address_of=self.addresses.get, turns=self.turns, client_id="test", timeout_ms=2_000)
+        self.peers = Peers(address_of=self.addresses.get, turns=self.turns, client_id="test", timeout_ms=30_000)
         self.listener: Listener | None = None
 
     async def listen(self, handlers: dict[int, Handler] | None = None) -> None:
@@ -73,7 +79,7 @@ class World:
         replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.peers.send(node_id, request, replied.set_result, **wanted)
         assert not replied.done(), "never inside of send"
-        return await asyncio.wait_for(replied, 20)
+        return await asyncio.wait_for(replied, 60)
 
 
 def run(story: Callable[[World], Awaitable[None]]) -> None:

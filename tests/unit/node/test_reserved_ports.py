@@ -46,9 +46,9 @@ def test_a_port_that_somebody_listens_on_is_refused_by_its_number() -> None:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose other ports"):
             ports.take("127.0.0.1", port)
-    with ReservedPorts() as ports, listening(0, "::1") as other:
-        port = other.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen on ::1:{port}"):
+    with ReservedPorts() as ports, ReservedPorts() as holding:
+        port = holding.take("127.0.0.1", 0)  # nobody has it on 127.0.0.1, then
+        with listening(port, "::1"), pytest.raises(OSError, match=f"cannot listen on ::1:{port}"):
             ports.take("127.0.0.1", port)
 
 
