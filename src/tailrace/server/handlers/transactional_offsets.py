@@ -106,6 +106,11 @@ class _TransactionalCommit:
         adds = self._context.api_version >= _FIRST_THAT_ADDS
         if not self._asked.offsets:
             self._answer(ErrorCode.NONE)
+        elif request.producer_id < 0:
+            # Their batch would be no transactional one, and no marker would ever come for them.
+            self._answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif request.producer_epoch < 0:
+            self._answer(ErrorCode.INVALID_PRODUCER_EPOCH)
         elif partition.log.producers.is_in_transaction(request.producer_id, request.producer_epoch):
             self._commit(None)
         elif not is_verified and not adds:

@@ -313,6 +313,23 @@ def test_offsets_count_when_their_transaction_commits(version: int) -> None:
 
 
 @versions
+@pytest.mark.parametrize("is_verified", ["true", "false"])
+@pytest.mark.parametrize(
+    ("identity", "code"), [((-1, -1), E.INVALID_PRODUCER_ID_MAPPING), ((7, -1), E.INVALID_PRODUCER_EPOCH)]
+)
+def test_offsets_of_no_producer_are_pending_for_nobody(
+    version: int, is_verified: str, identity: tuple[int, int], code: ErrorCode
+) -> None:
+    """A batch of no producer is no transactional one, so no marker would ever end it."""
+    node = _node(settings={"transaction.partition.verification.enable": is_verified})
+    client = TransactionalClient(node, "pay", version=version)
+    node.find_transaction_coordinator("pay")
+    client.take(*identity)
+    assert client.commit_offset("g", "orders", 5) is code
+    assert node.stable_offset("g", "orders") == -1
+
+
+@versions
 def test_pending_offsets_outlive_a_power_cut(version: int) -> None:
     files = SimulatedDisk(seed=8)
     node = _node(files)
