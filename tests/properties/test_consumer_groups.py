@@ -1,13 +1,19 @@
 """Consumer groups (KIP-848) under random histories, and the assignors under random members."""
 
+from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_uniform
 from tailrace.coordinators.groups.consumer.group import Assignment
+from tailrace.coordinators.groups.records import GroupLogRecord, decode_record, encode_record
+from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.replication.partition import READ_UNCOMMITTED
 from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.group_path import GroupPath
@@ -20,7 +26,7 @@ SILENCE_MS = 20_000
 ACTIONS = st.tuples(
     st.sampled_from(NAMES),
     st.sampled_from(
-        ["join", "beat", "beat", "beat", "mute", "leave", "away", "subscribe", "silence", "old", "restart"]
+        ["join", "beat", "beat", "beat", "mute", "leave", "away", "subscribe", "move", "silence", "old", "restart"]
     ),
     st.sampled_from([("orders",), ("returns",), TOPICS]),
 )
@@ -62,6 +68,8 @@ class _History:
                 member.beat(epoch=max(member.epoch - 1, 1))
             case "subscribe":
                 self._settle(name, member.subscribe(*topics))
+            case "move":
+                self._settle(name, member.move(topics[0]))
             case "leave" | "away":
                 member.leave(LEAVE_FOR_A_WHILE if action == "away" and member.instance_id else -1)
                 self.joined.discard(name)
@@ -102,6 +110,26 @@ class _History:
                 allowed = {(t, p) for a in (member.assigned, member.pending_revocation) for t in a for p in a[t]}
                 assert {(t, p) for t in owner.owned for p in owner.owned[t]} <= allowed, "nobody reads what it lost"
 
+    def check_compacted(self, luck: Random) -> None:
+        """Whatever compaction takes, the next coordinator knows what this one does."""
+        records = self._log()
+        last = {encode_record(record)[0]: index for index, record in enumerate(records)}
+        store = GroupStore()
+        for index, record in enumerate(records):
+            if last[encode_record(record)[0]] == index or luck.random() < 0.5:
+                store.apply(record)
+        assert store.groups == {name: group for name, group in self._committed().items() if name == "g"}
+
+    def _log(self) -> list[GroupLogRecord]:
+        log = self.node.coordinators.host_of("g").partition
+        data = log.read(0, max_bytes=1 << 24, isolation=READ_UNCOMMITTED, min_one_message=True).records
+        decoded = [
+            decode_record(record.key, record.value)
+            for position, _ in iter_batches(data)
+            for record in read_records(data, position)
+        ]
+        return [record for record in decoded if record is not None]
+
     def converge(self) -> None:
         """Everybody stays: the group comes to rest with every partition read once."""
         for _ in range(12):
@@ -123,14 +151,16 @@ class _History:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(ACTIONS, max_size=25))
+@given(st.lists(ACTIONS, max_size=25), st.randoms(use_true_random=False))
+@example([("b", "join", TOPICS), ("b", "move", TOPICS)], Random(0))
 def test_no_history_gives_a_partition_to_two_and_every_group_comes_to_rest(
-    actions: list[tuple[str, str, tuple[str, ...]]],
+    actions: list[tuple[str, str, tuple[str, ...]]], luck: Random
 ) -> None:
     history = _History()
     for action in actions:
         history.act(*action)
         history.check()
+    history.check_compacted(luck)
     # A static member that went for a while and a session that is nearly over must not spoil the end.
     history.converge()
     history.check()

@@ -2,9 +2,11 @@
 
 import pytest
 
+from tailrace.coordinators.groups.commands import DeleteOffsets
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.group import TRANSITIONS, GroupState
 from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
 from tailrace.testing.groups import GroupScene
 
 E = ErrorCode
@@ -237,6 +239,37 @@ class TestChange:
         assert {scene.join_answer(joining).generation_id for joining in (newcomer, *joins)} == {generation_id + 1}
         assert len(scene.join_answer(joins[0]).members) == 3, "the leader stays the leader"
 
+    def test_a_newcomer_that_sends_its_first_join_again_waits_on(self) -> None:
+        """It cannot send heartbeats before it knows its generation, so its session has not begun."""
+        scene = GroupScene()
+        ids, generation_id = scene.form_group("a", rebalance_timeout_ms=300_000)
+        newcomer = scene.new_id(client_id="n")
+        lost = scene.join(newcomer)
+        scene.pass_time(5_000)
+        assert scene.heartbeat(ids[0], generation_id) is E.REBALANCE_IN_PROGRESS
+        again = scene.join(newcomer)
+        assert scene.code(lost) is E.REBALANCE_IN_PROGRESS
+        for _ in range(12):
+            scene.pass_time(5_000)
+            assert scene.heartbeat(ids[0], generation_id) is E.REBALANCE_IN_PROGRESS
+        assert not scene.is_answered(again)
+        scene.join(ids[0], rebalance_timeout_ms=300_000)
+        assert scene.join_answer(again).generation_id == generation_id + 1
+        scene.pass_time(9_999)
+        assert newcomer in scene.members
+        scene.pass_time(1)
+        assert newcomer not in scene.members, "from here on its session counts"
+
+    def test_a_newcomer_that_joins_again_and_again_does_not_wait_for_longer(self) -> None:
+        scene = GroupScene()
+        ids, generation_id = scene.form_group("a", rebalance_timeout_ms=600_000)
+        newcomer = scene.new_id(client_id="n")
+        for _ in range(60):
+            scene.join(newcomer)
+            scene.pass_time(5_000)
+            scene.heartbeat(ids[0], generation_id)
+        assert newcomer not in scene.members
+
     def test_who_does_not_join_again_within_the_rebalance_timeout_is_out(self) -> None:
         scene = GroupScene()
         ids, generation_id = scene.form_group("a", "b", rebalance_timeout_ms=20_000, session_timeout_ms=30_000)
@@ -439,6 +472,18 @@ class TestStaticMembers:
         assert scene.members == (leader,)
         assert follower != leader
 
+    def test_a_new_static_member_that_restarts_while_it_waits_waits_on(self) -> None:
+        scene = GroupScene()
+        ids, generation_id = scene.form_group("a", rebalance_timeout_ms=300_000)
+        scene.join(instance_id="s")
+        again = scene.join(instance_id="s")
+        for _ in range(12):
+            scene.pass_time(5_000)
+            scene.heartbeat(ids[0], generation_id)
+        assert not scene.is_answered(again)
+        scene.join(ids[0], rebalance_timeout_ms=300_000)
+        assert scene.code(again) is E.NONE
+
     def test_an_id_for_a_dynamic_member_is_not_good_for_a_static_one(self) -> None:
         scene = GroupScene()
         _static_pair(scene)
@@ -604,6 +649,35 @@ class TestDeletion:
         scene.commit_write()
         assert scene.assignment(syncing) == b"x"
 
+    @pytest.mark.parametrize("has_id", [False, True])
+    def test_a_group_that_nobody_ever_joined_goes_with_its_last_offset(self, has_id: bool) -> None:
+        scene = GroupScene()
+        scene.commit_offset(7)
+        if has_id:
+            scene.new_id()
+            scene.pass_time(10_000)
+        else:
+            assert scene.code(scene.join(session_timeout_ms=1)) is E.INVALID_SESSION_TIMEOUT
+        assert scene.submit(DeleteOffsets(group_id="g", partitions=(TopicPartition("t", 0),))) is E.NONE
+        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
+
+    def test_a_group_whose_first_offset_was_not_written_is_none(self) -> None:
+        scene = GroupScene()
+        scene.holds_writes = True
+        scene.commit_offset(7)
+        scene.join(session_timeout_ms=1)
+        scene.fail_write()
+        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
+
+    def test_a_group_that_somebody_is_about_to_join_outlives_its_last_offset(self) -> None:
+        scene = GroupScene()
+        scene.commit_offset(7)
+        member_id = scene.new_id()
+        scene.submit(DeleteOffsets(group_id="g", partitions=(TopicPartition("t", 0),)))
+        joining = scene.join(member_id)
+        scene.pass_time(0)
+        assert scene.code(joining) is E.NONE
+
     def test_a_deletion_that_fails_never_was(self) -> None:
         scene = GroupScene()
         scene.commit_offset(7)
@@ -612,6 +686,41 @@ class TestDeletion:
         scene.fail_write()
         assert _offset(scene) == 7
         assert scene.delete_group() is E.NONE
+
+    def test_a_group_whose_deletion_failed_is_still_one_that_was_joined(self) -> None:
+        scene = GroupScene()
+        ids, generation_id = scene.form_group("a")
+        scene.commit_offset(7, generation_id=generation_id, member_id=ids[0])
+        scene.leave(ids[0])
+        before = scene.coordinator.overview()
+        scene.holds_writes = True
+        assert scene.delete_group() is E.NONE
+        assert scene.delete_group() is E.GROUP_ID_NOT_FOUND
+        scene.fail_write()
+        scene.holds_writes = False
+        assert scene.coordinator.overview() == before
+        assert scene.form_group("b")[1] > generation_id + 1
+
+    def test_a_group_that_was_joined_anew_while_its_deletion_failed_is_left_alone(self) -> None:
+        scene = GroupScene()
+        ids, _ = scene.form_group("a")
+        scene.leave(ids[0])
+        scene.holds_writes = True
+        scene.delete_group()
+        joining = scene.join(scene.new_id())
+        scene.fail_write()
+        scene.pass_time(0)
+        assert scene.code(joining) is E.NONE
+
+    def test_a_group_whose_end_was_not_written_is_empty_when_its_deletion_fails_too(self) -> None:
+        scene = GroupScene()
+        ids, _ = scene.form_group("a")
+        scene.holds_writes = True
+        scene.leave(ids[0])
+        scene.fail_write()
+        scene.delete_group()
+        scene.fail_write()
+        assert (scene.state, scene.members) == (GroupState.EMPTY, ())
 
 
 class TestRestart:

@@ -136,3 +136,22 @@ def test_a_group_whose_end_is_not_yet_in_the_log_is_kept() -> None:
     scene.fail_write()
     scene.holds_writes = False
     assert _sweep(scene, after_ms=0) == {T}
+
+
+def test_the_end_of_a_group_that_could_not_be_written_is_written_by_the_next_sweep() -> None:
+    scene = _scene()
+    member_id, generation_id = _form(scene, "t")
+    scene.commit_offset(1, generation_id=generation_id, member_id=member_id)
+    scene.holds_writes = True
+    scene.leave(member_id)
+    sweep = ExpireOffsets(group_ids=("g",))
+    assert scene.coordinator.decide(sweep, scene.wall_ms).records == (), "it is on its way"
+    scene.fail_write()
+    scene.holds_writes = False
+    assert _sweep(scene, after_ms=0) == {T}
+    again = GroupScene(log=scene.log)
+    assert again.state is GroupState.EMPTY, "nobody comes back to life with another coordinator"
+    assert again.form_group("c")[1] > generation_id + 1
+    assert _sweep(scene, after_ms=RETENTION_MS - 1) == {T}
+    assert _sweep(scene, after_ms=1) == set()
+    assert scene.state is GroupState.DEAD

@@ -278,6 +278,39 @@ class TestRequests:
         assert answer.error_code == E.NONE
         assert answer.member_id
 
+    def test_a_long_client_id_is_no_part_of_the_member_id(self, node: GroupPath) -> None:
+        """Clients name themselves in up to 32,767 bytes, and a record's key has room for a member id of as many."""
+        request = ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": ""})
+        answer = node.send(request, 0, client_id="z" * 32_760).response
+        assert (answer.error_code, "z" in answer.member_id) == (E.NONE, False)
+
+    def test_a_heartbeat_that_no_record_can_hold_leaves_nothing_behind(
+        self, node: GroupPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = node.coordinators.host_of("g").machine
+        monkeypatch.setattr(machine, "_new_member_id", lambda prefix: "m" * 40_000)
+        request = ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": ""})
+        assert node.send(request, 0).response.error_code == E.INVALID_REQUEST
+        assert not machine.has_group("g")
+        assert (machine._histories, machine._consumers._topics_seen) == ({}, {})
+        assert machine.next_deadline_ms is None or machine.tick(machine.next_deadline_ms) == []
+
+    def test_a_heartbeat_that_no_record_can_hold_does_not_use_up_what_is_new(
+        self, node: GroupPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a = TableMember(node, "a")
+        a.join()
+        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.end_turn()
+        node.create_topics("orders", partitions=6)
+        machine = node.coordinators.host_of("g").machine
+        monkeypatch.setattr(machine, "_new_member_id", lambda prefix: "m" * 40_000)
+        request = ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": ""})
+        assert node.send(request, 0).response.error_code == E.INVALID_REQUEST
+        for _ in range(3):
+            a.beat()
+        assert len(a.partitions()) == 6
+
     def test_a_group_has_its_fill(self) -> None:
         node = _node(group_consumer_max_size="1")
         assert TableMember(node, "a").join() is E.NONE
@@ -368,6 +401,9 @@ class TestBesideClassicGroups:
         a = TableMember(node, "a")
         files.fail_at(files.operations + 1)
         assert a.join() is E.NOT_COORDINATOR
+        assert node.coordinators.host_of("g").machine._consumers._topics_seen == {}
+        (group,) = node.send(ListGroupsRequest(), 5).response.groups
+        assert (group.protocol_type, group.group_state) == ("consumer", "Empty"), "a classic one, as before"
         assert a.join() is E.NONE
         node.stop()
         a.node = _node(files, start=2)

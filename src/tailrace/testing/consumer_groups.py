@@ -67,6 +67,10 @@ class TableMember:
             self._send(member_epoch=self.epoch, instance_id=self.instance_id, subscribed_topic_names=topics)
         )
 
+    def move(self, rack_id: str) -> ErrorCode:
+        """Be elsewhere from now on."""
+        return self._take(self._send(member_epoch=self.epoch, instance_id=self.instance_id, rack_id=rack_id))
+
     def leave(self, epoch: int = LEAVE) -> ErrorCode:
         """Leave, for good or for a while."""
         answer = self._send(member_epoch=epoch, instance_id=self.instance_id)

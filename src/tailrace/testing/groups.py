@@ -59,9 +59,8 @@ class GroupScene:
             self.coordinator.apply(record)
         self.coordinator.begin(self.now_ms)
         self.holds_writes = False
-        self.writes: deque[Persist] = deque()
-        """Held back, oldest first; each is staged already."""
-        self._staged: deque[tuple[GroupLogRecord, ...]] = deque()
+        self._staged: deque[tuple[tuple[GroupLogRecord, ...], Persist | None]] = deque()
+        """Held back, oldest first, with what the group asked to have written if it did."""
         self.answers: dict[RequestId, MembershipResponse] = {}
         self.requests: list[Asked] = []
 
@@ -199,18 +198,18 @@ class GroupScene:
 
     def commit_write(self) -> None:
         """Let the oldest write that is held be committed."""
-        records = self._staged.popleft()
+        records, asked = self._staged.popleft()
         self.coordinator.commit(records)
         self.log.extend(records)
-        if records and isinstance(records[0], GroupRecord) and records[0].value is not None:
-            self._step(MetadataCommitted(write_id=self.writes.popleft().write_id))
+        if asked is not None:
+            self._step(MetadataCommitted(write_id=asked.write_id))
 
     def fail_write(self, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
         """Let the oldest write that is held fail."""
-        records = self._staged.popleft()
+        records, asked = self._staged.popleft()
         self.coordinator.discard(records)
-        if records and isinstance(records[0], GroupRecord) and records[0].value is not None:
-            self._step(MetadataFailed(write_id=self.writes.popleft().write_id, code=code))
+        if asked is not None:
+            self._step(MetadataFailed(write_id=asked.write_id, code=code))
 
     @property
     def held_writes(self) -> int:
@@ -265,12 +264,11 @@ class GroupScene:
                     assert effect.request_id not in self.answers, f"request {effect.request_id} is answered twice"
                     self.answers[effect.request_id] = effect.response
                 case Persist():
-                    self.writes.append(effect)
                     metadata = replace(effect.metadata, current_state_timestamp=self.wall_ms)
-                    self._write((GroupRecord(group_id=effect.group_id, value=metadata),))
+                    self._write((GroupRecord(group_id=effect.group_id, value=metadata),), effect)
 
-    def _write(self, records: tuple[GroupLogRecord, ...]) -> None:
+    def _write(self, records: tuple[GroupLogRecord, ...], asked: Persist | None = None) -> None:
         self.coordinator.stage(records)
-        self._staged.append(records)
+        self._staged.append((records, asked))
         if not self.holds_writes:
             self.commit_write()

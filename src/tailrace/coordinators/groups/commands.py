@@ -86,7 +86,10 @@ class ForgetLostTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """A sweep: delete what these groups keep longer than they should, and the groups that are empty then (KIP-211)."""
+    """A sweep: delete what these groups keep longer than they should, and the groups that are empty then (KIP-211).
+
+    Where the log still has members of a group that is empty, it is told so first: the time counts from then.
+    """
 
     group_ids: tuple[str, ...]
 

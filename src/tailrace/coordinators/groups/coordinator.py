@@ -161,15 +161,18 @@ class GroupCoordinator:
             group = ClassicGroup(group_id)
         else:
             group = ClassicGroup.restored(group_id, stored.metadata, now_ms)
+        return self._keep(group)
+
+    def _keep(self, group: ClassicGroup) -> Membership:
         membership = Membership(
             group,
             config=self._config,
-            history=self._histories.setdefault(group_id, GroupHistory()),
+            history=self._histories.setdefault(group.group_id, GroupHistory()),
             new_member_id=self._new_member_id,
             write_ids=self._write_ids,
         )
-        self._memberships[group_id] = membership
-        self._schedule.set(group_id, membership.next_deadline_ms)
+        self._memberships[group.group_id] = membership
+        self._schedule.set(group.group_id, membership.next_deadline_ms)
         return membership
 
     def _close(self, group_id: str) -> None:
@@ -186,7 +189,8 @@ class GroupCoordinator:
         """
         request = command.request
         if not request.member_id:
-            request = replace(request, member_id=self._new_member_id(command.client_id))
+            # Not the client's id: with what is added, the longest of those have no form in a record's key.
+            request = replace(request, member_id=self._new_member_id(_CONSUMER))
             command = dataclasses.replace(command, request=request)
         group_id = request.group_id
         membership = self._memberships.get(group_id)
@@ -197,10 +201,14 @@ class GroupCoordinator:
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
         return decision
 
-    def heartbeat_failed(self, group_id: str, now_ms: int) -> None:
-        """The records of a heartbeat, or of a removal, are not in the log."""
-        if group_id not in self._memberships:
-            self._consumers.write_failed(group_id, self._latest.consumer(group_id), now_ms)
+    def heartbeat_failed(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """The records of a member's heartbeat, or of its removal, are not in the log."""
+        self._consumers.write_failed(
+            MemberKey(group_id, member_id),
+            self._latest.consumer(group_id),
+            now_ms,
+            keeps_history=group_id in self._memberships,
+        )
 
     def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
         """The records that throw the member out; None if it is gone already."""
@@ -234,10 +242,28 @@ class GroupCoordinator:
         """These, staged before, are committed."""
         for offset in self._latest.commit(records):
             self._progress.apply(offset)
+        self._close_idle(records)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are not in the log."""
         self._latest.discard(records)
+        for record in records:
+            if isinstance(record, GroupRecord) and record.value is None:
+                self._reopen(record.group_id)
+        self._close_idle(records)
+
+    def _reopen(self, group_id: str) -> None:
+        """A group whose end is not in the log is there as before: without members, or nobody could have ended it."""
+        stored = self._latest.get(group_id)
+        if group_id not in self._memberships and stored is not None and stored.metadata is not None:
+            self._keep(ClassicGroup.restored(group_id, replace(stored.metadata, members=()), now_ms=0))
+
+    def _close_idle(self, records: Iterable[GroupLogRecord]) -> None:
+        """Close the groups that nobody is in and that the log does not have any more, now that these are settled."""
+        for group_id in {record.group_id for record in records}:
+            membership = self._memberships.get(group_id)
+            if membership is not None and membership.is_idle and self._latest.get(group_id) is None:
+                self._close(group_id)
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
         """What the end of a producer's transaction is to the groups that have offsets in it: to be staged."""

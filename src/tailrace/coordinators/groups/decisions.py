@@ -21,12 +21,13 @@ from tailrace.coordinators.groups.commands import (
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.coordinator import fault_of_commit
 from tailrace.coordinators.groups.expiry import expired, expiry_of
-from tailrace.coordinators.groups.group import GroupState
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.membership import Membership
-from tailrace.coordinators.groups.records import GroupLogRecord
-from tailrace.coordinators.groups.store import LatestGroups
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
+from tailrace.coordinators.groups.store import LatestGroups, StoredGroup
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
+from tailrace.protocol.schema import replace
 
 GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
@@ -132,6 +133,14 @@ class GroupDecisions:
             expiry = expiry_of(group, stored, is_idle=is_idle)
             if expiry is not None:
                 yield from expired(group_id, stored, expiry, now_ms=now_ms, retention_ms=retention_ms)
+            elif group is not None and _is_end_missing(group, stored):
+                emptied = replace(group.metadata({}), current_state_timestamp=now_ms)
+                yield GroupRecord(group_id=group_id, value=emptied)
+
+
+def _is_end_missing(group: ClassicGroup, stored: StoredGroup) -> bool:
+    """Whether the last member is gone and the log does not say so: that write failed."""
+    return group.state is GroupState.EMPTY and stored.metadata is not None and bool(stored.metadata.members)
 
 
 def _sweep(records: Iterator[GroupLogRecord]) -> GroupDecision:

@@ -51,7 +51,7 @@ def expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool)
         return Expiry(kept_since=_committed_at)
     if group.state is GroupState.EMPTY:
         if metadata is None or metadata.members:
-            # That the last member left is not in the log yet.
+            # That the last member left is not in the log yet; if its write failed, the sweep writes it.
             return None
         emptied_at = metadata.current_state_timestamp
         return Expiry(kept_since=_committed_at if emptied_at < 0 else lambda _: emptied_at, is_group_gone_too=is_idle)

@@ -14,6 +14,8 @@ from tailrace.model.errors import ErrorCode
 HISTORY_LENGTH = 100
 _LONGEST_REASON = 255
 """Characters of a client's own words, and of its name."""
+_LONGEST_SENTENCE = 1_000
+"""Characters of a reason as a whole: clients choose the names in it, and they may be of 32,767 bytes each."""
 
 
 class GroupEventKind(StrEnum):
@@ -63,7 +65,7 @@ class GroupHistory:
 
     def note(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
         """This happened now."""
-        member_id = member_id[:_LONGEST_REASON]
+        member_id, reason = member_id[:_LONGEST_REASON], reason[:_LONGEST_SENTENCE]
         last = self._events[-1] if self._events else None
         if last is not None and (last.kind, last.member_id, last.reason) == (kind, member_id, reason):
             last.count += 1

@@ -118,7 +118,8 @@ class Joining:
     def _join_again(self, event: JoinAsked, member: Member, now_ms: int) -> None:
         group = self._group
         self._rebalance.release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.keep_alive(member, now_ms)
+        if not member.is_new:  # else the time of its first join goes on: it cannot send heartbeats before it is in
+            group.keep_alive(member, now_ms)
         is_unchanged = member.protocols == event.request.protocols
         # A leader that joins again in a stable group wants a rebalance: it may have seen new partitions.
         is_repetition = is_unchanged and (
@@ -152,6 +153,7 @@ class Joining:
         group.rename(member, member_id)
         member.client_id, member.client_host = event.client_id, event.client_host
         self._renew(event, member)
+        member.is_new = False  # it is known by its instance id: from now on it lives while it waits, as the others do
         group.keep_alive(member, now_ms)
         if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
             assignments = {other.member_id: other.assignment for other in group.members.values()}

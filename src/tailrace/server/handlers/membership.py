@@ -34,8 +34,9 @@ _FIRST_JOIN_WITHOUT_ASSIGNING = 9
 _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_MANY = 3
 
-_LONGEST_NAME = 8191
-"""Characters. What is longer has no form in the group's record, whose strings have at most 32,767 bytes."""
+_LONGEST_NAME = 8182
+"""Characters, of up to four bytes each. A member id is such a name and 37 bytes more, and the strings of the group's
+record have at most 32,767 bytes."""
 
 
 class JoinGroupHandler:

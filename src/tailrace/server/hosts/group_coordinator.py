@@ -19,7 +19,7 @@ from tailrace.coordinators.groups.commands import (
     GroupInsight,
 )
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
+from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
@@ -153,33 +153,38 @@ class GroupCoordinatorHost:
         self.check_active()
         try:
             decision = self.machine.heartbeat(command, topics_version, self._clock.monotonic_ms())
-            if decision.records:
-                self._led.append(decision.records, self._watched(command.request.group_id, decision.response, on_done))
-            else:
-                self._tell_when_committed(on_done, decision.response)
         except KafkaError as refusal:
             self._tell_when_committed(on_done, refusal)
             return
+        if decision.records:
+            self._append_of_consumer_group(command.request.group_id, decision, on_done)
+        else:
+            self._tell_when_committed(on_done, decision.response)
         self._set_timer()
 
-    def _watched(
-        self, group_id: str, response: ConsumerGroupHeartbeatResponse, on_done: OnBeat
-    ) -> Callable[[KafkaError | None], None]:
-        """The outcome of a consumer group's write, of which the machine has to know if it failed."""
+    def _append_of_consumer_group(self, group_id: str, decision: HeartbeatDecision, on_done: OnBeat) -> None:
+        """Have it committed; the machine, which has taken it for granted, has to know if that failed."""
+        response = decision.response
+
+        def failed() -> None:
+            self.machine.heartbeat_failed(group_id, response.member_id or "", self._clock.monotonic_ms())
 
         def outcome(failure: KafkaError | None) -> None:
             if failure is not None and self._led.is_active:
-                self.machine.heartbeat_failed(group_id, self._clock.monotonic_ms())
+                failed()
                 self._set_timer()
             _tell(on_done, failure or response)
 
-        return outcome
+        try:
+            self._led.append(decision.records, outcome)
+        except KafkaError as refusal:  # a record that has no form in the log
+            failed()
+            self._tell_when_committed(on_done, refusal)
 
     def _remove_expired(self, effect: MemberExpired) -> None:
         decision = self.machine.remove_expired(effect, self._clock.monotonic_ms())
         if decision is not None:
-            outcome = self._watched(effect.group_id, decision.response, lambda _: None)
-            self._led.append(decision.records, outcome)
+            self._append_of_consumer_group(effect.group_id, decision, lambda _: None)
 
     def insight(self, group_id: str) -> GroupInsight:
         """As the machine's, now."""

@@ -107,3 +107,10 @@ def test_a_name_takes_no_more_room_than_a_reason() -> None:
     history = GroupHistory()
     history.note(K.REFUSED, 0, "why", "x" * 8_000)
     assert len(history.events[0].member_id) == 255
+
+
+def test_no_reason_is_longer_than_a_few_names() -> None:
+    history = GroupHistory()
+    history.note(K.JOIN, 0, "a new member of client " + "x" * 32_000)
+    assert len(history.events[0].reason) == 1_000
+    assert history.events[0].reason.startswith("a new member")

@@ -1,14 +1,26 @@
 """Committed and latest, as one log moves through both."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tailrace.coordinators.groups.consumer.records import (
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerRecord,
+    ConsumerRecordKind,
+    ConsumerValue,
+    CurrentMemberAssignmentValue,
+    StoredTopicPartitions,
+    TargetAssignmentMemberValue,
+    TargetAssignmentMetadataValue,
+)
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupMetadataValue,
     GroupRecord,
     OffsetCommitValue,
     OffsetRecord,
+    encode_record,
 )
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.coordinators.groups.topic_index import belongs_to
@@ -29,9 +41,39 @@ def _group(group_id: str, generation: int | None) -> GroupRecord:
     return GroupRecord(group_id=group_id, value=value)
 
 
+K = ConsumerRecordKind
+
+
+def _consumer(group_id: str, kind: ConsumerRecordKind, member_id: str, number: int | None) -> ConsumerRecord:
+    """A record of a consumer group; another number makes another value, None a tombstone."""
+    value: ConsumerValue | None = None
+    if number is not None:
+        some = (StoredTopicPartitions(topic_id=b"t" * 16, partitions=(number,)),)
+        values: dict[ConsumerRecordKind, ConsumerValue] = {
+            K.GROUP: ConsumerGroupMetadataValue(epoch=number + 1),
+            K.MEMBER: ConsumerGroupMemberMetadataValue(client_id="c", client_host=f"host-{number}"),
+            K.TARGET: TargetAssignmentMetadataValue(assignment_epoch=number + 1),
+            K.TARGET_MEMBER: TargetAssignmentMemberValue(topic_partitions=some),
+            K.CURRENT: CurrentMemberAssignmentValue(
+                member_epoch=number + 1,
+                previous_member_epoch=number,
+                state=0,
+                assigned_partitions=some,
+                partitions_pending_revocation=(),
+            ),
+        }
+        value = values[kind]
+    return ConsumerRecord(
+        kind=kind, group_id=group_id, member_id="" if kind in (K.GROUP, K.TARGET) else member_id, value=value
+    )
+
+
 RECORDS: st.SearchStrategy[GroupLogRecord] = st.one_of(
     st.builds(_offset, st.sampled_from(GROUPS), st.integers(0, 2), st.none() | st.integers(0, 3)),
     st.builds(_group, st.sampled_from(GROUPS), st.none() | st.integers(0, 3)),
+    st.builds(
+        _consumer, st.sampled_from(GROUPS), st.sampled_from(K), st.sampled_from("ab"), st.none() | st.integers(0, 3)
+    ),
 )
 FATES = st.sampled_from(["committed", "discarded", "pending"])
 
@@ -65,6 +107,58 @@ def test_both_states_are_replays_of_what_they_stand_for(writes: list[tuple[list[
     assert {name: group for name in GROUPS if (group := latest.get(name)) is not None} == appended
     in_topic = {name: group for name, group in latest.groups_in({"t": None}) if group.offsets}
     assert in_topic == {name: group for name, group in appended.items() if group.offsets}
+
+
+A_MOVED: list[GroupLogRecord] = [
+    _consumer("g", K.MEMBER, "a", 0),
+    _consumer("g", K.CURRENT, "a", 1),
+    _consumer("g", K.MEMBER, "a", 2),
+]
+"""A member that has its place, and comes from another host later."""
+
+
+def _whole_ends(records: list[GroupLogRecord]) -> list[GroupLogRecord]:
+    """With all three tombstones of a member wherever there is one for its subscription."""
+    found: list[GroupLogRecord] = []
+    for record in records:
+        if isinstance(record, ConsumerRecord) and record.kind is K.MEMBER and record.value is None:
+            kinds = (K.CURRENT, K.TARGET_MEMBER, K.MEMBER)
+            found += [_consumer(record.group_id, kind, record.member_id, None) for kind in kinds]
+        else:
+            found.append(record)
+    return found
+
+
+@given(st.lists(RECORDS, max_size=20).map(_whole_ends), st.frozensets(st.integers(0, 30)))
+@example(A_MOVED, frozenset({0}))
+@example([_consumer("g", K.TARGET, "", 0), _consumer("g", K.GROUP, "", 0)], frozenset())
+def test_a_compacted_log_says_what_the_whole_one_does(records: list[GroupLogRecord], taken: frozenset[int]) -> None:
+    """Compaction takes any records of which there is a later one with the same key, and keeps the others in place."""
+    last = {encode_record(record)[0]: index for index, record in enumerate(records)}
+    kept = [r for index, r in enumerate(records) if index not in taken or last[encode_record(r)[0]] == index]
+    whole = _replayed(records).groups
+    assert _replayed(kept).groups == whole
+    if set(last.values()) == set(range(len(records))):
+        assert _replayed(records[::-1]).groups == whole, "each record is about a key of its own"
+
+
+def test_a_member_is_where_it_was_though_its_first_record_is_gone() -> None:
+    store = _replayed(A_MOVED[1:])
+    consumer = store.groups["g"].consumer
+    assert consumer is not None
+    member = consumer.members["a"]
+    assert (member.epoch, member.assigned, member.subscription.client_host) == (2, {b"t" * 16: {1}}, "host-2")
+
+
+def test_of_a_member_without_a_subscription_nothing_is_seen() -> None:
+    store = _replayed([_consumer("g", K.GROUP, "", 0), _consumer("g", K.CURRENT, "a", 1)])
+    consumer = store.groups["g"].consumer
+    assert consumer is not None
+    assert (consumer.members, consumer.topics, consumer.state) == ({}, frozenset(), "Empty")
+    assert consumer.held_by_others("b") == {}
+    store.apply(_consumer("g", K.CURRENT, "a", None))
+    store.apply(_consumer("g", K.GROUP, "", None))
+    assert store.groups == {}
 
 
 def test_a_group_is_there_as_long_as_it_has_metadata_or_an_offset() -> None:

@@ -1,12 +1,21 @@
 """The group APIs over frames, in every version they are served in."""
 
+import uuid
+
 import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from tailrace.protocol.messages.membership import HeartbeatRequest, LeaveGroupRequest, MemberIdentity, SyncGroupRequest
+from tailrace.protocol.messages.membership import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
 from tailrace.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -98,6 +107,21 @@ class TestMembership:
 
     def test_a_name_that_no_record_can_hold_is_refused(self, node: GroupPath) -> None:
         assert node.join("g", protocol="p" * 8192).response.error_code == E.INVALID_REQUEST
+
+    def test_a_client_id_leaves_room_for_the_rest_of_the_member_id(self, node: GroupPath) -> None:
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=30_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=(JoinGroupRequestProtocol(name="range", metadata=b"topics"),),
+        )
+        rest = len("-") + len(str(uuid.uuid4()))
+        for characters, code in ((8_191, E.INVALID_REQUEST), (8_182, E.MEMBER_ID_REQUIRED)):
+            client_id = "\N{GRINNING FACE}" * characters
+            assert node.send(request, 9, client_id=client_id).response.error_code == code
+        assert len(client_id.encode()) + rest <= 32_767, "as long as a string of a record can be"
 
     @pytest.mark.parametrize(("kind", "name"), [(None, "range"), ("consumer", None), (None, None)])
     def test_a_sync_says_which_protocol_it_believes_in(

@@ -111,10 +111,15 @@ class ConsumerGroups:
         timeout_ms = max(member.subscription.rebalance_timeout_ms, 0) if must_revoke else None
         self._sessions.revoking(key, timeout_ms, now_ms)
 
-    def write_failed(self, group_id: str, group: ConsumerGroup | None, now_ms: int) -> None:
-        """Something of the group is not in the log after all: whoever is in it is watched again."""
+    def write_failed(
+        self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool = False
+    ) -> None:
+        """What a member wanted is not in the log after all: whoever is in the group is watched again, and only they."""
+        group_id = key.group_id
+        if group is None or key.member_id not in group.members:
+            self._sessions.forget(key)
         if group is None:
-            self.close(group_id)
+            self.close(group_id, keeps_history=keeps_history)
             return
         self._topics_seen.pop(group_id, None)
         for member_id in group.members:

@@ -1,7 +1,8 @@
 """A consumer group as its records tell it.
 
 Invariants:
-1. It changes by `apply` only, so it equals the replay of its records.
+1. It changes by `apply` only, so it equals the replay of its records. It equals that of those alone which compaction
+   keeps as well: the last one of each key, where it was written.
 2. No partition is held by two members: `assigned` and `pending_revocation` of all members are disjoint.
 3. A member is in the group iff it has a subscription. It is in state STABLE iff it holds its target.
 """
@@ -95,20 +96,22 @@ class ConsumerMember:
 class ConsumerGroup:
     """One group."""
 
-    __slots__ = ("epoch", "members", "metadata_hash", "target_epoch", "targets")
+    __slots__ = ("epoch", "members", "metadata_hash", "places", "target_epoch", "targets")
 
     def __init__(self) -> None:
         self.epoch: int | None = None
         """None: the group is no more."""
         self.metadata_hash = 0
         self.members: dict[str, ConsumerMember] = {}
+        self.places: dict[str, CurrentMemberAssignmentValue] = {}
+        """Where members stand whose subscriptions come further on in the log: compaction took those before."""
         self.target_epoch = 0
         self.targets: dict[str, Assignment] = {}
 
     def copy(self) -> "ConsumerGroup":
         twin = ConsumerGroup()
         twin.epoch, twin.metadata_hash, twin.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
-        twin.members, twin.targets = dict(self.members), dict(self.targets)
+        twin.members, twin.places, twin.targets = dict(self.members), dict(self.places), dict(self.targets)
         return twin
 
     def __eq__(self, other: object) -> bool:
@@ -120,7 +123,12 @@ class ConsumerGroup:
 
     @property
     def is_gone(self) -> bool:
-        return self.epoch is None and not self.members and not self.targets
+        return self.epoch is None and not (self.members or self.places or self.targets or self.target_epoch)
+
+    @property
+    def member_ids(self) -> list[str]:
+        """Everybody of whom anything is recorded."""
+        return list(dict.fromkeys((*self.members, *self.places, *self.targets)))
 
     def apply(self, record: ConsumerRecord) -> None:
         """Take one record. The only place where the group changes."""
@@ -129,12 +137,7 @@ class ConsumerGroup:
             case ConsumerGroupMetadataValue():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
             case ConsumerGroupMemberMetadataValue():
-                known = self.members.get(member_id)
-                self.members[member_id] = (
-                    ConsumerMember(member_id=member_id, subscription=value)
-                    if known is None
-                    else replace(known, subscription=value)
-                )
+                self._subscribe(member_id, value)
             case TargetAssignmentMetadataValue():
                 self.target_epoch = value.assignment_epoch
             case TargetAssignmentMemberValue():
@@ -144,9 +147,21 @@ class ConsumerGroup:
             case None:
                 self._remove(record)
 
+    def _subscribe(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
+        known = self.members.get(member_id)
+        if known is not None:
+            self.members[member_id] = replace(known, subscription=value)
+            return
+        self.members[member_id] = ConsumerMember(member_id=member_id, subscription=value)
+        place = self.places.pop(member_id, None)
+        if place is not None:
+            self._place(member_id, place)
+
     def _place(self, member_id: str, value: CurrentMemberAssignmentValue) -> None:
         member = self.members.get(member_id)
-        if member is not None:
+        if member is None:
+            self.places[member_id] = value
+        else:
             self.members[member_id] = replace(
                 member,
                 epoch=value.member_epoch,
@@ -162,11 +177,13 @@ class ConsumerGroup:
                 self.epoch, self.metadata_hash = None, 0
             case "MEMBER":
                 self.members.pop(record.member_id, None)
+                self.places.pop(record.member_id, None)
             case "TARGET":
                 self.target_epoch = 0
             case "TARGET_MEMBER":
                 self.targets.pop(record.member_id, None)
             case "CURRENT":
+                self.places.pop(record.member_id, None)
                 member = self.members.get(record.member_id)
                 if member is not None:
                     self.members[record.member_id] = ConsumerMember(

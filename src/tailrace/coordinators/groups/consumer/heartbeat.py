@@ -357,7 +357,7 @@ def removal(group_id: str, group: ConsumerGroup, member_id: str, reason: str) ->
 def retirement(group_id: str, group: ConsumerGroup) -> tuple[ConsumerRecord, ...]:
     """Tombstones for all that is recorded of the group."""
     change = _Change(group_id, group)
-    for member_id in dict.fromkeys((*group.members, *group.targets)):
+    for member_id in group.member_ids:
         forget(change.emit, member_id)
     change.emit(Kind.TARGET, None)
     change.emit(Kind.GROUP, None)
