@@ -16,8 +16,9 @@ A log that begins within a batch (`Log.begin_within`) goes the same way: the old
 later than the new.
 
 Index files go the same way. They are a cache: recovery makes anew those that did not arrive. All but `.txnindex`, of
-which nobody can tell whether there was one: it becomes `.swap`, durably, before step 2. If recovery finds none, it has
-its name already, or the old one stays: what that says too much is of transactions whose markers are all there.
+which nobody can tell whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably,
+before the `.log` in step 4. If recovery finds none, it has its name already, or the old one stays: what that says too
+much is of transactions whose markers are all there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,8 +82,11 @@ def _finish(
         if files.exists(path):
             files.unlink(path)
     files.sync_dir(directory)
-    for suffix in (*swapped, LOG_SUFFIX):
+    for suffix in swapped:
         _rename(files, stem + suffix, SWAP_SUFFIX, "")
+    if TRANSACTION_INDEX_SUFFIX in swapped:
+        files.sync_dir(directory)
+    _rename(files, stem + LOG_SUFFIX, SWAP_SUFFIX, "")
     files.sync_dir(directory)
 
 
