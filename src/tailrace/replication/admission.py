@@ -80,7 +80,7 @@ class Admission:
         """
         if header.batch_length + LENGTH_OFFSET > self._max_bytes:
             self._refuse_size(header)
-        is_too_new = not self.stamps_append_time and header.max_timestamp - now_ms > self._after_max_ms
+        is_too_new = self._is_too_new(header, now_ms)
         if self._looks_at_records or is_too_new:
             self._refuse_faults(records, now_ms)
         if is_too_new:
@@ -90,10 +90,15 @@ class Admission:
             header = read_header(records)
             if header.size_bytes > self._max_bytes:
                 self._refuse_size(header)
+            if self._is_too_new(header, now_ms):  # this header says what the records do
+                self._refuse_faults(records, now_ms)
         if self.stamps_append_time:
             stamp_log_append_time(records, 0, now_ms)
             header = read_header(records)
         return records, header
+
+    def _is_too_new(self, header: BatchHeader, now_ms: int) -> bool:
+        return not self.stamps_append_time and header.max_timestamp - now_ms > self._after_max_ms
 
     def _refuse_faults(self, records: memoryview, now_ms: int) -> None:
         """Refuse the batch if any record is at fault, as Kafka does: for its timestamps first."""
@@ -152,6 +157,7 @@ class Refusal:
 
 
 def _compressed_anew(records: memoryview, header: BatchHeader, codec: Codec) -> memoryview:
+    """Raises KafkaError INVALID_TIMESTAMP (32) for times that lie further apart than a batch can say."""
     builder = BatchBuilder(
         codec=codec,
         producer_id=header.producer_id,
@@ -159,6 +165,11 @@ def _compressed_anew(records: memoryview, header: BatchHeader, codec: Codec) -> 
         base_sequence=header.base_sequence,
         is_transactional=header.is_transactional,
     )
-    for record in read_records(records, strict=True):
-        builder.append(record.timestamp, record.key, record.value, record.headers)
+    try:
+        for record in read_records(records, strict=True):
+            builder.append(record.timestamp, record.key, record.value, record.headers)
+    except OverflowError:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is more than 64 bits away from the first record's"
+        ) from None
     return memoryview(builder.build())

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader, check_crc, read_header
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, check_crc, read_header, seal
 from tailrace.protocol.records.compression import Codec
-from tailrace.protocol.records.record import read_records
+from tailrace.protocol.records.kernels import append_record
+from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.replication.admission import Admission, InvalidRecords
 from tailrace.testing.data_path import batch_of
 
@@ -59,8 +62,6 @@ def test_log_append_time_replaces_every_timestamp_and_seals_the_batch_again() ->
 
 
 def test_a_compacted_topic_refuses_a_batch_with_a_record_without_key_and_names_the_record() -> None:
-    from tailrace.protocol.records.record import Record, build_batch
-
     records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS, None, b"v"), Record(2, NOW_MS, b"", b"v")]
     with pytest.raises(InvalidRecords) as caught:
         admit(TopicConfig(cleanup_policy=("compact",)), bytes(build_batch(records)))
@@ -75,6 +76,42 @@ def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it_and_keeps_the_
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 1, 9)
     assert read_records(stored) == read_records(batch)
     check_crc(stored, 0, header)
+
+
+def with_header(batch: bytes, **changes: int) -> bytes:
+    """The batch with a header that says something else, sealed."""
+    buffer = bytearray(batch)
+    header = read_header(buffer)
+    for name, value in changes.items():
+        setattr(header, name, value)
+    buffer[:HEADER_SIZE] = header.to_bytes()
+    seal(buffer)
+    return bytes(buffer)
+
+
+def test_what_is_compressed_anew_is_not_too_new_whatever_its_header_said() -> None:
+    """The broker writes that header, and would write what the topic does not take."""
+    records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + 501, b"k", b"v")]
+    batch = with_header(bytes(build_batch(records)), max_timestamp=NOW_MS)
+    config = TopicConfig(compression_type="gzip", message_timestamp_after_max_ms=500)
+    with pytest.raises(InvalidRecords) as caught:
+        admit(config, batch)
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in caught.value.record_errors] == [1]
+    admit(replace(config, message_timestamp_after_max_ms=501), batch)
+    admit(replace(config, message_timestamp_type="LogAppendTime"), batch)
+
+
+def test_records_that_lie_further_apart_than_64_bits_are_refused_where_the_batch_is_made_anew() -> None:
+    """Each time fits, as does each delta from the producer's base; from the first record to the second none does."""
+    records = bytearray()
+    for index, delta in enumerate((2**62, -(2**62) - 2**61)):
+        append_record(records, index, delta, b"k", b"v", ())
+    made = batch_of(b"a", b"b")[:HEADER_SIZE] + records
+    batch = with_header(made, batch_length=len(made) - LENGTH_OFFSET, base_timestamp=-(2**61), max_timestamp=NOW_MS)
+    assert [record.timestamp for record in read_records(batch)] == [2**61, -(2**63)]
+    admit(TopicConfig(), batch)
+    assert refusal(TopicConfig(compression_type="gzip"), batch) is ErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_batch_in_the_topics_codec_is_not_touched() -> None:
