@@ -123,6 +123,10 @@ class KeyCollector:
             return True
         return self.keys.is_full and self.end_offset > self._first_dirty_offset
 
+    def skip_to(self, offset: int) -> None:
+        """Nothing is stored between the last batch and this offset."""
+        self._end_offset = max(self._end_offset, offset)
+
     def add(self, buffer: Buffer, header: BatchHeader) -> None:
         """Take the next batch. Raises CorruptRecords if its checksum is wrong."""
         self._end_offset = header.end_offset

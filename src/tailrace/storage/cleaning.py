@@ -88,6 +88,11 @@ class Compaction:
         return self._collected.end_offset
 
     @property
+    def planned(self) -> tuple[int, int]:
+        """From where to where the log was to be made clean."""
+        return self._plan.first_dirty_offset, self._plan.end_offset
+
+    @property
     def known_ends(self) -> TransactionEnds | None:
         """What the next compaction has to know of transactions, if this one has left a part of its plan to it."""
         ends, planned = self._collected.ends, self._plan.end_offset
@@ -143,6 +148,8 @@ class Compaction:
     def _run(self) -> Iterator[int]:
         yield from self._collect_keys()
         end_offset = self._collected.end_offset
+        if end_offset <= self._plan.first_dirty_offset:
+            return  # all would stay as the last compaction has left it
         sources = [
             segment for segment in self._segments.all[: self._plan.segment_count] if segment.base_offset < end_offset
         ]
@@ -176,6 +183,7 @@ class Compaction:
                         return
                     collected.add(buffer, header)
                 yield self._note_read(header)
+            collected.skip_to(end_offset)
 
     def _learn_ends(self, segments: Sequence[Segment], position: int) -> Iterator[int]:
         """Learn how transactions end, from this position in the first of these segments on: by headers and markers.

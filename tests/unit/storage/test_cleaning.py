@@ -10,6 +10,7 @@ from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, checkpoints
 from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
@@ -77,6 +78,39 @@ def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) ->
     assert compaction is not None
     assert compaction.swaps == 0
     assert bases(disk) == before
+
+
+def test_a_gap_at_the_end_of_a_segment_is_clean_too(disk: SimulatedDisk) -> None:
+    """A follower's log of what its leader has compacted: its segments end where they are full, at a gap mostly."""
+    log = open_log(disk)
+    for offset in (0, 6, 20, 26, 40):
+        buffer = build_batch([Record(0, NOW_MS, b"k", b"v" * 150)], base_offset=offset, leader_epoch=0)
+        log.append([AppendBatch(bytes(buffer), read_header(buffer))])
+    log.flush()
+    assert bases(disk) == [0, 20, 40]
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert log.first_dirty_offset == 40
+    assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
+
+
+def test_where_nothing_can_be_learned_nothing_is_written_anew(disk: SimulatedDisk) -> None:
+    """A transaction whose end is in the active segment keeps the segment it begins in dirty."""
+    log = open_log(disk)
+    for offset in range(3):
+        is_transactional = offset == 1
+        batch = stored_batch(
+            offset, value_bytes=160, producer_id=7 if is_transactional else -1, is_transactional=is_transactional
+        )
+        log.append([batch])
+    log.append([stored_marker(3, producer_id=7, is_commit=True)])
+    log.flush()
+    assert bases(disk) == [0, 2]
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert log.first_dirty_offset == 1, "where the transaction begins"
+    again = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert again is not None
+    assert again.is_complete
+    assert (log.first_dirty_offset, again.bytes_written) == (1, 0)
 
 
 def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -> None:

@@ -5,7 +5,8 @@ with the next until none is due. A slice takes a few milliseconds and is followe
 get half of the event loop or more, and `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
 A log whose bytes turn out to be damaged is left alone until the node starts again. One that could not be compacted for
-another reason, a full disk, is tried again when no other is due.
+another reason, a full disk, is tried again when no other is due. One that is as dirty after a compaction as before,
+since a transaction begins there that ends in the active segment, is looked at again when more of it may be compacted.
 """
 
 import logging
@@ -49,6 +50,8 @@ class Cleaner:
         self._running: tuple[Partition, Compaction] | None = None
         self._uncleanable: set[tuple[TopicId, int]] = set()
         self._put_off: set[tuple[TopicId, int]] = set()
+        self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
+        """From where to where a compaction was planned that has made nothing clean."""
         self._is_stopped = True
         self._next_ms = 0
         """Before this time, log.cleaner.io.max.bytes.per.second forbids to move another byte."""
@@ -100,6 +103,8 @@ class Cleaner:
                 cleanable = partition.log.cleanable(now_ms, end_offset=partition.last_stable_offset)
             except KafkaError as fault:
                 self._failed(partition, fault)
+                continue
+            if self._in_vain.get(_name(partition)) == (cleanable.first_dirty_offset, cleanable.end_offset):
                 continue
             if cleanable.is_worth_it(partition.config) and cleanable.dirty_ratio > largest:
                 found, largest = partition, cleanable.dirty_ratio
@@ -189,7 +194,12 @@ class Cleaner:
             compaction.swaps,
         )
         self._table.write_cleaner_offsets()
-        return partition.log.first_dirty_offset > first_dirty_offset
+        has_brought = partition.log.first_dirty_offset > first_dirty_offset
+        if has_brought:
+            self._in_vain.pop(_name(partition), None)
+        else:
+            self._in_vain[_name(partition)] = compaction.planned
+        return has_brought
 
     def _failed(self, partition: Partition, fault: KafkaError) -> None:
         (self._uncleanable if isinstance(fault, CorruptRecords) else self._put_off).add(_name(partition))

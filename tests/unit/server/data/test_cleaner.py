@@ -12,6 +12,7 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.server.data.cleaner import Cleaner, CleanerConfig
 from tailrace.storage import Log, checkpoints
+from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.data_path import DataPath, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import DeferredDisk
@@ -116,7 +117,8 @@ def test_the_dirtiest_log_is_first_and_all_get_their_turn(node: DataPath, caplog
     write(node, "many", 30)
     caplog.set_level(logging.INFO, logger="tailrace.server")
     node.clock.advance(16_000)
-    order = [record.getMessage().split("partition=")[1].split()[0] for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("tailrace")]
+    order = [message.split("partition=")[1].split()[0] for message in messages]
     assert order == ["many-0", "few-0"]
 
 
@@ -257,6 +259,65 @@ def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
     node.clock.advance(50_000)
     assert cleaner.compactions == 1
     assert len(tries) >= 2, "it is tried again when no other is due"
+
+
+def test_a_log_that_a_pass_brings_nothing_rests_until_it_has_more_to_compact(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dirty share is the largest all the while: it must keep no other from its turn, nor the node at work."""
+    waiting, orders = node.create("waiting", config=KEYED), node.create("orders", config=KEYED)
+    for offset in range(2):
+        waiting.log.append([stored_batch(offset, value_bytes=200, producer_id=7, is_transactional=True)])
+    waiting.log.append([stored_marker(2, producer_id=7, is_commit=True)])
+    waiting.sync(lambda: None)
+    node.end_turn()
+    node.clock.advance(1)
+    assert waiting.last_stable_offset == 3
+    assert waiting.log.segment_count == 2, "the transaction begins in a segment that is full and ends in another"
+    begin, begun = Log.begin_compaction, list[Log]()
+
+    def noted(log: Log, now_ms: int, **options: int) -> object:
+        begun.append(log)
+        return begin(log, now_ms, **options)
+
+    monkeypatch.setattr(Log, "begin_compaction", noted)
+    start(node)
+    node.clock.advance(50_000)
+    assert begun == [waiting.log]
+    write(node)
+    node.clock.advance(50_000)
+    assert begun == [waiting.log, orders.log]
+    waiting.log.append([stored_batch(3, value_bytes=250), stored_batch(4, value_bytes=250)])
+    waiting.sync(lambda: None)
+    node.end_turn()
+    node.clock.advance(50_000)
+    assert begun == [waiting.log, orders.log, waiting.log]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_log_that_fails_while_it_waits_for_the_disk_does_not_stop_the_cleaner(is_begun: bool) -> None:
+    disk, files = DeferredDisk(), SimulatedDisk()
+    node = DataPath("/logs", files=files, disk=disk)
+    broken, whole = node.create("broken", config=KEYED), node.create("whole", config=KEYED)
+    disk.run()
+    for topic in ("broken", "whole"):
+        for _ in range(11 if topic == "whole" else 23):
+            node.produce(topic, records=batch_of(b"x" * 120, now=node.clock.now_ms))
+            disk.run()
+    cleaner = start(node)
+    node.clock.advance(15_001)
+    if is_begun:
+        disk.run()
+    assert [log for log, _ in disk.waiting] == [broken.log]
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    node.produce("broken", b"torn")
+    assert broken.log.is_offline
+    for _ in range(20):
+        disk.run()
+        node.clock.advance(16_000)
+    assert cleaner.compactions == 1
+    assert whole.log.first_dirty_offset > 0
 
 
 def test_a_damaged_log_is_left_alone(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
