@@ -36,6 +36,8 @@ class _Round(NamedTuple):
     flushes: list[_Flush]
     works: list[tuple[OnDone, OnDone]]
     """What is to be done, and who is told."""
+    given_up: list[OnDone]
+    """Who has waited for a log that is offline."""
 
 
 class FlushMeasure(NamedTuple):
@@ -124,22 +126,29 @@ class FlushThread:
     def _start_round(self) -> None:
         works, self._works = self._works, []
         try:
-            flushes = self._begin_flushes()
+            flushes, given_up = self._begin_flushes()
         except Exception as fault:  # noqa: BLE001 - whatever it is: no round would follow, and nobody would be told
             self._on_failure(fault)
             return
-        if flushes or works:
-            self._rounds.put(_Round(flushes, works))
+        if flushes or works or given_up:
+            self._rounds.put(_Round(flushes, works, given_up))
             return
         self._is_round_planned = False
         if self._on_idle is not None:
             callback, self._on_idle = self._on_idle, None
             callback()
 
-    def _begin_flushes(self) -> list[_Flush]:
-        """What waits. A log that has gone offline since is left out: nothing of it is promised any more."""
+    def _begin_flushes(self) -> tuple[list[_Flush], list[OnDone]]:
+        """What waits, and who waits for a log that has gone offline: of that one nothing is made durable any more."""
         waiting, self._waiting = self._waiting, {}
-        return [_Flush(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
+        flushes: list[_Flush] = []
+        given_up: list[OnDone] = []
+        for log, callbacks in waiting.items():
+            if log.is_offline:
+                given_up += callbacks
+            else:
+                flushes.append(_Flush(log, log.begin_flush(), callbacks))
+        return flushes, given_up
 
     def _work(self) -> None:
         while (round_ := self._rounds.get()) is not None:
@@ -167,6 +176,7 @@ class FlushThread:
         except Exception as fault:  # noqa: BLE001 - as above
             self._on_failure(fault)
             return
+        told += done.given_up
         told += (on_done for _, on_done in done.works)
         faults: list[Exception] = []
         for callback in told:

@@ -106,7 +106,10 @@ class Replica:
         self._syncing_disk = disk if syncing_disk is None else syncing_disk
 
     def sync(self, on_done: Callable[[], None]) -> None:
-        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`."""
+        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`.
+
+        It is called too if the log goes offline meanwhile, and then no more is durable than `log.flushed_offset` says.
+        """
 
         def done() -> None:
             self._flush_done()
@@ -194,7 +197,9 @@ class Replica:
         )
 
     def flush_as_follower(self, on_flushed: Callable[[], None]) -> None:
-        """Call `on_flushed` when all that was appended counts, at once if it does; never once the partition is closed.
+        """Call `on_flushed` when all that was appended counts, at once if it does.
+
+        Never once the partition is closed, nor for what was not flushed when its log went offline.
 
         Under page-cache durability what is written counts.
         """
@@ -206,7 +211,7 @@ class Replica:
 
         def done() -> None:
             self._flush_done()
-            if not self.is_closed:
+            if not self.is_closed and not self.log.is_offline:
                 on_flushed()
 
         self._flushes_pending += 1

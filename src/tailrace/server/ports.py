@@ -65,6 +65,8 @@ class Disk(Protocol):
 
         Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
         and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
+        A log that has gone offline by then is left as it is, and `on_done` is called all the same: nobody waits for
+        ever, and what counts is `flushed_offset`.
         """
         ...
 

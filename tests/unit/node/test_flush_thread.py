@@ -148,20 +148,23 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
     assert isinstance(node.failures[0], OSError)
 
 
-def test_a_log_that_goes_offline_before_its_round_is_left_out(node: Node, tmp_path: Path) -> None:
-    """It refuses everything until it is opened anew: nobody is told that it is safe, and the node lives on."""
+def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_nobody_waits_for_it(
+    node: Node, tmp_path: Path
+) -> None:
+    """It refuses everything until it is opened anew: nothing of it is called safe, and the node lives on."""
     broken, whole = open_log(tmp_path / "a-0"), open_log(tmp_path / "a-1")
-    called: list[str] = []
+    called: list[tuple[str, int]] = []
     for log, name in ((broken, "broken"), (whole, "whole")):
         append(log)
-        node.thread.flush(log, lambda name=name: called.append(name))  # type: ignore[misc]
+        node.thread.flush(log, lambda name=name, log=log: called.append((name, log.flushed_offset)))  # type: ignore[misc]
     damage_and_truncate(broken, tmp_path / "a-0")
-    node.loop.run_until(lambda: called)
-    assert (called, node.failures) == (["whole"], [])
-    node.thread.flush(broken, lambda: called.append("broken"))
-    node.thread.when_idle(lambda: called.append("idle"))
-    node.loop.run_until(lambda: "idle" in called)
-    assert (called, node.failures) == (["whole", "idle"], [])
+    node.loop.run_until(lambda: len(called) == 2)
+    assert (sorted(called), node.failures) == ([("broken", 0), ("whole", 1)], [])
+    node.thread.flush(broken, lambda: called.append(("broken again", broken.flushed_offset)))
+    node.thread.when_idle(lambda: called.append(("idle", 0)))
+    node.loop.run_until(lambda: len(called) == 4)
+    assert (called[2:], node.failures) == ([("broken again", 0), ("idle", 0)], [])
+    assert node.thread.flushes_done == 1
 
 
 def test_a_callback_that_fails_keeps_nobody_else_from_theirs(node: Node, tmp_path: Path) -> None:

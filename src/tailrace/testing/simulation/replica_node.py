@@ -88,7 +88,9 @@ class RoundDisk:
         if not waiting and not works:
             self._is_busy = False
             return
-        flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items()]
+        flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
+        given_up = [callback for log, callbacks in waiting.items() if log.is_offline for callback in callbacks]
+        works += ((lambda: None, callback) for callback in given_up)
         self._later(lambda: self._sync(flushes, works))
 
     def _sync(self, flushes: list[tuple[Log, FlushTicket, list[Action]]], works: list[tuple[Action, Action]]) -> None:

@@ -123,6 +123,21 @@ def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -
     assert node.table.get("orders", 0).log.log_end_offset == 0
 
 
+def test_a_log_that_fails_while_it_waits_for_a_flush_can_be_deleted() -> None:
+    files, disk = SimulatedDisk(), DeferredDisk()
+    node = new_node(files, disk)
+    partition = node.create()
+    disk.run()
+    assert node.produce("orders", b"old", acks=1).is_answered
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    node.produce("orders", b"torn", acks=1)
+    assert partition.log.is_offline
+    node.table.delete("orders", 0)
+    disk.run()
+    assert node.create(topic_id=OTHER_ID).topic_id == OTHER_ID, "the name is free"
+
+
 def test_a_clean_stop_needs_no_recovery_and_a_crash_does() -> None:
     files = SimulatedDisk()
     node = new_node(files)
