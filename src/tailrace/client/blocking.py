@@ -230,7 +230,9 @@ class RangedFetch(Facade[_ranged_fetch.RangedFetch]):
         finally:
             # At the interpreter's end the background thread has stopped already, and with it everything of ours.
             if os.getpid() == process_id and not sys.is_finalizing():
-                thread.call(_close(generator))
+                # A generator that is given up is freed on any thread and inside any lock, wherever the garbage
+                # collector happens to run: on the loop's own thread too. So nothing is waited for.
+                thread.loop.call_soon_threadsafe(_begin_close, generator)
 
     def arrow(
         self,
@@ -256,6 +258,16 @@ class RangedFetch(Facade[_ranged_fetch.RangedFetch]):
 
 async def _next_chunk(generator: Any) -> Chunk | None:
     return await anext(generator, None)
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _begin_close(generator: Any) -> None:
+    """On the loop."""
+    task = asyncio.get_running_loop().create_task(_close(generator))
+    _closing.add(task)  # nobody else holds it
+    task.add_done_callback(_closing.discard)
 
 
 async def _close(generator: Any) -> None:

@@ -30,6 +30,9 @@ from tailrace.protocol.messages.sasl import SaslHandshakeRequest, SaslHandshakeR
 _METADATA_VERSION = 9
 """New enough for a cluster id; old enough for every broker of the last years."""
 
+_SECOND_LOOK_S = 2.0
+"""How long at most a server that did not answer in one language is given to answer in another."""
+
 
 def diagnose(address: Address, *, timeout_s: float = 5.0, tls: bool = False) -> Iterator[Finding]:
     """The findings, each as soon as it is there. Nothing is changed on the cluster."""
@@ -123,7 +126,7 @@ class _Diagnosis:
     def _not_spoken(self, place: Place, target: Target, fault: ProbeFault) -> Finding:
         trouble = fault.trouble
         if trouble in (Trouble.CLOSED, Trouble.SILENT, Trouble.NOT_KAFKA) and not self._tls:
-            trouble = identify(target, timeout_s=min(self._timeout_s, 2.0)) or trouble
+            trouble = identify(target, timeout_s=min(self._timeout_s, _SECOND_LOOK_S)) or trouble
         elif self._tls and self._speaks_plain(target):
             trouble = Trouble.PLAIN
         detail = fault.detail if trouble is fault.trouble else f"{fault.detail}; {SPOKEN[trouble]}"
@@ -131,7 +134,7 @@ class _Diagnosis:
 
     def _speaks_plain(self, target: Target) -> bool:
         try:
-            with Probe(target, timeout_s=min(self._timeout_s, 2.0)) as probe:
+            with Probe(target, timeout_s=min(self._timeout_s, _SECOND_LOOK_S)) as probe:
                 probe.ask_versions()
         except ProbeFault:
             return False

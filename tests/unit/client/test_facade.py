@@ -1,16 +1,24 @@
 """What holds for every blocking client: forks, interrupts, threads that close while others call."""
 
+import asyncio
 import os
 import signal
+import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
 import pytest
 
+from tailrace.client import blocking, ranged_fetch
 from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.client.loop_thread import loop_thread
+from tailrace.client.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+
+SECONDS = 60.0
 
 
 def test_a_child_forked_while_a_thread_makes_a_client_can_make_its_own() -> None:
@@ -18,33 +26,109 @@ def test_a_child_forked_while_a_thread_makes_a_client_can_make_its_own() -> None
     with admin._client._lock:
         child = os.fork()
         if child == 0:
-            signal.alarm(10)
+            code = 1
             try:
-                admin.list_topics()
-            except KafkaError:
-                os._exit(0)
-            os._exit(1)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the handler of pytest's own alarm would raise
+                signal.alarm(60)
+                with pytest.raises(KafkaError):
+                    admin.list_topics()
+                code = 0
+            finally:
+                os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     admin.close()
 
 
-def test_an_interrupted_wait_for_records_is_an_interrupt_and_nothing_else(tailrace_cluster: Cluster) -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt and does no more, whoever has set a handler before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_wait_for_records_is_an_interrupt_and_nothing_else(
+    tailrace_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_chunk = blocking._next_chunk
+
+    async def interrupted(generator: object) -> Chunk | None:
+        # Asked for by a caller that waits from here on, or in a moment.
+        main = threading.main_thread().ident
+        asyncio.get_running_loop().call_later(0.2, signal.pthread_kill, main, signal.SIGINT)
+        return await next_chunk(generator)
+
     partition = TopicPartition(f"topic-{uuid4()}", 0)
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
-        producer.send(partition.topic, b"only").result(20)
+        producer.send(partition.topic, b"only").result(SECONDS)
     with RangedFetch(tailrace_cluster.bootstrap_servers) as fetch:
         stretches = fetch.fetch_range(partition, 0, 2)
         next(stretches)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            next(stretches)
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking, "_next_chunk", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(stretches)
         assert len(list(fetch.fetch_range(partition, 0, 1))) == 1
+
+
+@pytest.fixture
+def is_closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Ranges have two stretches, asked of no node; this says that one was given up and has been tidied away."""
+    closed = threading.Event()
+
+    async def fetch_range(self: ranged_fetch.RangedFetch, *_: object) -> AsyncIterator[Chunk]:
+        try:
+            yield Chunk([b"first"], 1)
+            yield Chunk([b"second"], 2)
+        finally:
+            closed.set()
+
+    monkeypatch.setattr(ranged_fetch.RangedFetch, "fetch_range", fetch_range)
+    return closed
+
+
+@pytest.fixture
+def half_read() -> Iterator[list[Iterator[object]]]:
+    """A range that is freed when this list is cleared: no other holds it."""
+    with RangedFetch("127.0.0.1:1") as fetch:
+        held = [fetch.fetch_range(TopicPartition("any", 0), 0, 2)]
+        next(held[0])
+        yield held  # type: ignore[misc]
+
+
+def test_a_half_read_range_may_be_freed_on_the_clients_own_thread(
+    is_closed: threading.Event, half_read: list[Iterator[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector frees what is part of a cycle wherever it happens to run."""
+    faults: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: faults.append(unraisable.exc_value))
+
+    async def drop() -> None:
+        half_read.clear()
+
+    loop_thread().call(drop())
+    assert [str(fault) for fault in faults if isinstance(fault, AssertionError)] == []
+    assert is_closed.wait(SECONDS)
+
+
+def test_a_half_read_range_is_freed_without_waiting_for_the_clients_thread(
+    is_closed: threading.Event, half_read: list[Iterator[object]]
+) -> None:
+    """Whoever frees it may hold what that thread waits for."""
+    is_dropped = threading.Event()
+    waited_for: list[bool] = []
+    loop_thread().loop.call_soon_threadsafe(lambda: waited_for.append(is_dropped.wait(SECONDS)))
+    half_read.clear()
+    is_dropped.set()
+    assert is_closed.wait(SECONDS)
+    assert waited_for == [True]
 
 
 def test_a_producer_that_is_closed_by_another_thread_settles_every_record(tailrace_cluster: Cluster) -> None:
     topic = f"topic-{uuid4()}"
     producer = Producer(tailrace_cluster.bootstrap_servers, linger_ms=50)
-    producer.send(topic, b"first").result(20)
+    producer.send(topic, b"first").result(SECONDS)
     sent = []
     begun = threading.Event()
 
@@ -58,10 +142,10 @@ def test_a_producer_that_is_closed_by_another_thread_settles_every_record(tailra
 
     sending = threading.Thread(target=keep_sending)
     sending.start()
-    assert begun.wait(20)
+    assert begun.wait(SECONDS)
     producer.close()
-    sending.join(20)
+    sending.join(SECONDS)
     assert not sending.is_alive()
-    faults = [future.exception(20) for future in sent]
+    faults = [future.exception(SECONDS) for future in sent]
     assert faults[0] is None
     assert {str(fault) for fault in faults if fault is not None} <= {"NETWORK_EXCEPTION: this producer is closed"}
