@@ -51,17 +51,22 @@ def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[s
     except JavaNotFound as fault:
         pytest.skip(str(fault))
     names: dict[str, Any] = {}
-    for block in _blocks("spark.md"):
-        exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"').replace('"checkpoint"', f'"{tmp_path}"'), names)
-    assert re.search(r"\|\s*tea\|\s*0\|", capsys.readouterr().out)
-    written = names["spark"].read.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-    rows = written.option("subscribe", "shouted").load().selectExpr("CAST(value AS STRING)").collect()
-    assert [row.value for row in rows] == ["TEA"]
-    with Admin(cluster.bootstrap_servers) as admin:
-        deadline = time.monotonic() + 30
-        shown: dict[str, int] = {}
-        while shown != {"orders-0": 1} and time.monotonic() < deadline:  # listeners hear of a batch a moment later
-            shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
-            time.sleep(0.1)
-    names["spark"].streams.removeListener(names["progress"])
-    assert shown == {"orders-0": 1}
+    try:
+        for block in _blocks("spark.md"):
+            exec(
+                block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"').replace('"checkpoint"', f'"{tmp_path}"'), names
+            )
+        assert re.search(r"\|\s*tea\|\s*0\|", capsys.readouterr().out)
+        written = names["spark"].read.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        rows = written.option("subscribe", "shouted").load().selectExpr("CAST(value AS STRING)").collect()
+        assert [row.value for row in rows] == ["TEA"]
+        with Admin(cluster.bootstrap_servers) as admin:
+            deadline = time.monotonic() + 60
+            shown: dict[str, int] = {}
+            while shown != {"orders-0": 1} and time.monotonic() < deadline:  # listeners hear of a batch a moment later
+                shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
+                time.sleep(0.1)
+        assert shown == {"orders-0": 1}
+    finally:
+        if "progress" in names:
+            names["spark"].streams.removeListener(names["progress"])

@@ -129,7 +129,7 @@ def deleted(bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.Monkey
 def test_a_topic_that_is_deleted_while_it_is_read_fails_the_task_with_the_way_out(
     deleted: InputPartition, bootstrap: str, topic: str
 ) -> None:
-    options = _options(bootstrap, subscribe=topic, **{"kafkaConsumer.pollTimeoutMs": "4000"})
+    options = _options(bootstrap, subscribe=topic, **{"kafkaConsumer.pollTimeoutMs": "60000"})
     strict = TailraceReader(ROW, parse_source_options(options, streaming=False))
     with pytest.raises(KafkaError, match=f"{topic}-0: .* are gone.*failOnDataLoss=false"):
         list(strict.read(deleted))
@@ -138,7 +138,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_fails_the_task_with_the_way_ou
 def test_where_loss_may_be_borne_a_deleted_topic_has_no_rows(
     deleted: InputPartition, bootstrap: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = _options(bootstrap, subscribe=topic, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "4000"})
+    options = _options(bootstrap, subscribe=topic, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "60000"})
     lenient = TailraceReader(ROW, parse_source_options(options, streaming=False))
     assert list(lenient.read(deleted)) == []
     assert caplog.text.count("data loss: ") == 3

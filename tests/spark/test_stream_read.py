@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,7 +20,7 @@ from interop.clients import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark import planning
+from tailrace.spark import planning, readers, session
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import IDLE_WAIT_S, TailraceStreamReader, Work
@@ -114,10 +115,24 @@ def test_lag_can_be_read_off_the_progress(stream: Stream, send: Send) -> None:
     assert source["endOffset"][stream.topic]["0"] == 10
 
 
+class Clock:
+    """A time in which nothing but the pauses takes any."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
     reader: TailraceStreamReader, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap 5: Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
+    monkeypatch.setattr(readers, "time", Clock())
     looks = []
     latest = Planner.latest
     monkeypatch.setattr(Planner, "latest", lambda self, tps: looks.append(1) or latest(self, tps))
@@ -359,7 +374,8 @@ def test_a_topic_that_is_gone_keeps_no_progress_of_the_others_from_being_shown(
     by: str,
 ) -> None:
     """A stream under failOnDataLoss=false keeps a deleted topic in its offsets for ever."""
-    monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 20_000)
+    for module in (planning, session):
+        monkeypatch.setattr(module, "PROGRESS_TIMEOUT_MS", 60_000)
     group = f"{topic}-watchers"
     end = {topic: {"0": 7}, f"{topic}-gone": {"0": 3}}
     if by == "source":
@@ -371,7 +387,9 @@ def test_a_topic_that_is_gone_keeps_no_progress_of_the_others_from_being_shown(
         progress = SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
         GroupProgress(bootstrap, group).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
     assert {tp: found.offset for tp, found in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): 7}
-    assert not caplog.text
+    # Nobody was warned from here; a listener of another test, on another thread, may have something to say.
+    logged = [record for record in caplog.records if record.thread == threading.get_ident()]
+    assert [record.getMessage() for record in logged if record.name.startswith("tailrace.spark")] == []
 
 
 def test_progress_is_committed_to_the_group_that_is_named(
@@ -381,8 +399,23 @@ def test_progress_is_committed_to_the_group_that_is_named(
     send(range(40))
     stream.run(maxOffsetsPerTrigger=10, **{"kafka.group.id": "watchers"})
     committed = {tp.partition: position.offset for tp, position in admin.group_offsets("watchers").items()}
-    assert committed[0] == 30
+    # Each commit has two seconds, in Spark's own process, and is not repeated: a slow machine may miss some.
+    assert committed[0] in (10, 20, 30)
     assert [offset for _, offset, _ in stream.rows()] == list(range(40))
+
+
+def test_every_commit_of_a_stream_is_shown_to_its_group(
+    bootstrap: str, topic: str, admin: Admin, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 60_000)
+    send(range(30))
+    group = f"{topic}-watchers"
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": group}
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    for end in (10, 20, 30):
+        reader.commit({topic: {"0": end}})
+        assert {tp: found.offset for tp, found in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): end}
+    reader.stop()
 
 
 def test_a_listener_shows_the_progress_of_every_batch(

@@ -15,10 +15,12 @@ import pytest
 
 from tailrace.cli import produce
 from tailrace.cli.main import main
-from tailrace.client.blocking import Producer
+from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
+
+SECONDS = 60.0
 
 
 class Done(NamedTuple):
@@ -211,9 +213,21 @@ def test_bytes_that_are_no_text_are_base64_in_json(run: Run, topic: str) -> None
     assert json.loads(done.out)["value"] == {"base64": "//4="}
 
 
-def test_reading_starts_at_a_partitions_offset_and_ends_after_the_timeout(run: Run, topic: str) -> None:
+def test_reading_starts_at_a_partitions_offset_and_ends_after_the_timeout(
+    run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("topics", "create", topic, "--partitions", "2")
     run("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")
+    poll = Consumer.poll
+    given: list[ConsumerRecord] = []
+
+    def patient_poll(consumer: Consumer, timeout: float, **options: int) -> list[ConsumerRecord]:
+        # The time-out is for the reading, and connecting may take longer: only the wait behind the last is short.
+        records = poll(consumer, timeout if len(given) >= 2 else SECONDS, **options)
+        given.extend(records)
+        return records
+
+    monkeypatch.setattr(Consumer, "poll", patient_poll)
     done = run("consume", topic, "--partition", "1", "--offset", "2", "--timeout", "0.2")
     assert (done.code, done.out) == (0, "2\n3\n")
     assert done.err == "2 records\n"

@@ -36,14 +36,15 @@ def test_a_node_that_can_be_reached_is_code_0(tailrace_cluster: Cluster, capsys:
 
 
 def test_what_cannot_be_reached_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    code, out = run(capsys, "connect", f"127.0.0.1:{port}")
-    assert code == 1
-    assert out.startswith("FAILED")
-    assert "-> is a broker running?" in out
-    code, out = run(capsys, "connect", f"127.0.0.1:{port}", "-o", "json")
-    assert code == 1
+    with socket.socket() as taken:  # so that nobody else takes it; and nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        code, out = run(capsys, "connect", f"127.0.0.1:{port}")
+        assert code == 1
+        assert out.startswith("FAILED")
+        assert "-> is a broker running?" in out
+        code, out = run(capsys, "connect", f"127.0.0.1:{port}", "-o", "json")
+        assert code == 1
     (row,) = json.loads(out)
     assert row["verdict"] == "failed"
     assert row["advice"]

@@ -29,10 +29,10 @@ def test_snapshots_are_listed_described_and_verified_while_the_node_runs(
         "metadata.log.max.record.bytes.between.snapshots": "2000",
         "metadata.snapshot.min.changed_records.ratio": "0",
     }
-    deadline = time.monotonic() + 30
     with Cluster(config=settings, directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (log,) = tmp_path.rglob("__cluster_metadata-0")
         number = 0
+        deadline = time.monotonic() + 60
         while len(told(capsys, "list", "--data-dir", str(log))) < 2:
             assert time.monotonic() < deadline, cluster.log_text()
             admin.create_topics({f"topic-{number}": 5})
@@ -43,5 +43,6 @@ def test_snapshots_are_listed_described_and_verified_while_the_node_runs(
         assert newest["EndOffset"] != 0
         verdicts = told(capsys, "verify", "--data-dir", str(log.parent))
         assert [verdict["Valid"] for verdict in verdicts] == [True] * len(verdicts)
-        assert snapshots_in(log) == before
+        # The node may be about to add one; what was there the commands have left as it was.
+        assert before.items() <= snapshots_in(log).items()
         admin.create_topics({"after": 1})

@@ -12,7 +12,7 @@ from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Done(NamedTuple):
@@ -40,7 +40,12 @@ def cluster() -> Iterator[Cluster]:
             admin.create_topics([NewTopic(name="orders", partitions=2)])
         for name, is_open in (("ship", False), ("pay", True)):
             producer = confluent_kafka.Producer(
-                {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name, "log_level": 0}
+                {
+                    "bootstrap.servers": cluster.bootstrap_servers,
+                    "transactional.id": name,
+                    "transaction.timeout.ms": 900_000,  # it stays open for as long as the tests take
+                    "log_level": 0,
+                }
             )
             producer.init_transactions(PATIENCE_S)
             producer.begin_transaction()

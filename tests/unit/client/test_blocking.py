@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from interop.librdkafka import Message, librdkafka
+from tailrace.client import producer as asyncio_producer
 from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, RangedFetch
 from tailrace.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -17,6 +18,8 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.testing import Cluster
+
+SECONDS = 60.0
 
 
 @pytest.fixture(params=["node", "mock"])
@@ -65,7 +68,7 @@ def test_records_of_every_codec_are_read_back_in_order(bootstrap: str, topic: st
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_every_level_of_acks_writes(bootstrap: str, topic: str, acks: str) -> None:
     with Producer(bootstrap, acks=acks) as producer:
-        offset = producer.send(topic, b"value", partition=0).result(20).offset
+        offset = producer.send(topic, b"value", partition=0).result(SECONDS).offset
     assert offset == (-1 if acks == "0" else 0)
     assert _values(bootstrap, TopicPartition(topic, 0), 0, 1) == [b"value"]
 
@@ -73,7 +76,7 @@ def test_every_level_of_acks_writes(bootstrap: str, topic: str, acks: str) -> No
 def test_a_key_always_goes_to_the_partition_that_every_client_gives_it(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
         count = producer.partition_count(topic)
-        written = {key: producer.send(topic, b"v", key=key).result(20).partition for key in (b"a", b"key", b"21")}
+        written = {key: producer.send(topic, b"v", key=key).result(SECONDS).partition for key in (b"a", b"key", b"21")}
     # librdkafka's murmur2 partitioner is the other opinion.
     other = librdkafka().Producer(bootstrap, {"partitioner": "murmur2"})
     elsewhere = dict(zip(written, other.write(topic, [Message(key, None) for key in written]), strict=True))
@@ -96,7 +99,7 @@ def test_keys_headers_timestamps_and_nulls_survive(bootstrap: str, topic: str) -
 
 def _poll(consumer: Consumer, count: int) -> list:  # type: ignore[type-arg]
     records: list = []  # type: ignore[type-arg]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while len(records) < count and time.monotonic() < deadline:
         records += consumer.poll(0.5, max_records=count - len(records))
     return records
@@ -125,7 +128,7 @@ def test_a_range_of_nothing_is_empty_and_asks_nobody() -> None:
 
 def test_an_offset_that_does_not_exist_is_an_error_that_says_where_the_log_ends(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
-        producer.send(topic, b"only", partition=0).result(20)
+        producer.send(topic, b"only", partition=0).result(SECONDS)
     with pytest.raises(KafkaError, match="offset 7 does not exist, the log ends at 1") as caught:
         _values(bootstrap, TopicPartition(topic, 0), 7, 9)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -150,7 +153,7 @@ def test_records_that_are_gone_are_an_error_that_names_them(mock_cluster: str, t
 
 def test_a_range_that_reaches_over_the_end_waits_and_then_says_where_it_stands(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
-        producer.send(topic, b"only", partition=0).result(20)
+        producer.send(topic, b"only", partition=0).result(SECONDS)
     with pytest.raises(KafkaError, match=r"no record at or after offset 1 \(of a range up to 2\) within 300 ms"):
         _values(bootstrap, TopicPartition(topic, 0), 0, 2, timeout_ms=300, max_wait_ms=100)
 
@@ -159,17 +162,18 @@ def test_a_topic_that_cannot_exist_fails_the_record_and_not_the_producer(bootstr
     with Producer(bootstrap) as producer:
         bad = producer.send(topic, b"value", partition=99)
         with pytest.raises(KafkaError, match="not 99"):
-            bad.result(20)
-        assert producer.send(topic, b"value", partition=0).result(20).offset == 0
+            bad.result(SECONDS)
+        assert producer.send(topic, b"value", partition=0).result(SECONDS).offset == 0
 
 
-def test_a_full_buffer_blocks_and_then_refuses(topic: str) -> None:
+def test_a_full_buffer_blocks_and_then_refuses(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio_producer, "UNKNOWN_TOPIC_WAIT_MS", 5_000)
     producer = Producer("127.0.0.1:1", buffer_memory=1_000, max_block_ms=50, linger_ms=0)
     first = producer.send(topic, b"x" * 900)
     with pytest.raises(KafkaError, match=r"buffer\.memory 1000 stayed full for max\.block\.ms 50"):
         producer.send(topic, b"x" * 900)
     with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1"):
-        first.result(20)
+        first.result(SECONDS)
     producer.close()
 
 
@@ -200,17 +204,17 @@ def test_settings_that_mean_nothing_are_refused_at_once(settings: dict[str, obje
 
 def test_a_client_made_before_a_fork_works_in_the_child(tailrace_cluster: Cluster, topic: str) -> None:
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
-        producer.send(topic, b"parent", partition=0).result(20)
+        producer.send(topic, b"parent", partition=0).result(SECONDS)
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                producer.send(topic, b"child", partition=0).result(20)
+                producer.send(topic, b"child", partition=0).result(SECONDS)
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert producer.send(topic, b"parent again", partition=0).result(20).offset == 2
+        assert producer.send(topic, b"parent again", partition=0).result(SECONDS).offset == 2
 
 
 # what only a whole broker can do
@@ -258,7 +262,7 @@ def test_offsets_by_end_and_by_time(admin: Admin, tailrace_cluster: Cluster, top
     now = int(time.time() * 1000)
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
         for step in (0, 30, 10, 20):
-            producer.send(topic, b"v", timestamp=now - 1_000_000 + step).result(20)
+            producer.send(topic, b"v", timestamp=now - 1_000_000 + step).result(SECONDS)
     found = {
         spec: admin.list_offsets({partition: spec})[partition].offset
         for spec in (EARLIEST, LATEST, MAX_TIMESTAMP, now - 1_000_000 + 5, now)
@@ -300,7 +304,7 @@ def test_two_members_share_and_the_one_left_takes_over(admin: Admin, tailrace_cl
 
 
 def _until(holds, *consumers: Consumer) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < deadline, [consumer.assignment() for consumer in consumers]
         for consumer in consumers:

@@ -60,8 +60,8 @@ def test_wait_and_as_completed_know_it() -> None:
     futures = [DeliveryFuture() for _ in range(3)]
     futures[0].set_result(WRITTEN)
     threading.Timer(0.01, lambda: [future.set_result(WRITTEN) for future in futures[1:]]).start()
-    assert len(list(concurrent.futures.as_completed(futures, timeout=10))) == 3
-    assert concurrent.futures.wait(futures, timeout=10).not_done == set()
+    assert len(list(concurrent.futures.as_completed(futures, timeout=60))) == 3
+    assert concurrent.futures.wait(futures, timeout=60).not_done == set()
 
 
 def test_asyncio_can_wait_for_it() -> None:
@@ -78,8 +78,13 @@ def test_a_child_forked_while_the_parents_loop_settles_a_record_can_settle_its_o
     with delivery._making:
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # ends the child should it wait for ever
-            future = DeliveryFuture()
-            future.set_result(WRITTEN)
-            os._exit(0 if future.result(0) == WRITTEN else 1)
+            code = 1
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the handler of pytest's own alarm would raise
+                signal.alarm(60)  # ends the child should it wait for ever
+                future = DeliveryFuture()
+                future.set_result(WRITTEN)
+                code = 0 if future.result(0) == WRITTEN else 1
+            finally:
+                os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

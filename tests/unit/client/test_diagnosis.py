@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.client import diagnosis
 from tailrace.client.diagnosis import diagnose
 from tailrace.client.findings import Finding, Verdict
-from tailrace.client.probe import Target
+from tailrace.client.probe import Probe, Target
 from tailrace.model.errors import KafkaError
 from tailrace.net.connection import Address
 from tailrace.protocol.headers import decode_request_header, encode_response
@@ -24,7 +25,17 @@ from tailrace.protocol.messages.sasl import SaslHandshakeResponse
 CERTIFICATE = Path(__file__).parents[2] / "golden" / "tls" / "localhost.pem"
 METADATA, SASL_HANDSHAKE, API_VERSIONS = 3, 17, 18
 
+SECONDS = 60.0
+"""For what is answered. The servers are threads of this process, and may be kept waiting."""
+SILENCE_S = 0.3
+"""For what is not."""
+
 Serve = Callable[[socket.socket], None]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "_SECOND_LOOK_S", SECONDS)
 
 
 @contextmanager
@@ -35,7 +46,7 @@ def listening(serve: Serve) -> Iterator[int]:
 
         def handle(connection: socket.socket) -> None:
             with connection, contextlib.suppress(OSError, KafkaError):
-                connection.settimeout(10)
+                connection.settimeout(SECONDS)
                 serve(connection)
 
         def accept() -> None:
@@ -54,9 +65,9 @@ def listening(serve: Serve) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            acceptor.join(10)
+            acceptor.join(SECONDS)
             for thread in threads:
-                thread.join(15)
+                thread.join(SECONDS)
 
 
 class FakeKafka:
@@ -110,7 +121,7 @@ def kafka(**options: object) -> Iterator[tuple[FakeKafka, int]]:
         yield fake, port
 
 
-def examine(port: int, *, host: str = "127.0.0.1", timeout_s: float = 3.0, tls: bool = False) -> list[Finding]:
+def examine(port: int, *, host: str = "127.0.0.1", timeout_s: float = SECONDS, tls: bool = False) -> list[Finding]:
     return list(diagnose(Address(host, port), timeout_s=timeout_s, tls=tls))
 
 
@@ -121,9 +132,12 @@ def the_failure(findings: list[Finding]) -> Finding:
     return failure
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Taken, so that nobody else takes it, and not listened on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
 
 
 def test_a_healthy_cluster_is_all_good_news() -> None:
@@ -136,8 +150,8 @@ def test_a_healthy_cluster_is_all_good_news() -> None:
     ]
 
 
-def test_nothing_listening() -> None:
-    failure = the_failure(examine(closed_port()))
+def test_nothing_listening(closed_port: int) -> None:
+    failure = the_failure(examine(closed_port))
     assert "nothing listens there" in failure.detail
     assert "tailrace serve --listen" in failure.advice
 
@@ -157,7 +171,7 @@ def test_packets_that_are_dropped() -> None:
             filler = held.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        failure = the_failure(examine(full.getsockname()[1], timeout_s=0.3))
+        failure = the_failure(examine(full.getsockname()[1], timeout_s=SILENCE_S))
     assert "no answer within 0.3 s" in failure.detail
     assert "firewall" in failure.advice
 
@@ -171,7 +185,15 @@ def test_an_http_server() -> None:
         assert "web server" in the_failure(examine(port)).advice
 
 
-def test_an_http_server_that_waits_for_the_end_of_a_line() -> None:
+def test_an_http_server_that_waits_for_the_end_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    send_raw = Probe.send_raw
+
+    def patient_with_http(probe: Probe, data: bytes) -> bytes:
+        probe._timeout_s = SECONDS if data.startswith(b"GET") else SILENCE_S
+        return send_raw(probe, data)
+
+    monkeypatch.setattr(Probe, "send_raw", patient_with_http)
+
     def serve(connection: socket.socket) -> None:
         received = b""
         while b"\r\n\r\n" not in received:
@@ -182,7 +204,7 @@ def test_an_http_server_that_waits_for_the_end_of_a_line() -> None:
         connection.sendall(b"HTTP/1.0 404 Not Found\r\n\r\n")
 
     with listening(serve) as port:
-        assert "web server" in the_failure(examine(port, timeout_s=0.3)).advice
+        assert "web server" in the_failure(examine(port, timeout_s=SILENCE_S)).advice
 
 
 def test_a_tls_port_spoken_to_in_plain_text() -> None:
@@ -210,9 +232,17 @@ def test_a_tls_port_that_hangs_up_without_a_word() -> None:
         assert "security.protocol=SSL" in the_failure(examine(port)).advice
 
 
-def test_a_plain_port_spoken_to_in_tls() -> None:
+def test_a_plain_port_spoken_to_in_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the hello for a long request, of which it waits for the rest."""
+    ask_versions = Probe.ask_versions
+
+    def patient_with_kafka(probe: Probe) -> ApiVersionsResponse:
+        probe._timeout_s = SECONDS
+        return ask_versions(probe)
+
+    monkeypatch.setattr(Probe, "ask_versions", patient_with_kafka)
     with kafka() as (_, port):
-        failure = the_failure(examine(port, timeout_s=0.5, tls=True))
+        failure = the_failure(examine(port, timeout_s=SILENCE_S, tls=True))
     assert "security.protocol=PLAINTEXT" in failure.advice
 
 
@@ -245,7 +275,7 @@ def test_a_listener_that_wants_a_login() -> None:
 
 def test_something_that_takes_connections_and_says_nothing() -> None:
     with listening(lambda connection: _swallow(connection)) as port:
-        failure = the_failure(examine(port, timeout_s=0.3))
+        failure = the_failure(examine(port, timeout_s=SILENCE_S))
     assert "load balancer" in failure.advice
 
 
@@ -271,7 +301,7 @@ def test_something_that_is_no_kafka(answer: bytes) -> None:
         connection.sendall(answer)
 
     with listening(serve) as port:
-        failure = the_failure(examine(port, timeout_s=1))
+        failure = the_failure(examine(port))
     assert failure.check == "protocol"
     assert "which program has this port" in failure.advice
 
@@ -300,9 +330,9 @@ def test_a_broker_that_advertises_a_name_nobody_knows() -> None:
     assert f"advertised.listeners=127.0.0.1:{port}" in failure.advice
 
 
-def test_a_broker_that_advertises_a_port_where_nobody_is() -> None:
+def test_a_broker_that_advertises_a_port_where_nobody_is(closed_port: int) -> None:
     with kafka() as (fake, port):
-        fake.brokers = ((7, "127.0.0.1", closed_port()),)
+        fake.brokers = ((7, "127.0.0.1", closed_port),)
         failure = the_failure(examine(port))
     assert failure.check == "advertised"
     assert "start it if it is down" in failure.advice
@@ -324,7 +354,9 @@ def test_a_broker_whose_advertised_address_leads_to_another_cluster() -> None:
 
 
 @pytest.mark.parametrize("is_up", [True, False])
-def test_a_broker_elsewhere_that_advertises_localhost(is_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_elsewhere_that_advertises_localhost(
+    is_up: bool, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The machine `broker.example` is this one, as far as this test goes."""
 
     def resolve(host: str, port: int) -> list[Target]:
@@ -332,16 +364,16 @@ def test_a_broker_elsewhere_that_advertises_localhost(is_up: bool, monkeypatch: 
 
     with kafka() as (fake, port):
         monkeypatch.setattr("tailrace.client.diagnosis.resolve", resolve)
-        advertised = port if is_up else closed_port()
+        advertised = port if is_up else closed_port
         fake.brokers = ((7, "localhost", advertised),)
         last = examine(port, host="broker.example")[-1]
     assert last.verdict is (Verdict.WARNING if is_up else Verdict.FAILED)
     assert f"advertised.listeners=broker.example:{advertised}" in last.advice
 
 
-def test_every_broker_is_tried_even_after_one_that_fails() -> None:
+def test_every_broker_is_tried_even_after_one_that_fails(closed_port: int) -> None:
     with kafka() as (fake, port):
-        fake.brokers = ((1, "127.0.0.1", closed_port()), (2, "127.0.0.1", port))
+        fake.brokers = ((1, "127.0.0.1", closed_port), (2, "127.0.0.1", port))
         findings = examine(port)
     assert findings[-1].detail == "broker 2 is where it says"
     assert sum(finding.verdict is Verdict.FAILED for finding in findings) == 1

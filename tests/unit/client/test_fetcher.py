@@ -150,11 +150,12 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
         await fetcher.close()
         assert router.asked == []
 
+    gc.collect()  # what others have left behind is not this one's
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(run())
         gc.collect()
-    assert [str(warning.message) for warning in caught] == []
+    assert [text for text in (str(warning.message) for warning in caught) if "never awaited" in text] == []
 
 
 def test_a_mistake_of_ours_is_seen_by_the_reader_and_not_repeated_in_silence() -> None:

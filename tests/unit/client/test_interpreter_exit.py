@@ -27,7 +27,7 @@ def _run(program: str, bootstrap: str, topic: str) -> "subprocess.CompletedProce
         env={"PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
 
@@ -46,7 +46,8 @@ def topic(tailrace_cluster: Cluster) -> str:
 def test_records_that_nobody_flushed_are_written_before_the_interpreter_ends(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    program = "p = Producer(bootstrap)\nfor _ in range(1000): p.send(topic, b'v')"
+    patient = "import tailrace.client.blocking as b\nb.EXIT_FLUSH_S = 60\n"
+    program = patient + "p = Producer(bootstrap)\nfor _ in range(1000): p.send(topic, b'v')"
     ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
     assert (ended.returncode, ended.stderr) == (0, "")
     with Admin(tailrace_cluster.bootstrap_servers) as admin:

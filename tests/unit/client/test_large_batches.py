@@ -9,7 +9,7 @@ from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 RECORDS = 300
 LIMIT = 20_000
 

@@ -10,7 +10,7 @@ from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize(

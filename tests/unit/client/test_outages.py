@@ -19,7 +19,12 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
+
+
+def expire_soon(producer: Producer) -> None:
+    """From here on: what is sent before must be written, however slow the machine is."""
+    producer._client.get()._accumulator.delivery_timeout_ms = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questio
     gone = TopicPartition("gone", 0)
     with (
         Admin(cluster.bootstrap_servers) as admin,
-        Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_000) as producer,
+        Producer(cluster.bootstrap_servers) as producer,
         Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer,
     ):
         admin.create_topics({gone.topic: 1})
@@ -55,11 +60,17 @@ def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questio
         consumer.assign([gone])
         assert consumer.poll(SECONDS)
         admin.delete_topics([gone.topic])
+        expire_soon(producer)
         questions.clear()
+        began = time.monotonic()
         lost = producer.send(gone.topic, b"v")
         assert consumer.poll(1.0) == []
         assert lost.exception(SECONDS) is not None
-    assert 2 < len(questions) < 40, "ten a second from each of the two"
+        while len(questions) < 4:
+            assert time.monotonic() < began + SECONDS, "nobody goes on asking"
+            assert consumer.poll(0.1) == []
+    asked, seconds = len(questions), time.monotonic() - began
+    assert asked < 40 * max(1, seconds), "ten a second from each of the two"
 
 
 def test_a_commit_for_a_topic_that_is_gone_is_final_and_the_others_are_committed(
@@ -147,7 +158,8 @@ def test_a_partition_without_a_leader_keeps_no_record_from_the_others() -> None:
         deadline = time.monotonic() + SECONDS
         while admin.describe_topics(["orders"])[0].has_every_leader:
             assert time.monotonic() < deadline
-        with Producer(cluster.bootstrap_servers, delivery_timeout_ms=60_000) as producer:
+            time.sleep(0.02)
+        with Producer(cluster.bootstrap_servers, delivery_timeout_ms=120_000) as producer:
             lost = producer.send("orders", b"v", partition=1)
             assert producer.send("orders", b"v", partition=0).result(SECONDS).offset == 0
             cluster.start(dead)

@@ -8,7 +8,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -50,11 +50,12 @@ def test_a_topic_that_is_gone_is_no_trouble_when_its_records_have_failed() -> No
     with (
         Cluster(config={"auto.create.topics.enable": "false"}) as cluster,
         Admin(cluster.bootstrap_servers) as admin,
-        Producer(cluster.bootstrap_servers, delivery_timeout_ms=1_000) as producer,
+        Producer(cluster.bootstrap_servers) as producer,
     ):
         admin.create_topics({"gone": 1})
         producer.send("gone", b"v").result(SECONDS)
         admin.delete_topics(["gone"])
+        producer._client.get()._accumulator.delivery_timeout_ms = 1_000
         assert producer.send("gone", b"v").exception(SECONDS) is not None
         wait_until(lambda: producer.trouble is None)
 

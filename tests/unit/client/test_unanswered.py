@@ -12,7 +12,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.testing import Cluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 BATCH = bytes(build_batch([Record(0, 1, None, b"x" * 900_000)]))
 BATCHES = 40
 

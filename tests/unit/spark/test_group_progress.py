@@ -54,7 +54,7 @@ def test_a_cluster_that_is_gone_does_not_hold_up_the_other_listeners_at_every_ba
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
     listener = GroupProgress("gone:9092", "watchers")
     for offset in range(10):
         tell(listener, offset)
