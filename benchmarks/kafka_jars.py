@@ -1,12 +1,12 @@
 """Apache Kafka's own programs: jars that Maven finds by their names, kept in the environment."""
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
+from benchmarks.fetching import fetched, put_in_place
 from tailrace.spark.java import OLDEST_JAVA, java_version
 
 VERSION = "4.1.0"
@@ -54,7 +54,6 @@ _SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-_TIMEOUT_S = 100
 
 
 def absent() -> str | None:
@@ -77,18 +76,9 @@ def _absent(jars: Path, pom: str, artifact: str) -> str | None:
     return None
 
 
+@cache
 def _fetch(jars: Path, pom: str) -> bool:
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="kafka-") as work:
         Path(work, "pom.xml").write_text(pom)
         copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-        try:
-            subprocess.run(copy, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
-            sys.stderr.write(f"{fault}\n{fault.stdout!s}\n")
-            return False
-        # Renamed when all are there, so that a run that is cut short leaves no half of them.
-        try:
-            os.replace(Path(work, "jars"), jars)
-        except OSError:  # another run was faster: a directory that is not empty is not replaced
-            return jars.exists()
-    return True
+        return fetched(copy, directory=Path(work)) and put_in_place(Path(work, "jars"), jars)

@@ -1,5 +1,6 @@
 """The servers that are compared, each in a process of its own, on 127.0.0.1, with a directory of its own."""
 
+import random
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 
 READY_TIMEOUT_S = 120
 CREATE_TIMEOUT_MS = 600_000
+_OWN_PORTS = range(20_000, 32_000)
+"""Below those that kernels give to whoever wants any: until its server listens nobody else gets such a port."""
 TAILRACE = "tailrace"
 MOCK = "librdkafka mock"
 
@@ -91,8 +94,17 @@ class Peer:
 def free_addresses(count: int) -> list[str]:
     """So many addresses `127.0.0.1:PORT`, all different, on which nobody listens at this moment."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        servers = [stack.enter_context(_listening()) for _ in range(count)]
         return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+
+
+def _listening() -> socket.socket:
+    for port in random.SystemRandom().sample(_OWN_PORTS, 100):
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:  # somebody listens there
+            continue
+    return socket.create_server(("127.0.0.1", 0))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
 import aiokafka
@@ -78,16 +79,14 @@ class KafkaPython:
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, linger_ms=5
         )
-        sent = [producer.send(topic, key=m.key, value=m.value, headers=list(m.headers)) for m in messages]
-        for future in sent:
-            future.get(timeout=DEADLINE_S)
-        producer.close()
+        with closing(producer):
+            sent = [producer.send(topic, key=m.key, value=m.value, headers=list(m.headers)) for m in messages]
+            for future in sent:
+                future.get(timeout=DEADLINE_S)
 
     def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
         consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
         partition = kafka.TopicPartition(topic, 0)
-        consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
         messages: list[Message] = []
 
         def enough() -> bool:
@@ -95,8 +94,10 @@ class KafkaPython:
                 messages.extend(_from_kafka_python(record) for record in records)
             return len(messages) >= count
 
-        wait_until(enough, f"{count} records by {self.name}")
-        consumer.close()
+        with closing(consumer):
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            wait_until(enough, f"{count} records by {self.name}")
         return messages
 
     def join(self, bootstrap: str, topic: str, group: str) -> Member:
@@ -139,8 +140,14 @@ class AiokafkaMember:
         return {partition.partition for partition in self._consumer.assignment()}
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._consumer.stop())
+        self._loop.run_until_complete(self._stop())
         self._loop.close()
+
+    async def _stop(self) -> None:
+        if not self._starting.done():  # a test that failed early
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self._consumer.stop()
 
 
 class Aiokafka:

@@ -7,6 +7,8 @@ from interop.kafka_tools import command, run
 from interop.librdkafka import Message
 from interop.processes import RunningProgram
 
+PATIENTLY = ("--request-timeout-ms", "60000")
+"""For kafka-console-producer, which gives up records after a few requests of 1.5 s and ends well nevertheless."""
 _NULL = "<null>"
 _TAB = "\t"
 
@@ -56,7 +58,7 @@ class Java:
         properties = [word for option in options for word in ("--property", option)]
         lines = "".join(f"{_headers(m)}\t{_text(m.key)}\t{_text(m.value)}\n" for m in messages)
         where = ("--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec)
-        run("kafka-console-producer", *where, *properties, stdin=lines)
+        run("kafka-console-producer", *where, *PATIENTLY, *properties, stdin=lines)
 
     def consume(self, bootstrap: str, topic: str, count: int) -> list[Message]:
         options = ["print.key=true", "print.headers=true", f"null.literal={_NULL}"]

@@ -10,19 +10,21 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from benchmarks.fetching import fetched, put_in_place
+
 VERSION = version("kafka-python")
 KAFKA_VERSION = "4.1.0"
 """What the tests shall take a node for: with 4.0 and later they look for no ZooKeeper."""
 
-_HOME = Path(sys.prefix) / f"kafka-python-suite-{VERSION}"
+HOME = Path(sys.prefix) / f"kafka-python-suite-{VERSION}"
 _TESTS = "test/integration"
-_FETCH_TIMEOUT_S = 100
 _RUN_TIMEOUT_S = 240
 
 _SERVICE = '''"""In the place of the module that starts brokers, which the distribution leaves out."""
@@ -58,20 +60,17 @@ class SuiteRun(NamedTuple):
 
 def absent() -> str | None:
     """Why the tests cannot be run here; None if they can."""
-    if not _HOME.exists() and not _fetch():
+    if not HOME.exists() and not _fetch():
         return f"pip cannot fetch the sources of kafka-python=={VERSION} here"
     return None
 
 
 @cache
 def _fetch() -> bool:
-    with tempfile.TemporaryDirectory(dir=_HOME.parent, prefix="kafka-python-") as work:
+    with tempfile.TemporaryDirectory(dir=HOME.parent, prefix="kafka-python-") as work:
         fetch = [sys.executable, "-m", "pip", "download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation"]
         fetch += ["--disable-pip-version-check", "-d", work, f"kafka-python=={VERSION}"]
-        try:
-            subprocess.run(fetch, cwd=work, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
-            sys.stderr.write(f"{fault}\n{fault.stderr}\n")
+        if not fetched(fetch, directory=Path(work)):
             return False
         (archive,) = Path(work).glob("*.tar.gz")
         with tarfile.open(archive) as sources:
@@ -84,33 +83,30 @@ def _fetch() -> bool:
         (suite / "test" / "__init__.py").touch()
         (suite / "test" / "service.py").write_text(_SERVICE)
         (suite / "pytest.ini").write_text(_SETTINGS)
-        # Renamed when it is whole, so that a run that is cut short leaves no half of it.
-        try:
-            os.replace(suite, _HOME)
-        except OSError:  # another run was faster: a directory that is not empty is not replaced
-            return _HOME.exists()
-    return True
+        return put_in_place(suite, HOME)
 
 
-def run_suite(bootstrap: str, directory: Path, *, without: tuple[str, ...]) -> SuiteRun:
-    """Run the tests against this node, all but those in `without`."""
+def run_suite(bootstrap: str, directory: Path, *, only: Iterable[str] = (), without: tuple[str, ...] = ()) -> SuiteRun:
+    """Run the tests against this node: those in `only`, or all but those in `without`."""
     report = directory / "report.xml"
-    command = [sys.executable, "-m", "pytest", _TESTS, "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
+    report.unlink(missing_ok=True)
+    tests = [f"{_TESTS}/{name}" for name in only] or [_TESTS]
+    command = [sys.executable, "-m", "pytest", *tests, "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
     command += [f"--junitxml={report}", "-W", "ignore::DeprecationWarning"]
     command += [word for name in without for word in ("--deselect", f"{_TESTS}/{name}")]
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "KAFKA_"))}
     node = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(directory)}
     done = subprocess.run(
         command,
-        cwd=_HOME,
-        env={**known, **node, "PYTHONPATH": str(_HOME)},
+        cwd=HOME,
+        env={**known, **node, "PYTHONPATH": str(HOME)},
         capture_output=True,
         text=True,
         timeout=_RUN_TIMEOUT_S,
         check=False,
     )
     assert report.exists(), f"{done.stdout}\n{done.stderr}"
-    found = re.search(r"^collected (\d+) items", done.stdout, re.MULTILINE)
+    found = re.search(r"^collected (\d+) items?", done.stdout, re.MULTILINE)
     assert found, done.stdout
     return _read(report, int(found[1]))
 

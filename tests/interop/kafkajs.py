@@ -12,47 +12,37 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fetching import fetched, put_in_place
 from interop.librdkafka import DEADLINE_S, Message
 from interop.processes import RunningProgram
 
 VERSION = "2.2.4"
-_HOME = Path(sys.prefix) / f"kafkajs-{VERSION}"
+HOME = Path(sys.prefix) / f"kafkajs-{VERSION}"
 _PROGRAM = Path(__file__).parent / "js" / "client.js"
-_INSTALL_TIMEOUT_S = 100
 
 
 def absent() -> str | None:
     """Why kafkajs cannot be run here, with the command that would bring it; None if it can."""
     if shutil.which("node") is None:
         return "node is not installed: apt-get install nodejs"
-    if not _HOME.exists() and shutil.which("npm") is None:
+    if not HOME.exists() and shutil.which("npm") is None:
         return "npm is not installed: apt-get install npm"
-    if not _HOME.exists() and not _install():
+    if not HOME.exists() and not _install():
         return f"npm cannot fetch kafkajs@{VERSION} here"
     return None
 
 
 @cache
 def _install() -> bool:
-    with tempfile.TemporaryDirectory(dir=_HOME.parent, prefix="kafkajs-") as work:
+    with tempfile.TemporaryDirectory(dir=HOME.parent, prefix="kafkajs-") as work:
         command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", f"kafkajs@{VERSION}"]
-        try:
-            # A directory of its own to install into: npm looks for the next package.json upwards.
-            Path(work, "package.json").write_text('{"private": true}')
-            subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
-            sys.stderr.write(f"{fault}\n{fault.stderr}\n")
-            return False
-        # Renamed when it is whole, so that a run that is cut short leaves no half of it.
-        try:
-            os.replace(Path(work, "node_modules"), _HOME)
-        except OSError:  # another run was faster: a directory that is not empty is not replaced
-            return _HOME.exists()
-    return True
+        # A directory of its own to install into: npm looks for the next package.json upwards.
+        Path(work, "package.json").write_text('{"private": true}')
+        return fetched(command, directory=Path(work)) and put_in_place(Path(work, "node_modules"), HOME)
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "NODE_PATH": str(_HOME), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+    return {**os.environ, "NODE_PATH": str(HOME), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
 
 
 def _run(*arguments: str, stdin: str = "") -> Any:

@@ -30,7 +30,7 @@ from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.storage import OsFiles
 
 _BOOTSTRAP_ID = -2
-_PATIENCE_S = 10
+_PATIENCE_S = 60
 _NEVER = SnapshotTrigger(min_log_bytes=1 << 40)
 
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from interop.kafka_tools import absent as tools_absent
 from interop.kafka_tools import dump_log_segments
 from interop.librdkafka import Message, wait_until
 from tailrace.client.blocking import Admin, NewTopic
+from tailrace.coordinators.addressing import partition_of_group
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.storage import OsFiles, checkpoints
@@ -28,6 +29,7 @@ CONFIGS = {
 KEYS = 7
 ROUNDS = 8
 DELETED = 3
+OFFSETS_PARTITIONS = 50
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "log.cleaner.backoff.ms": "100",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "offsets.topic.segment.bytes": "1500",
+        "offsets.topic.num.partitions": f"{OFFSETS_PARTITIONS}",
     }
     with Cluster(directory=tmp_path_factory.mktemp("node"), config=config) as cluster:
         yield cluster
@@ -122,19 +125,15 @@ def test_committed_offsets_are_compacted_and_still_there_after_a_restart(cluster
     for offset in range(60):
         consumer.commit({partition: kafka.OffsetAndMetadata(offset, "", -1) for partition in partitions})
     consumer.close()
-    (largest,) = sorted(cluster.data_dir().glob("**/__consumer_offsets-*"), key=size_of)[-1:]
-    wait_until(lambda: is_compacted(largest), "the offsets are compacted")
-    assert len(stored(largest)[0]) < 60
+    (directory,) = cluster.data_dir().glob(f"**/{partition_of_group('keeper', OFFSETS_PARTITIONS)}")
+    wait_until(lambda: is_compacted(directory), "the offsets are compacted")
+    assert len(stored(directory)[0]) < 60
     for end in (cluster.stop, cluster.kill):
         end()
         cluster.restart()
         consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, group_id="keeper")
         assert [consumer.committed(partition) for partition in partitions] == [59, 59]
         consumer.close()
-
-
-def size_of(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.glob("*.log"))
 
 
 def test_kafkas_log_dump_finds_nothing_wrong(cluster: Cluster) -> None:

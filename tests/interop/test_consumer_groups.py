@@ -1,5 +1,7 @@
 """A real client's group of KIP-848 as our own tools see it."""
 
+from contextlib import closing
+
 import pytest
 
 from interop.librdkafka import ConfluentConsumerProtocol, wait_until
@@ -16,19 +18,18 @@ def test_a_group_is_listed_described_and_judged(tailrace_cluster: Cluster) -> No
         admin.create_topics({topic: 1})
         producer.send(topic, value=b"1")
         producer.flush()
-        member = ConfluentConsumerProtocol().join(bootstrap, topic, group)
-        wait_until(lambda: len(member.poll()) > 0, "the record is read")
-        (described,) = admin.describe_groups([group])
-        assert (described.state, described.assignor) == ("Stable", "uniform")
-        assert described.members[0].assignment == (TopicPartition(topic, 0),)
-        listed = {listing.group: listing.type for listing in admin.list_groups()}
-        assert listed[group] == "consumer"
-        assert described.details is not None
-        assert [event.kind for event in described.details.events][:3] == ["join", "rebalance", "assigned"]
-        member.close()
+        with closing(ConfluentConsumerProtocol().join(bootstrap, topic, group)) as member:
+            wait_until(lambda: len(member.poll()) > 0, "the record is read")
+            (described,) = admin.describe_groups([group])
+            assert (described.state, described.assignor) == ("Stable", "uniform")
+            assert described.members[0].assignment == (TopicPartition(topic, 0),)
+            listed = {listing.group: listing.type for listing in admin.list_groups()}
+            assert listed[group] == "consumer"
+            assert described.details is not None
+            assert [event.kind for event in described.details.events][:3] == ["join", "rebalance", "assigned"]
         (left,) = admin.describe_groups([group])
         assert left.state == "Empty"
-        health = admin.partition_health({TopicPartition(topic, 0): 1}, described.details, timeout_ms=5_000)
+        health = admin.partition_health({TopicPartition(topic, 0): 1}, described.details, timeout_ms=60_000)
         judged = verdict(described.details.members[0], list(health.values()), described.details.now_ms)
         assert judged is Verdict.IDLE
         admin.delete_groups([group])

@@ -1,5 +1,7 @@
 """A group of two members of each client: partitions are shared, move when a member leaves, and no record is missed."""
 
+from contextlib import closing
+
 import pytest
 
 from interop.clients import CLIENTS, Client, Member, absent
@@ -37,27 +39,25 @@ def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: Clie
     with Admin(bootstrap) as admin:
         admin.create_topics({topic: PARTITIONS})
     seen: list[Message] = []
-    first = client.join(bootstrap, topic, group)
     everything = set(range(PARTITIONS))
-    _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all partitions")
-    _send(bootstrap, topic, range(40))
-    _poll_until([first], seen, lambda: len(seen) >= 40, "the first member reads all records")
+    with closing(client.join(bootstrap, topic, group)) as first:
+        _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all partitions")
+        _send(bootstrap, topic, range(40))
+        _poll_until([first], seen, lambda: len(seen) >= 40, "the first member reads all records")
 
-    second = client.join(bootstrap, topic, group)
-    both = [first, second]
+        with closing(client.join(bootstrap, topic, group)) as second:
+            both = [first, second]
 
-    def shared() -> bool:
-        a, b = first.assignment(), second.assignment()
-        return a | b == everything and not a & b and bool(a) and bool(b)
+            def shared() -> bool:
+                a, b = first.assignment(), second.assignment()
+                return a | b == everything and not a & b and bool(a) and bool(b)
 
-    _poll_until(both, seen, shared, "two members share the partitions")
-    _send(bootstrap, topic, range(40, 80))
-    wanted = {str(value).encode() for value in range(80)}
-    _poll_until(both, seen, lambda: {m.value for m in seen} >= wanted, "the two read what is sent to any partition")
+            _poll_until(both, seen, shared, "two members share the partitions")
+            _send(bootstrap, topic, range(40, 80))
+            wanted = {str(value).encode() for value in range(80)}
+            _poll_until(both, seen, lambda: {m.value for m in seen} >= wanted, "the two read all that is sent")
 
-    second.close()
-    _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all again")
-    _send(bootstrap, topic, range(80, 120))
-    wanted = {str(value).encode() for value in range(120)}
-    _poll_until([first], seen, lambda: {m.value for m in seen} >= wanted, "nothing is missed")
-    first.close()
+        _poll_until([first], seen, lambda: first.assignment() == everything, "the first member has all again")
+        _send(bootstrap, topic, range(80, 120))
+        wanted = {str(value).encode() for value in range(120)}
+        _poll_until([first], seen, lambda: {m.value for m in seen} >= wanted, "nothing is missed")

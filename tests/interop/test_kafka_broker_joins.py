@@ -27,6 +27,7 @@ OFTEN = {
     "metadata.snapshot.min.changed_records.ratio": "0",
     "metadata.log.segment.bytes": "10000",
     "metadata.start.offset.lag.time.max.ms": "200",
+    "broker.session.timeout.ms": "30000",  # nobody is to be fenced, however busy the machine is
 }
 SETTINGS = """process.roles=broker
 node.id={id}
@@ -35,6 +36,7 @@ controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={controllers}
 log.dirs={data}
 broker.rack=z
+broker.heartbeat.interval.ms=500
 """
 
 
@@ -69,7 +71,7 @@ def kafka(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
     process = Process([*java, str(properties)], output=tmp_path / "output")
     process.start()
     try:
-        wait_until(lambda: is_unfenced(cluster), "the cluster counts on the broker")
+        wait_until(lambda: is_counted_on(cluster, process), "the cluster counts on the broker")
         snapshots = list((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
         assert snapshots != [], "it has fetched one of ours"
         yield address
@@ -77,7 +79,8 @@ def kafka(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
         process.kill()
 
 
-def is_unfenced(cluster: Cluster) -> bool:
+def is_counted_on(cluster: Cluster, process: Process) -> bool:
+    assert process.is_running, process.output()
     with Admin(cluster.bootstrap_servers) as admin:
         return any((one.node_id, one.is_fenced, one.rack) == (KAFKA, False, "z") for one in admin.list_brokers())
 

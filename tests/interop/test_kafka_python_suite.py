@@ -1,5 +1,7 @@
 """kafka-python's own integration tests pass against a node, all but the ones that are named here with the reason."""
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,12 +43,24 @@ COLLECTED = 67
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(300)
-def test_the_integration_tests_of_kafka_python_pass(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_the_integration_tests_of_kafka_python_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if why := absent():
         pytest.skip(why)
     with Cluster(config=SETTINGS) as cluster:
         run = run_suite(cluster.bootstrap_servers, tmp_path, without=tuple(NOT_RUN))
-    assert not run.failed, "\n\n".join(f"{name}: {message}" for name, message in run.failed.items())
+    passed = run.passed
+    if run.failed:
+        # Some give a node half a second or one: what has failed is run once more, on a node that knows nothing of it.
+        with capsys.disabled():
+            sys.stdout.write(f"\nkafka-python, run a second time: {_told(run.failed)}\n")
+        with Cluster(config=SETTINGS) as cluster:
+            again = run_suite(cluster.bootstrap_servers, tmp_path, only=run.failed)
+        assert not again.failed, f"{_told(again.failed)}\n\nbefore that:\n\n{_told(run.failed)}"
+        passed |= again.passed
     assert run.skipped == SKIPPED
-    assert run.collected == COLLECTED == len(run.passed) + len(run.skipped) + len(NOT_RUN)
+    assert run.collected == COLLECTED == len(passed) + len(run.skipped) + len(NOT_RUN)
+
+
+def _told(failed: Mapping[str, str]) -> str:
+    return "\n\n".join(f"{name}: {message}" for name, message in failed.items())

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 
 from benchmarks.wire import Wire
 from interop.kafka_tools import absent, dump_log_segments, run, shell_absent
-from interop.librdkafka import wait_until
+from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.protocol.messages.fetch import SnapshotId
@@ -26,6 +26,9 @@ CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": "5000",
     "metadata.snapshot.min.changed_records.ratio": "0",
     "offsets.topic.num.partitions": "1",
+    # The leader stays and nobody is fenced, however busy the machine is.
+    "controller.quorum.fetch.timeout.ms": "30000",
+    "broker.session.timeout.ms": "30000",
 }
 TOPICS = 30
 
@@ -76,7 +79,7 @@ def test_real_clients_administer_through_any_broker(cluster: Cluster) -> None:
         names = {client: f"by-{client}-{node}" for client in ("librdkafka", "kafka-python", "java")}
         confluent = AdminClient({"bootstrap.servers": address})
         (created,) = confluent.create_topics([ConfluentTopic(names["librdkafka"], 3, 3)]).values()
-        created.result(30)
+        created.result(DEADLINE_S)
         python = kafka_python.admin.KafkaAdminClient(bootstrap_servers=address)
         python.create_topics([kafka_python.admin.NewTopic(names["kafka-python"], 3, 3)])
         python.close()

@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from interop.java_client import PATIENTLY
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import ConfluentConsumerProtocol, wait_until
 from tailrace.client.blocking import Admin, Consumer, Producer
@@ -120,16 +122,17 @@ def test_a_group_is_shown_and_its_offsets_are_reset_and_deleted(
 
 def test_members_of_both_kinds_of_groups_are_shown(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:
     bootstrap = tailrace_cluster.bootstrap_servers
-    modern = ConfluentConsumerProtocol().join(bootstrap, topic, f"modern-{topic}")
-    wait_until(lambda: bool(modern.poll()) and modern.assignment() == {0, 1}, "the member has both partitions")
-    with Consumer(bootstrap, topics=[topic], group=f"classic-{topic}") as classic:
+    with (
+        closing(ConfluentConsumerProtocol().join(bootstrap, topic, f"modern-{topic}")) as modern,
+        Consumer(bootstrap, topics=[topic], group=f"classic-{topic}") as classic,
+    ):
+        wait_until(lambda: bool(modern.poll()) and modern.assignment() == {0, 1}, "the member has both partitions")
         wait_until(lambda: bool(classic.poll(0.1) or classic.assignment()), "the classic group's member has partitions")
         members = {}
         for kind in ("modern", "classic"):
             told = tool("kafka-consumer-groups", "--describe", "--group", f"{kind}-{topic}", "--members", "--verbose")
             members[kind] = told.out
         kinds = {row["GROUP"]: row["TYPE"] for row in table(tool("kafka-consumer-groups", "--list", "--type").out)}
-    modern.close()
     assert (kinds[f"modern-{topic}"], kinds[f"classic-{topic}"]) == ("Consumer", "Classic")
     for kind, told in members.items():
         assert f"{kind}-{topic}" in told
@@ -219,7 +222,7 @@ def test_records_of_the_console_producer_reach_the_console_consumer(
     lines = "trace:42,empty:\tkey\tvalue\nNULL\tNULL\tno key\nNULL\tgone\tNULL\nNULL\tключ\t値 🙂\n"
     parsing = ("parse.key=true", "parse.headers=true", "null.marker=NULL")
     given = [word for option in parsing for word in ("--property", option)]
-    tool("kafka-console-producer", "--topic", name, "--compression-codec", "zstd", *given, stdin=lines)
+    tool("kafka-console-producer", "--topic", name, "--compression-codec", "zstd", *PATIENTLY, *given, stdin=lines)
     printing = ("print.headers=true", "print.key=true", "print.offset=true", "null.literal=NULL")
     shown = [word for option in printing for word in ("--property", option)]
     group = ("--group", f"group-{name}", "--consumer-property", f"group.protocol={protocol}")
@@ -245,7 +248,8 @@ def test_the_performance_tools_count_what_they_send_and_read(tailrace_cluster: C
         "kafka-producer-perf-test", "--topic", name, *volume, "--producer-props", servers, "compression.type=lz4"
     )
     assert f"{count} records sent, " in sent.out.splitlines()[-1]
-    head, row = tool("kafka-consumer-perf-test", "--topic", name, "--messages", count).out.splitlines()
+    patiently = ("--timeout", "60000")
+    head, row = tool("kafka-consumer-perf-test", "--topic", name, "--messages", count, *patiently).out.splitlines()
     read = dict(zip(head.split(", "), row.split(", "), strict=True))
     assert read["data.consumed.in.nMsg"] == count
 

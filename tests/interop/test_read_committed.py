@@ -15,6 +15,7 @@ from tailrace.testing import Cluster
 pytestmark = pytest.mark.interop
 
 COMMITTED, EVERYTHING = "read_committed", "read_uncommitted"
+OPEN_FOR_LONG = {"transaction.timeout.ms": 600_000, "batch.num.messages": 10}
 
 
 class History:
@@ -26,13 +27,13 @@ class History:
         with Admin(self.bootstrap) as admin:
             admin.create_topics({self.partition.topic: 1})
         self._producers = [
-            librdkafka().Producer(self.bootstrap, {"transactional.id": str(uuid4()), "batch.num.messages": 10})
-            for _ in range(2)
+            librdkafka().Producer(self.bootstrap, {**OPEN_FOR_LONG, "transactional.id": str(uuid4())}) for _ in range(2)
         ]
         self.committed: list[bytes] = []
         self.aborted: list[bytes] = []
         for round_ in range(6):
             self.write(round_ % 2, f"round {round_}", is_commit=round_ % 3 != 1)
+        self.await_markers()
         self.open = self.write(1, "open", is_commit=None)
 
     def write(self, producer: int, text: str, *, is_commit: bool | None) -> list[bytes]:
@@ -44,9 +45,13 @@ class History:
         return values
 
     def end(self) -> None:
-        """Commit what is open. The markers come after the client has been answered."""
+        """Commit what is open."""
         self._producers[1].end(is_commit=True)
-        wait_until(lambda: self.latest(READ_COMMITTED) == self.latest(READ_UNCOMMITTED), "the marker is written")
+        self.await_markers()
+
+    def await_markers(self) -> None:
+        """They come after the client has been answered."""
+        wait_until(lambda: self.latest(READ_COMMITTED) == self.latest(READ_UNCOMMITTED), "the markers are written")
 
     def latest(self, isolation_level: int) -> int:
         with Admin(self.bootstrap) as admin:

@@ -4,7 +4,7 @@ confluent-kafka (librdkafka) and kafka-python go by transaction.version 0 or 1, 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from uuid import uuid4
 
 import confluent_kafka
@@ -15,12 +15,15 @@ from confluent_kafka import Producer, TopicPartition
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin
+from tailrace.protocol.records.batch import BatchHeader, iter_batches
 from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.interop
 
 Tool = Callable[..., Dump]
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+SHORT_MS = 6_000
+"""A transaction's time-out. librdkafka gives a record no more time than that to be delivered."""
 
 
 @pytest.fixture
@@ -72,9 +75,8 @@ def _values(cluster: Cluster, topic: str, *, partitions: int = 1, isolation: str
             consumer.assign([TopicPartition(topic, partition, 0)])
 
             def is_at_the_end(partition: int = partition, end_offset: int = end_offset) -> bool:
-                message = consumer.poll(0.2)
-                if message is not None and message.error() is None:
-                    found.append(message.value())
+                polled = consumer.consume(1_000, 0.2)
+                found.extend(message.value() for message in polled if message.error() is None)
                 (position,) = consumer.position([TopicPartition(topic, partition)])
                 return position.offset >= end_offset or end_offset == 0
 
@@ -171,15 +173,27 @@ def test_librdkafka_is_fenced_by_its_next_instance(tailrace_cluster: Cluster, to
 def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     with Cluster(config=QUICK) as cluster:
         topic = _topic(cluster)
-        producer = _producer(cluster, transaction_timeout_ms=1000)
+        producer = _producer(cluster, transaction_timeout_ms=SHORT_MS)
+        faults: list[object] = []
         producer.begin_transaction()
-        producer.produce(topic, b"late")
+        producer.produce(topic, b"late", on_delivery=lambda fault, _: faults.append(fault))
         producer.flush(DEADLINE_S)
-        assert not _stable(cluster, topic)
+        assert faults == [None]
         _await_markers(cluster, topic)
         with pytest.raises(confluent_kafka.KafkaException):
             producer.commit_transaction(DEADLINE_S)
+        assert _values(cluster, topic, isolation="read_uncommitted") == [b"late"]
         assert _values(cluster, topic) == []
+        # The log tells that it was left open for so long: a client that asks may ask too late.
+        record, marker = _batches(cluster, topic)
+        assert (record.is_control, marker.is_control) == (False, True)
+        assert marker.max_timestamp - record.max_timestamp >= SHORT_MS
+
+
+def _batches(cluster: Cluster, topic: str) -> list[BatchHeader]:
+    """What is in the log of the first partition."""
+    (log,) = cluster.data_dir().glob(f"**/{topic}-0/*.log")
+    return [header for _, header in iter_batches(log.read_bytes())]
 
 
 def test_kafka_python_reads_nothing_that_was_aborted(tailrace_cluster: Cluster, topic: str) -> None:
@@ -196,15 +210,23 @@ def test_kafka_python_reads_nothing_that_was_aborted(tailrace_cluster: Cluster, 
             producer.abort_transaction()
     producer.close()
     _await_markers(tailrace_cluster, topic)
+    values: list[bytes] = []
+    partition = kafka.TopicPartition(topic, 0)
     consumer = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=tailrace_cluster.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=2000,
+        bootstrap_servers=tailrace_cluster.bootstrap_servers, isolation_level="read_committed"
     )
-    values = [message.value for message in consumer]
-    consumer.close()
+    with closing(consumer):
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end_offset = consumer.end_offsets([partition])[partition]
+
+        def is_at_the_end() -> bool:
+            for records in consumer.poll(timeout_ms=200).values():
+                values.extend(record.value for record in records)
+            return bool(consumer.position(partition) >= end_offset)
+
+        wait_until(is_at_the_end, f"the end of {topic}-0")
+    assert end_offset == 8, "each transaction has a record and a marker"
     assert values == [b"1", b"3"]
 
 
@@ -242,7 +264,8 @@ class TestJava:
     def test_the_tools_show_transactions_and_end_those_that_hang(
         self, tailrace_cluster: Cluster, topic: str, tool: Tool
     ) -> None:
-        producer = _producer(tailrace_cluster, transactional_id := f"shown-{uuid4()}")
+        # Open for as long as the tools take.
+        producer = _producer(tailrace_cluster, transactional_id := f"shown-{uuid4()}", transaction_timeout_ms=600_000)
         producer.begin_transaction()
         producer.produce(topic, b"open", partition=0)
         producer.flush(DEADLINE_S)
@@ -269,6 +292,6 @@ class TestJava:
         transaction = ("--transactional-id", str(uuid4()), "--transaction-duration-ms", "50")
         broker = ("--producer-props", f"bootstrap.servers={tailrace_cluster.bootstrap_servers}")
         measured = run("kafka-producer-perf-test", "--topic", topic, *load, *transaction, *broker)
-        assert measured.out.startswith("3000 records sent")
+        assert measured.out.splitlines()[-1].startswith("3000 records sent")
         _await_markers(tailrace_cluster, topic)
         assert len(_values(tailrace_cluster, topic)) == 3000

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.peers import free_addresses
 from interop.kafka_tools import JARS
 
 _START_S = 60
@@ -16,14 +17,6 @@ _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 _JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx320m", "-cp", f"{JARS}/*")
 # The shell reads a pipe that we hold and ends Kafka when it closes: not even a killed test leaves a broker behind.
 _UNTIL_STDIN_CLOSES = '"$@" & broker=$!; cat >/dev/null; kill -9 $broker; wait $broker'
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
 
 
 class ApacheKafka:
@@ -49,9 +42,8 @@ class ApacheKafka:
         self.close()
 
     def _start(self) -> None:
-        port, controller_port = _free_ports(2)
-        self.address = f"127.0.0.1:{port}"
-        properties = self._write_properties(controller_port)
+        self.address, controller = free_addresses(2)
+        properties = self._write_properties(controller)
         form = [*_JAVA, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
         subprocess.run(form, check=True, capture_output=True, timeout=_START_S)
         with self._log.open("wb") as log:
@@ -62,17 +54,17 @@ class ApacheKafka:
                 stderr=log,
                 start_new_session=True,
             )
-        self._wait_until_it_listens(port)
+        self._wait_until_it_listens()
 
     @property
     def _log(self) -> Path:
         return Path(self._directory.name, "kafka.log")
 
-    def _write_properties(self, controller_port: int) -> Path:
+    def _write_properties(self, controller: str) -> Path:
         settings = {
             "process.roles": "broker,controller",
-            "controller.quorum.voters": f"{self._settings['node.id']}@127.0.0.1:{controller_port}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
+            "controller.quorum.voters": f"{self._settings['node.id']}@{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": f"{self._directory.name}/data",
@@ -86,17 +78,18 @@ class ApacheKafka:
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
 
-    def _wait_until_it_listens(self, port: int) -> None:
+    def _wait_until_it_listens(self) -> None:
         assert self._process is not None
+        host, _, port = self.address.rpartition(":")
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                socket.create_connection(("127.0.0.1", port)).close()
+                socket.create_connection((host, int(port))).close()
             except ConnectionRefusedError:
                 time.sleep(0.05)
             else:
                 return
-        raise AssertionError(f"Apache Kafka does not listen on port {port}:\n{self._log.read_text()[-2000:]}")
+        raise AssertionError(f"Apache Kafka does not listen at {self.address}:\n{self._log.read_text()[-2000:]}")
 
     def close(self) -> None:
         """Kill the broker and remove its files."""

@@ -1,5 +1,6 @@
 """Runs a script on two nodes and says in which fields their answers differ."""
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,13 @@ ABSENT = "absent"
 PRESENT = "present"
 _SETTLED_S = 30
 """How long a node may take until what it has promised is so."""
-_AGREE_S = 3
+_AGREE_S = 30
 """How long two nodes may take until they agree on what is only read: Kafka shows changes a moment later."""
+_AGREE_QUESTIONS = 20
+"""How often they are asked at least: the machine may have stood still for all that time."""
+_AGREE_LATER_S = 3
+"""The same once they did not agree for so many steps: the test fails anyway, and shall not take hours for it."""
+_MANY_STEPS = 2
 _PAUSE_S = 0.01
 _READING = re.compile(r"Describe|^List|^Find|^Metadata|^Fetch|^OffsetF|^ApiVersions")
 _KEY = re.compile(r"(?<!configs)(?<!api_keys)(?<!features)\[[^\[\]]*\]")
@@ -64,6 +70,7 @@ class Runner:
         self._names = tuple(Names(peer.address, peer.answers.topic_ids) for peer in self._peers)
         self._is_known = is_known
         self._awaited: dict[str, Send] = {}
+        self._disagreed = 0
         self.comparison = Comparison()
 
     def run(self, script: Script) -> Comparison:
@@ -101,12 +108,14 @@ class Runner:
 
     def _ask(self, step: Ask) -> None:
         api = api_of(type(step.build(self._peers[0].answers))).name
-        deadline = time.monotonic() + _AGREE_S
-        while True:
+        deadline = time.monotonic() + (_AGREE_S if self._disagreed < _MANY_STEPS else _AGREE_LATER_S)
+        for asked in itertools.count(1):
             answers = [self._answer(peer, step) for peer in self._peers]
             found, fields = self._compare(step.name, api, step.version, answers)
-            may_settle = _READING.match(api) is not None and time.monotonic() < deadline
-            if not may_settle or all(map(self._is_known, found)):
+            if all(map(self._is_known, found)):
+                break
+            if _READING.match(api) is None or (asked >= _AGREE_QUESTIONS and time.monotonic() >= deadline):
+                self._disagreed += 1
                 break
             time.sleep(_PAUSE_S)
         self._record(step.name, api, step.version, answers, found, fields)

@@ -1,0 +1,32 @@
+"""Programs of others that a package manager brings, into a directory that is whole or not there."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_TIMEOUT_S = 240
+_TRIES = 2
+"""A network fails at times."""
+
+
+def fetched(command: Sequence[str], *, directory: Path) -> bool:
+    """Whether the command, run in the directory, has ended well; stderr says what was wrong."""
+    for _ in range(_TRIES):
+        try:
+            subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
+            sys.stderr.write(f"{fault}\n{fault.stdout!s}\n{fault.stderr!s}\n")
+        else:
+            return True
+    return False
+
+
+def put_in_place(made: Path, home: Path) -> bool:
+    """Rename what is whole, so that a run that is cut short leaves no half of it. Whether it is there."""
+    try:
+        os.replace(made, home)
+    except OSError:  # another run was faster: a directory that is not empty is not replaced
+        return home.exists()
+    return True

@@ -1,0 +1,30 @@
+"""Foreign programs are fetched before the first test: the time of a test is not for that."""
+
+from types import FunctionType
+
+import pytest
+
+from interop import clients, kafka_python_suite, kafka_tools, kafkajs
+
+PROGRAMS = {
+    kafka_tools.absent: kafka_tools.JARS,
+    kafka_tools.shell_absent: kafka_tools.SHELL_JARS,
+    kafkajs.absent: kafkajs.HOME,
+    kafka_python_suite.absent: kafka_python_suite.HOME,
+}
+"""Where they are kept, by what tells why they are not there."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A test module that asks whether a program is absent needs it."""
+    if session.config.option.collectonly:
+        return
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    asked = {value for module in modules for value in vars(module).values() if isinstance(value, FunctionType)}
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for absent, home in PROGRAMS.items():
+        is_asked = absent in asked or (clients.absent in asked and absent in (kafka_tools.absent, kafkajs.absent))
+        if is_asked and not home.exists():
+            if reporter is not None:
+                reporter.write_line(f"fetching {home.name}")
+            absent()
