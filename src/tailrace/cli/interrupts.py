@@ -14,7 +14,11 @@ whole group."""
 
 @contextmanager
 def heard_once(on_first: Callable[[], None]) -> Iterator[None]:
-    """Call `on_first`, which may raise KeyboardInterrupt, where the program happens to be. A later signal raises it."""
+    """Call `on_first`, which may raise KeyboardInterrupt, where the program happens to be. A later signal raises it.
+
+    After the block, one that was interrupted ends by itself, and no signal changes how: they are ignored, without a
+    moment in between. Any other handler goes before the interpreter does, and the default action would end the process.
+    """
     heard_at: float | None = None
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -30,6 +34,5 @@ def heard_once(on_first: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        if heard_at is None:  # else the process ends, and may hear it once more until then
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler if heard_at is None else signal.SIG_IGN)

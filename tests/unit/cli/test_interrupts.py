@@ -1,0 +1,82 @@
+"""What a second signal does to a command that has heard the first: in processes, which a signal may end."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.testing.cluster import package_path
+
+SIGNALLED_LATE = """
+import os, signal, sys
+from tailrace.cli.interrupts import heard_once
+
+class Last:
+    def __init__(self):
+        self.kill, self.me, self.number = os.kill, os.getpid(), int(sys.argv[1])
+
+    def __del__(self):
+        self.kill(self.me, self.number)
+
+with heard_once(lambda: print("heard", flush=True)):
+    os.kill(os.getpid(), int(sys.argv[1]))
+for number in (signal.SIGTERM, signal.SIGINT):
+    os.kill(os.getpid(), number)
+sys.modules["last"] = Last()  # which goes when the interpreter has given up its handlers of signals
+sys.exit(7)
+"""
+
+SIGNALLED_TWICE = """
+import os, signal, time
+from tailrace.cli import interrupts
+
+now = 100.0
+interrupts.time.monotonic = lambda: now
+with interrupts.heard_once(lambda: print("heard", flush=True)):
+    os.kill(os.getpid(), signal.SIGTERM)
+    now = 100.9
+    os.kill(os.getpid(), signal.SIGTERM)
+    now = 101.0
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("at once")
+"""
+
+NOT_SIGNALLED = """
+import signal
+from tailrace.cli.interrupts import heard_once
+
+before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+with heard_once(print):
+    pass
+print(before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)])
+"""
+
+
+def run(script: str, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_that_comes_while_an_interrupted_command_ends_does_not_change_how(number: signal.Signals) -> None:
+    """`timeout` signals a process and then its group: the interpreter may be half gone by then."""
+    assert run(SIGNALLED_LATE, str(int(number))) == (7, "heard\n", "")
+
+
+def test_a_signal_that_comes_a_second_after_the_first_ends_at_once() -> None:
+    assert run(SIGNALLED_TWICE) == (0, "heard\nat once\n", "")
+
+
+def test_a_command_that_heard_nothing_has_left_the_signals_as_they_were() -> None:
+    assert run(NOT_SIGNALLED) == (0, "True\n", "")
