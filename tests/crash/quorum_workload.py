@@ -20,6 +20,7 @@ import tailrace
 from crash.load import DEADLINE_S
 from crash.metadata_changes import SETTING, Expectation, TopicState
 from tailrace.client.blocking import Admin
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 
 NODES = 3
@@ -33,6 +34,7 @@ CONFIG = {
     "max.partitions.per.node": "100000",
 }
 """Snapshots come often and logs are cut short, so that deaths meet them in every state."""
+_APPLIES_WITHIN_S = 60.0
 TESTS = Path(__file__).parent.parent
 
 
@@ -139,6 +141,23 @@ def told_by(address: str) -> dict[str, TopicState]:
     }
 
 
+def broken_by(cluster: Cluster, node: int, expectation: Expectation) -> list[str]:
+    """Promises that this node tells of as broken. It is asked again for a while: it hears of a change a moment after
+    the node that answered for it, and what nobody answered for may still happen between two questions. What is lost
+    stays lost."""
+    deadline = time.monotonic() + _APPLIES_WITHIN_S
+    while True:
+        try:
+            faults = expectation.broken(told_by(cluster.address(node)))
+        except KafkaError as fault:
+            if fault.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            faults = [f"a topic that is listed is not there: {fault}"]
+        if not faults or time.monotonic() > deadline:
+            return [f"node {node}: {fault}" for fault in faults]
+        time.sleep(0.2)
+
+
 def put_to_the_test(
     directory: Path,
     chance: random.Random,
@@ -160,9 +179,9 @@ def put_to_the_test(
             changes = [change for worker in workers for change in worker.changes()]
             for worker in workers:
                 expectation.add(worker.changes())
-        faults = []
+        faults: list[str] = []
         for node in cluster.node_ids:
-            faults += [f"node {node}: {fault}" for fault in expectation.broken(told_by(cluster.address(node)))]
+            faults += broken_by(cluster, node, expectation)
     return faults, figures(expectation, fail_over_times(changes, deaths_s), len(deaths_s))
 
 

@@ -3,7 +3,8 @@
     python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY
 
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
-HISTORY: [seconds, partition, offset, value] for what was acknowledged, and in the end ["end", sent, not delivered].
+HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end
+["end", sent, not delivered].
 """
 
 import json
@@ -37,12 +38,17 @@ def main(servers: str, topic: str, partitions: int, history: Path) -> None:
         def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:
                 value = (message.value() or b"").decode()
-                out.write(json.dumps([time.time(), message.partition(), message.offset(), value]) + "\n")
+                out.write(json.dumps([time.monotonic(), message.partition(), message.offset(), value]) + "\n")
 
         sent = 0
         while not ended.is_set():
             for partition in range(partitions):
-                producer.produce(topic, value=f"{sent}".encode(), partition=partition, on_delivery=delivered)
+                while True:
+                    try:
+                        producer.produce(topic, value=f"{sent}".encode(), partition=partition, on_delivery=delivered)
+                        break
+                    except BufferError:  # nobody has led for so long that its queue is full
+                        producer.poll(0.1)
             sent += 1
             producer.poll(0.001)
         left = producer.flush(90)

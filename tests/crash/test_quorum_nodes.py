@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crash.topics import make_topic, topics_of, wait_until_known
 from interop.librdkafka import wait_until
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, NewTopic
@@ -36,17 +37,18 @@ def log_starts_at_a_snapshot(cluster: Cluster, node: int) -> bool:
     return int(first) > 0
 
 
+def wait_until_logs_start_at_a_snapshot(cluster: Cluster) -> None:
+    """Whoever leads when a node comes has no older log to give it."""
+    running = [node for node in cluster.node_ids if cluster.is_running(node)]
+    wait_until(lambda: all(log_starts_at_a_snapshot(cluster, node) for node in running), "the logs are cut short")
+
+
 def fill(cluster: Cluster, node: int, name: str, count: int = 40) -> None:
     """Make topics, by this node alone."""
     with Admin(cluster.address(node)) as admin:
         for number in range(count):
-            admin.create_topics([NewTopic(name=f"{name}-{number}", partitions=3, replication_factor=2)])
+            make_topic(cluster.address(node), NewTopic(name=f"{name}-{number}", partitions=3, replication_factor=2))
             admin.alter_configs(TOPIC, f"{name}-{number}", {RETENTION: str(number + 1)})
-
-
-def topics_of(cluster: Cluster, node: int) -> set[str]:
-    with Admin(cluster.address(node)) as admin:
-        return {topic.name for topic in admin.list_topics()}
 
 
 def quorum_of(address: str) -> QuorumDescription:
@@ -56,13 +58,12 @@ def quorum_of(address: str) -> QuorumDescription:
 
 def test_three_nodes_started_together_elect_a_leader() -> None:
     with Cluster(3, config=OFTEN) as cluster:
-        logs = {node: cluster.log_text(node) for node in cluster.node_ids}
-        elected = [line for text in logs.values() for line in text.splitlines() if "role=leader" in line]
-        assert len(elected) == 1, "no second election"
         described = quorum_of(cluster.bootstrap_servers)
         assert [voter.replica_id for voter in described.voters] == [1, 2, 3]
         assert all(any(voter.directory_id) for voter in described.voters)
-        assert described.leader_id == cluster.controller_id
+        assert described.leader_id in cluster.node_ids
+        elected = f"role=leader epoch={described.leader_epoch} leader={described.leader_id}"
+        wait_until(lambda: elected in cluster.log_text(described.leader_id), "who leads says so")
 
 
 def test_after_kill_9_of_all_at_once_everything_is_back_by_itself(tmp_path: Path) -> None:
@@ -85,16 +86,21 @@ def test_after_kill_9_of_all_at_once_everything_is_back_by_itself(tmp_path: Path
 def test_a_leader_that_stood_still_finds_that_it_leads_no_more(tmp_path: Path) -> None:
     with Cluster(3, config=OFTEN, directory=tmp_path) as cluster:
         leader = cluster.controller_id
+        epoch = quorum_of(cluster.bootstrap_servers).leader_epoch
         others = [node for node in cluster.node_ids if node != leader]
         cluster.pause(leader)
         fill(cluster, others[0], "meanwhile", 3)
-        successor = quorum_of(cluster.address(others[0])).leader_id
-        assert successor in others
+        wait_until(lambda: quorum_of(cluster.address(others[0])).leader_id in others, "another leads")
         cluster.resume(leader)
         fill(cluster, leader, "after", 3)
-        for node in cluster.node_ids:
-            assert {"meanwhile-2", "after-2"} <= topics_of(cluster, node)
-            assert quorum_of(cluster.address(node)).leader_id == successor
+        wait_until_known(cluster, cluster.node_ids, {"meanwhile-2", "after-2"})
+
+        def agreed() -> bool:
+            """Who leads by now does not matter."""
+            told = {(one.leader_id, one.leader_epoch) for one in map(quorum_of, map(cluster.address, cluster.node_ids))}
+            return len(told) == 1 and told.pop()[1] > epoch
+
+        wait_until(agreed, "all name the same leader, of a later epoch")
 
 
 def test_a_follower_that_was_stopped_past_the_log_start_comes_back_through_a_snapshot(tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_a_follower_that_was_stopped_past_the_log_start_comes_back_through_a_sna
         behind = next(node for node in cluster.node_ids if node != leader)
         cluster.stop(behind)
         fill(cluster, leader, "meanwhile")
-        wait_until(lambda: log_starts_at_a_snapshot(cluster, leader), "the leader's log is cut short")
+        wait_until_logs_start_at_a_snapshot(cluster)
         assert not log_starts_at_a_snapshot(cluster, behind)
         cluster.start(behind)
         assert "event=snapshot-installed" in cluster.log_text(behind)
@@ -129,7 +135,7 @@ def test_a_fresh_node_joins_a_quorum_whose_log_starts_at_a_snapshot_and_becomes_
     with Cluster(3, config=OFTEN, directory=tmp_path) as cluster:
         fill(cluster, 1, "before")
         leader = cluster.controller_id
-        wait_until(lambda: log_starts_at_a_snapshot(cluster, leader), "the log is cut short")
+        wait_until_logs_start_at_a_snapshot(cluster)
         newcomer = cluster.add_node(controller=True, rack="d")
         cluster.start(newcomer)
         assert "event=snapshot-installed" in cluster.log_text(newcomer)
@@ -153,6 +159,11 @@ def test_a_fresh_node_joins_a_quorum_whose_log_starts_at_a_snapshot_and_becomes_
         assert {"before-39", "after-1"} <= topics_of(cluster, newcomer)
 
 
+def observers_of(cluster: Cluster) -> list[int]:
+    """Those that whoever leads has heard of since."""
+    return [int(observer.replica_id) for observer in quorum_of(cluster.bootstrap_servers).observers]
+
+
 @pytest.mark.parametrize("lost", ["", "__cluster_metadata-0"], ids=["all data", "the metadata"])
 def test_a_node_that_lost_its_directory_is_named_and_votes_when_it_is_added_again(tmp_path: Path, lost: str) -> None:
     with Cluster(3, config=OFTEN, directory=tmp_path) as cluster:
@@ -163,8 +174,7 @@ def test_a_node_that_lost_its_directory_is_named_and_votes_when_it_is_added_agai
         shutil.rmtree(cluster.data_dir(wiped) / lost)
         cluster.start(wiped)
         assert "event=voter-lost-its-directory" in cluster.log_text(wiped)
-        described = quorum_of(cluster.bootstrap_servers)
-        assert wiped in [observer.replica_id for observer in described.observers]
+        wait_until(lambda: wiped in observers_of(cluster), "it is an observer")
         where = ("--bootstrap-server", cluster.address(leader))
         command("quorum", "remove-controller", "--controller-id", str(wiped), *where)
         command("quorum", "add-controller", "--config", str(cluster.config_file(wiped)), *where)

@@ -13,7 +13,8 @@ import pytest
 
 from crash.power import Power
 from crash.quorum_workload import put_to_the_test
-from tailrace.client.blocking import Admin, NewTopic
+from crash.topics import make_topic, topics_of
+from tailrace.client.blocking import NewTopic
 from tailrace.testing import Cluster
 
 CUTS = int(os.environ.get("QUORUM_POWER_CUTS", "2"))
@@ -43,10 +44,8 @@ def test_what_was_not_synced_is_gone_after_a_power_cut_and_the_rest_is_not(
     """Else the test above would prove nothing."""
     monkeypatch.setenv("PLATTER_LIES", str(int(lies)))
     with Cluster(3, directory=tmp_path / "cluster") as cluster:
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(name="orders", partitions=3, replication_factor=3)])
+        make_topic(cluster.bootstrap_servers, NewTopic(name="orders", partitions=3, replication_factor=3))
         power.cut(cluster)
         cluster.start()
         for node in cluster.node_ids:
-            with Admin(cluster.address(node)) as admin:
-                assert ("orders" in {topic.name for topic in admin.list_topics()}) is not lies
+            assert ("orders" in topics_of(cluster, node)) is not lies

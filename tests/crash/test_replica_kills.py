@@ -21,7 +21,7 @@ from tailrace.testing import Cluster
 
 KILLS = int(os.environ.get("KILLS", "4"))
 TOPIC, PARTITIONS = "copied", 3
-RESUMES_WITHIN_S = 15
+RESUMES_WITHIN_S = 60
 """A deadline for a busy machine; the usual figure is a second or two."""
 
 
@@ -85,7 +85,7 @@ def until_something_is_acknowledged(history: Path) -> None:
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
     chance = random.Random(int(os.environ.get("SEED", random.randrange(2**32))))
     history = tmp_path / "history"
-    kills: list[float] = []
+    kills: list[tuple[float, int]] = []
     with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
@@ -93,9 +93,10 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
         with producing(cluster, history):
             until_something_is_acknowledged(history)
             for _ in range(KILLS):
-                leader = leader_of(admin, chance.randrange(PARTITIONS))
-                kills.append(time.time())
+                partition = chance.randrange(PARTITIONS)
+                leader = leader_of(admin, partition)
                 cluster.kill(leader)
+                kills.append((time.monotonic(), partition))
                 time.sleep(chance.uniform(0.2, 4))
                 cluster.start(leader)
                 time.sleep(chance.uniform(0.5, 3))
@@ -106,6 +107,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
     for number, values in found.items():
         sequence = [int(values[offset]) for offset in sorted(values)]
         assert sequence == sorted(set(sequence)), f"partition {number} is out of order, or has something twice"
-    for kill in kills:
-        assert any(kill + RESUMES_WITHIN_S > at > kill for at, *_ in acked), "nothing was acknowledged after a kill"
+    for kill, led in kills:
+        times = [at for at, partition, *_ in acked if partition == led]
+        assert any(kill + RESUMES_WITHIN_S > at > kill for at in times), "nothing was acknowledged after a kill"
     print(f"{len(acked)} acknowledged through {KILLS} kills")  # noqa: T201

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from crash.topics import make_topic, wait_until_known
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -17,12 +18,8 @@ OLDER = str(Path(__file__).with_name("older_release"))
 def use(cluster: Cluster, name: str) -> None:
     """Every node takes a change, and all know it."""
     for node in cluster.node_ids:
-        with Admin(cluster.address(node)) as admin:
-            admin.create_topics([NewTopic(name=f"{name}-{node}", partitions=2, replication_factor=3)])
-    expected = {f"{name}-{node}" for node in cluster.node_ids}
-    for node in cluster.node_ids:
-        with Admin(cluster.address(node)) as admin:
-            assert expected <= {topic.name for topic in admin.list_topics()}
+        make_topic(cluster.address(node), NewTopic(name=f"{name}-{node}", partitions=2, replication_factor=3))
+    wait_until_known(cluster, cluster.node_ids, {f"{name}-{node}" for node in cluster.node_ids})
 
 
 def finalized(cluster: Cluster) -> set[int]:

@@ -28,6 +28,9 @@ from tailrace.node.reserved_ports import ReservedPorts
 from tailrace.node.supervisor import READY
 
 _TAIL_LINES = 20
+_READY_S = 120.0
+_GONE_S = 60.0
+"""Where it is given up, on a machine with other work to do; how long it takes is no verdict here."""
 _ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
@@ -43,7 +46,7 @@ def package_path(environment: Mapping[str, str]) -> str:
 
 
 class ClusterError(Exception):
-    """A node did not start or did not stop; the message has the end of what it wrote to stderr. Or nobody leads."""
+    """A node did not start or did not end; the message has the end of what it wrote to stderr. Or nobody leads."""
 
 
 class _Node:
@@ -111,9 +114,10 @@ class _Node:
         return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
 
     def kill(self) -> None:
-        """SIGKILL to the process and all its children."""
+        """SIGKILL to the process and all its children. Raises ClusterError if it lives on: it may still write."""
         self.send_signal(signal.SIGKILL)
-        self._wait(10)
+        if not self._wait():
+            raise ClusterError(f"{self.name} was alive {_GONE_S} s after SIGKILL\n{self._tail()}")
 
     def ask_to_stop(self) -> None:
         """SIGTERM."""
@@ -121,24 +125,25 @@ class _Node:
 
     def wait_until_stopped(self) -> None:
         """Wait for a clean end. Raises ClusterError; the process is gone then."""
-        if not self._wait(30):
+        if not self._wait():
             self.kill()
-            raise ClusterError(f"{self.name} did not stop within 30 s of SIGTERM\n{self._tail()}")
+            raise ClusterError(f"{self.name} did not stop within {_GONE_S} s of SIGTERM\n{self._tail()}")
 
     def send_signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def _wait(self, seconds: float) -> bool:
+    def _wait(self) -> bool:
+        """Whether it has come to its end."""
         if self._process is None:
             return True
         try:
-            self._process.wait(seconds)
+            self._process.wait(_GONE_S)
         except subprocess.TimeoutExpired:
             return False
         if self._reader is not None:
-            self._reader.join(5)
+            self._reader.join(_GONE_S)
         if self._process.stdin is not None:
             self._process.stdin.close()
         return True
@@ -160,7 +165,7 @@ class Cluster:
         controllers: int = 0,
         config: Mapping[str, str] | None = None,
         directory: Path | None = None,
-        timeout: float = 30.0,
+        timeout: float = _READY_S,
     ) -> None:
         settings = {"dev.mode": "true", **{name: str(value) for name, value in (config or {}).items()}}
         self._wish = ClusterWish(
@@ -212,12 +217,14 @@ class Cluster:
     def close(self) -> None:
         """Kill what still runs and remove the data. May be called again."""
         atexit.unregister(self.close)
-        self.kill()
-        self._nodes = {}
-        self._ports.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
+        try:
+            self.kill()
+        finally:
+            self._nodes = {}
+            self._ports.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+                self._temporary = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -258,7 +265,7 @@ class Cluster:
     # Each for these nodes, or without a number for all
 
     def kill(self, *nodes: int) -> None:
-        """kill -9, of several at once: nothing is written any more."""
+        """kill -9, of several at once: nothing is written any more. Raises ClusterError if one lives on."""
         chosen = self._chosen(nodes)
         for node in chosen:
             node.send_signal(signal.SIGKILL)
@@ -274,7 +281,9 @@ class Cluster:
             node.wait_until_stopped()
 
     def start(self, *nodes: int, wait: bool = True) -> None:
-        """Start those that do not run, together, on their ports and data; return when they answer requests.
+        """Start those that do not run, together, on their ports and data.
+
+        Return when all of these answer requests, those that ran already too.
 
         Raises ClusterError. If that is the first start, nothing is left behind then.
         """
@@ -289,9 +298,10 @@ class Cluster:
             raise
 
     def _start(self, nodes: Sequence[int], wait: bool) -> None:
-        chosen = [node for node in self._chosen(nodes) if not node.is_running]
+        chosen = self._chosen(nodes)
         for node in chosen:
-            node.launch()
+            if not node.is_running:
+                node.launch()
         for node in chosen if wait else ():
             node.wait_until_ready()
 

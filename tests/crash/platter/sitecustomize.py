@@ -85,8 +85,11 @@ class Platter:
         copy = self._inodes / str(number)
         copy.touch()  # a name without bytes, if they were never synced
         if not path.exists() or not path.samefile(copy):
-            path.unlink(missing_ok=True)
-            os.link(copy, path)
+            # A name that was kept must never be away: the node may be killed between any two calls.
+            new = self._inodes / f"{number}.new"
+            new.unlink(missing_ok=True)
+            os.link(copy, new)
+            os.rename(new, path)
 
 
 truncate = os.ftruncate

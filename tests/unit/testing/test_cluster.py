@@ -65,6 +65,29 @@ def test_a_clean_stop_ends_the_process_and_the_data_directory_is_removed() -> No
     assert not directory.exists()
 
 
+def test_a_start_waits_for_those_that_were_started_before_and_are_not_ready_yet() -> None:
+    cluster = Cluster()
+    try:
+        cluster.prepare()
+        cluster.start(wait=False)
+        cluster.start()
+        host, port = cluster.address().split(":")
+        socket.create_connection((host, int(port))).close()
+    finally:
+        cluster.close()
+
+
+def test_a_node_that_outlives_its_kill_is_told_of() -> None:
+    """As one that waits for its disk does: it may still write."""
+    with Cluster() as cluster:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tailrace.testing.cluster._GONE_S", 0.01)
+            patch.setattr("tailrace.testing.cluster.os.killpg", lambda *_: None)
+            with pytest.raises(ClusterError, match="alive"):
+                cluster.kill()
+        assert cluster.is_running()
+
+
 def test_a_node_that_does_not_start_says_why() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
