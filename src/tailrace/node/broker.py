@@ -234,6 +234,7 @@ class Broker:
             registration=self._registration(advertised),
             heartbeat_interval_ms=self._config.integer("broker.heartbeat.interval.ms"),
             session_timeout_ms=self._config.integer("broker.session.timeout.ms"),
+            registration_timeout_ms=self._config.integer("initial.broker.registration.timeout.ms"),
             on_fatal=lambda fault: self._on_fatal(fault) if starting.done() else starting.set_exception(fault),
         )
         registered: asyncio.Future[int] = self._loop.create_future()

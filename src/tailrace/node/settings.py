@@ -80,6 +80,13 @@ _REPLICATION = (
         "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
     ),
     setting("broker.session.timeout.ms", INT, 2_500, "A broker silent this long is fenced (Kafka: 9000).", at_least=1),
+    setting(
+        "initial.broker.registration.timeout.ms",
+        INT,
+        60_000,
+        "How long a broker that starts waits for another process with its node.id to be gone; two sessions at least.",
+        at_least=1,
+    ),
 )
 
 _FETCH = (

@@ -8,8 +8,8 @@
 2. It registers again when the controller knows it in another epoch, or not at all: that epoch is over. It is fenced
    then, and serves again as soon as it has read the new registration.
 3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago. It may be what this one was
-   before it was killed, so it is given two sessions to end; after that it is fatal, as is a cluster whose features this
-   release does not know.
+   before it was killed, so it is given time to end: more than its session, which every new controller begins anew and
+   prolongs by what it slept. After that it is fatal, as is a cluster whose features this release does not know.
 4. UNSUPPORTED_VERSION says no more: which feature it is, and at which level, this node's own replica reads in the log,
    and is given `_UNTOLD_MS` for it.
 5. It never gives up otherwise: without a controller it goes on asking.
@@ -93,16 +93,18 @@ class BrokerLifecycle:
         registration: RegisterBroker,
         heartbeat_interval_ms: int,
         session_timeout_ms: int,
+        registration_timeout_ms: int,
         on_fatal: Callable[[KafkaError], None],
     ) -> None:
         """`registration` is what this process says of itself, with an incarnation id of its own; its epoch before holds
-        for the first registration. `on_fatal`: this process cannot be a broker of this cluster."""
+        for the first registration. Another process with its id has `registration_timeout_ms` to end, and two sessions
+        at least. `on_fatal`: this process cannot be a broker of this cluster."""
         self._controller = controller
         self._applied = applied
         self._clock = clock
         self._registration = registration
         self._interval_ms = heartbeat_interval_ms
-        self._session_timeout_ms = session_timeout_ms
+        self._other_may_end_ms = max(registration_timeout_ms, 2 * session_timeout_ms)
         self._on_fatal = on_fatal
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
@@ -207,7 +209,7 @@ class BrokerLifecycle:
         """Whether the session of the other process may still end by itself."""
         now_ms = self._clock.monotonic_ms()
         if self._duplicate_until_ms is None:
-            self._duplicate_until_ms = now_ms + 2 * self._session_timeout_ms
+            self._duplicate_until_ms = now_ms + self._other_may_end_ms
             _logger.warning(
                 "event=broker-id-taken broker=%d: another process has it; waiting for its session to end",
                 self.broker_id,

@@ -85,6 +85,7 @@ class BrokerNode(QuorumNode):
             ),
             heartbeat_interval_ms=HEARTBEAT_MS,
             session_timeout_ms=SESSION_MS,
+            registration_timeout_ms=60_000,
             on_fatal=self._give_up,
         )
         self.lifecycle.start(lambda _: self.lifecycle.serve(lambda: None))
