@@ -340,7 +340,8 @@ def test_a_producer_is_told_what_its_version_understands(
 
 def test_a_transactional_batch_of_a_request_without_an_id_is_refused(node: DataPath) -> None:
     records = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert node.produce("orders", records=records).produced.error_code == ErrorCode.INVALID_TXN_STATE
+    told = node.produce("orders", records=records).produced.error_code
+    assert told == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_without_verification_old_clients_are_believed(verifier: ScriptedVerifier) -> None:

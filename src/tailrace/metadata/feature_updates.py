@@ -47,8 +47,8 @@ class FeatureUpdates:
     def _check(self, update: FeatureUpdate) -> None:
         if update.feature not in {feature.name for feature in OWN_FEATURES}:
             raise _refused(f"there is no feature {update.feature!r}; those that can be changed: {_own_names()}")
-        if update.level < 1:
-            raise _refused(f"{update.feature} cannot be removed")
+        if update.level < 0:
+            raise _refused(f"{update.feature}: {update.level} is no level; 0 removes a feature that may be absent")
         for who, features, way_out in self._processes():
             supported = next((feature for feature in features if feature.name == update.feature), None)
             if supported is None or not supported.min_version <= update.level <= supported.max_version:

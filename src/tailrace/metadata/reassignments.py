@@ -66,11 +66,11 @@ class Reassignments:
         unknown = [broker_id for broker_id in target if broker_id not in self._image.brokers]
         if unknown:
             raise _invalid(f"{where}: brokers {unknown} are not registered")
-        before = len(state.replicas) - len(state.adding_replicas)
-        if keeps_factor and len(target) != before:
+        factor = len(set(state.replicas) - set(state.removing_replicas))  # of a move under way, what it leads to
+        if keeps_factor and len(target) != factor:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"{where} has {before} replicas and would have {len(target)}, which the request forbids",
+                f"{where} has {factor} replicas and would have {len(target)}, which the request forbids",
             )
 
 

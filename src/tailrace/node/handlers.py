@@ -47,6 +47,7 @@ from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
 from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producers import DescribeProducersHandler
+from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
 from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.handlers.sasl import NoSaslHandler
 from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
@@ -109,6 +110,7 @@ def finalized_features(services: Services) -> FinalizedFeatures:
 def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
     partitions, clock = services.partitions, services.clock
     deadlines = waiting.deadlines
+    endpoints = LeaderEndpoints(services.controller)
     path = str(services.config.data_directory.absolute())
     return {
         _key(produce.ProduceRequest): ProduceHandler(
@@ -117,12 +119,14 @@ def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
             clock=clock,
             verifier=services.transactions.verifier,
             is_verified=services.transactions.is_verified,
+            endpoints=endpoints,
         ),
         _key(fetch.FetchRequest): FetchHandler(
             partitions=partitions,
             polls=waiting.polls,
             fetch_max_bytes=services.config.integer("fetch.max.bytes"),
             replicas=services.replicas,
+            endpoints=endpoints,
         ),
         _key(list_offsets.ListOffsetsRequest): ListOffsetsHandler(partitions=partitions),
         _key(leader_epochs.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
@@ -148,7 +152,9 @@ def _of_metadata(services: Services) -> dict[int, Handler]:
             auto_create=config.flag("auto.create.topics.enable"),
             offline_replica=services.partitions.offline_replica,
         ),
-        _key(metadata.DescribeClusterRequest): DescribeClusterHandler(controller=controller, cluster_id=cluster_id),
+        _key(metadata.DescribeClusterRequest): DescribeClusterHandler(
+            controller=controller, broker_id=BrokerId(config.node_id), cluster_id=cluster_id
+        ),
         _key(metadata.DescribeTopicPartitionsRequest): DescribeTopicPartitionsHandler(
             controller=controller, offline_replica=services.partitions.offline_replica
         ),

@@ -31,7 +31,7 @@ from tailrace.replication.outcomes import (
 from tailrace.replication.replica import Flusher
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.replication.staging import StagingReplica
-from tailrace.replication.verification import UNVERIFIED, Verification, Verifications
+from tailrace.replication.verification import UNNAMED, UNVERIFIED, Verification, Verifications
 from tailrace.storage import Log
 
 __all__ = (
@@ -413,8 +413,14 @@ class Partition(StagingReplica):
     def _is_retry(self, header: BatchHeader, verification: Verification | None, on_done: OnDone) -> bool:
         """Whether the log has this very batch already; if so, the answer is staged. Raises what `check` raises."""
         producers = self.log.producers
-        if header.is_transactional and not producers.is_duplicate(header):
-            self._check_in_transaction(header, verification)
+        if header.is_transactional:
+            if verification is UNNAMED:
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "a transactional batch in a request without a transactional id",
+                )
+            if not producers.is_duplicate(header):
+                self._check_in_transaction(header, verification)
         original = producers.check(header)
         if original is None:
             return False

@@ -60,6 +60,10 @@ class Verification:
 UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
 """For what need not be verified: transaction.partition.verification.enable=false, and what coordinators write."""
 
+UNNAMED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
+"""For what comes in a request without a transactional id: nobody has said that its sender may write in a transaction.
+"""
+
 
 class Verifications:
     """Those of one partition, by producer id."""

@@ -42,6 +42,7 @@ from tailrace.server.handlers.metadata import MetadataHandler
 from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.producers import DescribeProducersHandler
 from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
+from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
 from tailrace.server.handlers.replicas import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
@@ -174,11 +175,14 @@ class AdminPath(DataPath):
 
     def _handlers(self) -> dict[int, Handler]:
         controller = self.controller
+        endpoints = LeaderEndpoints(controller)
         settings = LiveSettings(self.config)
         altering = OwnBrokerConfigs(AlterConfigsHandler(controller=controller), node_id=BROKER)
         return {
-            PRODUCE: ProduceHandler(partitions=self.table, deadlines=self.deadlines, clock=self.clock),
-            FETCH: FetchHandler(partitions=self.table, polls=self.polls),
+            PRODUCE: ProduceHandler(
+                partitions=self.table, deadlines=self.deadlines, clock=self.clock, endpoints=endpoints
+            ),
+            FETCH: FetchHandler(partitions=self.table, polls=self.polls, endpoints=endpoints),
             3: MetadataHandler(
                 controller=controller,
                 broker_id=BROKER,
@@ -200,7 +204,7 @@ class AdminPath(DataPath):
             46: ListPartitionReassignmentsHandler(controller=controller),
             55: QuorumDescriptionHandler(self.quorum.host, clock=self.clock, controller=controller),
             57: UpdateFeaturesHandler(controller=controller),
-            60: DescribeClusterHandler(controller=controller, cluster_id=CLUSTER_ID),
+            60: DescribeClusterHandler(controller=controller, broker_id=BROKER, cluster_id=CLUSTER_ID),
             61: DescribeProducersHandler(partitions=self.table),
             64: UnregisterBrokerHandler(controller=controller),
             74: ListConfigResourcesHandler(controller=controller),

@@ -69,12 +69,6 @@ _CLUSTER = (
         "the levels whose rules are built; no log here is older than 25",
     ),
     Difference(
-        "DescribeTopicPartitions",
-        ("partitions of a topic with an invalid name",),
-        {"topics.topic_authorized_operations": (-(2**31), 3576)},
-        "nothing may be done with what cannot be",
-    ),
-    Difference(
         "Metadata",
         ("a null name", "a topic of no id"),
         {

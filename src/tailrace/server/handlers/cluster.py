@@ -1,6 +1,7 @@
 """DescribeCluster (60): v1 asks for brokers or controllers (KIP-919), v2 may include fenced brokers (KIP-1073)."""
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -8,30 +9,31 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.handlers.metadata import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from tailrace.server.handlers.reachable_brokers import broker_for_administration
 from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.ports import Controller
 
 _BROKERS = 1
 _CONTROLLERS = 2
-_NOBODY = -1
-"""What clients are told where the active controller is no broker: none that they are told of."""
 
 
 class DescribeClusterHandler:
     """The brokers with their addresses on the listener that was asked."""
 
-    def __init__(self, *, controller: Controller, cluster_id: str) -> None:
+    def __init__(self, *, controller: Controller, broker_id: BrokerId, cluster_id: str) -> None:
+        """`broker_id`: this broker."""
         self._controller = controller
+        self._broker_id = broker_id
         self._cluster_id = cluster_id
 
     def handle(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         _check_endpoint_type(request.endpoint_type)
         listener_name = context.connection.listener_name
-        brokers = self._controller.image.brokers
+        image = self._controller.image
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster_id,
-            controller_id=self._controller.leader_id if self._controller.leader_id in brokers else _NOBODY,
+            controller_id=broker_for_administration(image, self._broker_id, listener_name),
             brokers=tuple(
                 DescribeClusterBroker(
                     broker_id=broker.broker_id,
@@ -40,7 +42,7 @@ class DescribeClusterHandler:
                     rack=broker.rack,
                     is_fenced=broker.fenced,
                 )
-                for _, broker in sorted(brokers.items())
+                for _, broker in sorted(image.brokers.items())
                 if (endpoint := broker.endpoint(listener_name)) is not None
                 and (request.include_fenced_brokers or not broker.fenced)
             ),

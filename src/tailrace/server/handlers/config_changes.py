@@ -6,6 +6,7 @@ broker to see that the client asks; the rest is for the controller. The answer g
 this broker has acted on it.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +48,12 @@ class AlterConfigsHandler:
         refusals: dict[int, KafkaError] = {}
         wanted: dict[int, ResourceChanges] = {}
         resources: tuple[_Resource, ...] = request.resources
+        times_named = Counter((one.resource_type, one.resource_name) for one in resources)
         for place, resource in enumerate(resources):
             try:
+                # Before a place is refused for anything else: what is left of two would be carried out.
+                if times_named[resource.resource_type, resource.resource_name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named twice in one request")
                 wanted[place] = _changes(resource)
             except KafkaError as refusal:
                 refusals[place] = refusal

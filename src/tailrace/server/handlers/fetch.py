@@ -6,8 +6,10 @@ offset. An offset between the readable end and the log end is waited for like th
 high watermark still when the time is over, v11 and later are told OFFSET_NOT_AVAILABLE (78).
 
 By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
-v10 zstd; v12 the point where a reader's log diverges; v13 topic ids; v15 the epoch of a follower's registration; v18
-the high watermark that a follower knows: one that is behind is answered at once.
+v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, for which a client looks elsewhere too; v10 zstd; v12 the
+point where a reader's log diverges, and who leads instead; v13 topic ids; v15 the epoch of a follower's registration;
+v16 where the leader listens (KIP-951); v18 the high watermark that a follower knows: one that is behind is answered at
+once.
 
 A follower reads to the log end, and its fetch offset says what it has (`server.handlers.replica_fetches`).
 """
@@ -26,6 +28,7 @@ from tailrace.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
@@ -34,14 +37,17 @@ from tailrace.server.context import RequestContext
 from tailrace.server.data.fetch_planner import DEFAULT_FETCH_MAX_BYTES, FetchBudget, wait_ms, wanted_bytes
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
+from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
 from tailrace.server.handlers.replica_fetches import FIRST_WITH_REPLICA_STATE, FetchingReplica, ReplicaFetches
 from tailrace.server.hosts.raft_wire import is_of_metadata
 from tailrace.server.waiters import LongPolls
 
+FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_WITH_SESSIONS: Final = 7
 FIRST_WITH_ZSTD: Final = 10
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_ENDPOINTS: Final = 16
 
 _FULL_FETCH_EPOCHS = (0, -1)
 _UNKNOWN = -1
@@ -58,15 +64,17 @@ class FetchHandler:
         fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
         metadata_log: RaftRpcHandler | None = None,
         replicas: ReplicaFetches | None = None,
+        endpoints: LeaderEndpoints | None = None,
     ) -> None:
         """`metadata_log` answers for that log, whose readers are the replicas of a quorum. Without `replicas` no broker
-        is known to be one.
+        is known to be one, without `endpoints` nobody is told where new leaders listen.
         """
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
         self._metadata_log = metadata_log
         self._replicas = replicas
+        self._endpoints = endpoints
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         if self._metadata_log is not None and is_of_metadata(request):
@@ -75,7 +83,7 @@ class FetchHandler:
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         replica = None if self._replicas is None else self._replicas.reader(request, context.api_version)
-        fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes, replica)
+        fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes, replica, self._endpoints)
         timeout_ms = wait_ms(request)
         fetch.read(is_last=timeout_ms == 0)
         if replica is not None:
@@ -94,6 +102,7 @@ class _Fetch:
     __slots__ = (
         "_available_bytes",
         "_context",
+        "_endpoints",
         "_fetch_max_bytes",
         "_got",
         "_has_error",
@@ -117,11 +126,13 @@ class _Fetch:
         table: PartitionTable,
         fetch_max_bytes: int,
         replica: FetchingReplica | None,
+        endpoints: LeaderEndpoints | None,
     ) -> None:
         self._request = request
         self._context = context
         self._table = table
         self._replica = replica
+        self._endpoints = endpoints
         self.is_of_replica = replica is not None
         self._fetch_max_bytes = fetch_max_bytes
         self._wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
@@ -186,9 +197,20 @@ class _Fetch:
             responses.append(
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(answers))
             )
-        self.response = FetchResponse(responses=tuple(responses))
+        self.response = FetchResponse(
+            responses=tuple(responses), node_endpoints=self._leader_endpoints(responses) if self._has_error else ()
+        )
         has_enough = self._available_bytes >= self._wanted_bytes
         self.is_done = self._has_error or self._has_news or not self.partitions or has_enough
+
+    def _leader_endpoints(self, responses: Sequence[FetchableTopicResponse]) -> tuple[NodeEndpoint, ...]:
+        """Where the leaders that refusals name listen."""
+        context = self._context
+        if self._endpoints is None or context.api_version < FIRST_WITH_ENDPOINTS:
+            return ()
+        named = (answer.current_leader.leader_id for topic in responses for answer in topic.partitions)
+        leaders = [leader for leader in named if leader != NO_LEADER]
+        return self._endpoints.of(leaders, context.connection.listener_name, NodeEndpoint) if leaders else ()
 
     def count(self) -> None:
         """Note that what was read is sent."""
@@ -229,7 +251,7 @@ class _Fetch:
                 )
         except KafkaError as error:
             self._has_error = True
-            return _error_data(wanted.partition, error, partition)
+            return _error_data(wanted.partition, error, partition, version)
         self.partitions.append(partition)
         self._got.append((partition, got.size_bytes))
         self._readable_bytes[partition] = partition.readable_bytes
@@ -296,8 +318,11 @@ def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
     )
 
 
-def _error_data(index: int, error: KafkaError, partition: Partition | None) -> PartitionData:
+def _error_data(index: int, error: KafkaError, partition: Partition | None, version: int) -> PartitionData:
     """The answer of a partition that cannot be read. Out of range says what the range is (KIP-392)."""
+    code = error.code
+    if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_WITH_STORAGE_ERROR:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     high_watermark = log_start_offset = last_stable_offset = _UNKNOWN
     if partition is not None and error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE):
         high_watermark, log_start_offset = partition.high_watermark, partition.log.log_start_offset
@@ -309,7 +334,7 @@ def _error_data(index: int, error: KafkaError, partition: Partition | None) -> P
         leader = LeaderIdAndEpoch(leader_id=partition.state.leader, leader_epoch=partition.leader_epoch)
     return PartitionData(
         partition_index=index,
-        error_code=error.code,
+        error_code=code,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=log_start_offset,

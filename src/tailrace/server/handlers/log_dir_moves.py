@@ -39,6 +39,9 @@ class AlterReplicaLogDirsHandler:
     def _move(self, path: str, topic: str, index: int) -> ErrorCode:
         if path != self._path:
             return ErrorCode.LOG_DIR_NOT_FOUND
-        if not self._partitions.has(topic, index):
-            return ErrorCode.REPLICA_NOT_AVAILABLE
-        return ErrorCode.NONE
+        if self._partitions.offline_replica(topic, index) is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._partitions.has(topic, index):
+            return ErrorCode.NONE
+        is_elsewhere = self._partitions.leaders.leader_of(topic, index) is not None
+        return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -25,6 +25,7 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.handlers.reachable_brokers import broker_for_administration, reachable_brokers
 from tailrace.server.handlers.topic_creations import TopicCreations
 from tailrace.server.ports import Controller
 
@@ -78,13 +79,6 @@ class MetadataHandler:
         self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
         return None
 
-    def _broker_for_administration(self) -> BrokerId:
-        """What clients call the controller: whom they send the requests of administrators. Every broker passes these
-        on, so it is this one, which they can reach: it stays when the active controller goes, which need not be a
-        broker at all. (Kafka names any broker.)"""
-        alive = [broker.broker_id for broker in self._controller.image.alive_brokers()]
-        return self._broker_id if self._broker_id in alive or not alive else alive[0]
-
     def _topics_to_create(
         self, wanted: tuple[MetadataRequestTopic, ...] | None, request: MetadataRequest
     ) -> tuple[str, ...]:
@@ -116,7 +110,7 @@ class MetadataHandler:
         return MetadataResponse(
             brokers=view.brokers(),
             cluster_id=self._cluster_id,
-            controller_id=self._broker_for_administration(),
+            controller_id=broker_for_administration(image, self._broker_id, context.connection.listener_name),
             topics=topics,
             cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
         )
@@ -150,12 +144,7 @@ class _View:
         self._offline_replica = offline_replica
         self._version = context.api_version
         self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
-        self._listener_name = context.connection.listener_name
-        self._reachable = {
-            broker.broker_id: endpoint
-            for broker in image.alive_brokers()
-            if (endpoint := broker.endpoint(self._listener_name)) is not None
-        }
+        self._reachable = reachable_brokers(image, context.connection.listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:
         return tuple(
@@ -200,6 +189,7 @@ class _View:
             topic_id=topic_id,
             is_internal=name in INTERNAL_TOPICS,
             partitions=(),
+            topic_authorized_operations=NOT_ASKED if name is None else self._operations,
         )
 
     def _partition(self, topic: str, number: int, state: PartitionState) -> MetadataResponsePartition:
@@ -230,7 +220,7 @@ class _View:
         if (
             state.leader != offline
             and leader is not None
-            and leader.is_alive
+            and not leader.fenced
             and self._version >= _FIRST_WITH_LISTENER_ERROR
         ):
             return ErrorCode.LISTENER_NOT_FOUND

@@ -7,8 +7,9 @@ acks=-1: the answer leaves once the high watermark has passed them, or at `timeo
     retry of an idempotent producer finds them.
 
 Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
-error message and the records at fault; v10 who leads instead (KIP-951); v12 adds the partitions to the producer's
-transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names (KIP-516).
+error message and the records at fault; v10 who leads instead, and where that one listens (KIP-951); v12 adds the
+partitions to the producer's transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names
+(KIP-516).
 """
 
 from typing import Final
@@ -23,11 +24,12 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.partition import Partition
-from tailrace.replication.verification import Verification
+from tailrace.replication.verification import UNNAMED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.data.transactional_appends import TransactionalAppends
 from tailrace.server.handlers.produce_answers import FIRST_WITH_TOPIC_IDS, Answer, SeveralAnswers, SoleAnswer
+from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.transaction_verifier import TransactionVerifier
@@ -50,16 +52,18 @@ class ProduceHandler:
         clock: Clock,
         verifier: TransactionVerifier | None = None,
         is_verified: bool = True,
+        endpoints: LeaderEndpoints | None = None,
     ) -> None:
         """`verifier` asks about transactions; without one, none is open. `is_verified`: whether it is asked at all.
 
-        That is transaction.partition.verification.enable.
+        That is transaction.partition.verification.enable. Without `endpoints` nobody is told where new leaders listen.
         """
         self._verifier = verifier
         self._is_verified = is_verified
         self._partitions = partitions
         self._deadlines = deadlines
         self._clock = clock
+        self._endpoints = endpoints
         self._lanes: dict[ServerConnection, _Lane] = {}
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> None:
@@ -69,7 +73,7 @@ class ProduceHandler:
             self._handle_sole(request, topics[0], data.index, data.records, context)
             return
         now_ms = self._clock.now_ms()
-        answers = SeveralAnswers(context, request.acks, request.timeout_ms, self._deadlines)
+        answers = SeveralAnswers(context, request.acks, request.timeout_ms, self._deadlines, self._endpoints)
         transaction = self._transaction_of(request, context)
         for topic in topics:
             for data in topic.partition_data:
@@ -97,7 +101,7 @@ class ProduceHandler:
         records: Buffer | None,
         context: RequestContext,
     ) -> None:
-        sole = SoleAnswer(context, request.acks, index, topic, request.timeout_ms, self._deadlines)
+        sole = SoleAnswer(context, request.acks, index, topic, request.timeout_ms, self._deadlines, self._endpoints)
         transaction = None if request.transactional_id is None else self._transaction_of(request, context)
         self._append(sole, topic, index, records, self._clock.now_ms(), transaction)
         if not sole.is_open:
@@ -167,19 +171,24 @@ class ProduceHandler:
         context, acks = answer.context, answer.acks
         version = context.api_version
         try:
-            if not -1 <= acks <= 1:
-                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; there are -1, 0 and 1")
             if version < FIRST_WITH_TOPIC_IDS:
                 partition = self._partitions.get(topic.name, index)
             else:
                 partition = self._partitions.get_by_id(topic.topic_id, index)
+            if not -1 <= acks <= 1:  # what is not there is told first, as in Kafka
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; there are -1, 0 and 1")
             if partition.is_internal and context.client_id != ADMIN_CLIENT:
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by brokers only"
                 )
             if transaction is None:
                 partition.append_as_leader(
-                    records, acks=acks, produce_version=version, now_ms=now_ms, on_done=answer.written
+                    records,
+                    acks=acks,
+                    produce_version=version,
+                    now_ms=now_ms,
+                    on_done=answer.written,
+                    verification=UNNAMED,
                 )
             else:
                 self._append_in_transaction(answer, partition, records, transaction)

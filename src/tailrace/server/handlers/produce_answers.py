@@ -14,6 +14,7 @@ from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceData,
@@ -24,8 +25,10 @@ from tailrace.replication.admission import InvalidRecords
 from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
+from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
 from tailrace.server.waiters import Deadlines
 
+FIRST_WITH_ENDPOINTS: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_TIMEOUT_MS: Final = 300_000
 """The longest a producer may wait for acks=-1: a limit of ours."""
@@ -120,10 +123,12 @@ class Answer(ABC):
             leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
         self.refusal = _Refusal(error.code, error.detail or None, record_errors, leader)
 
-    def response(self) -> PartitionProduceResponse:
-        """The partition's part of the answer."""
+    def response(self, leaders: list[int]) -> PartitionProduceResponse:
+        """The partition's part of the answer. `leaders` gets the one that it names, if it names one."""
         refusal, appended = self.refusal, self.appended
         if refusal is not None:
+            if refusal.leader is not _NO_LEADER_HINT:
+                leaders.append(refusal.leader.leader_id)
             return PartitionProduceResponse(
                 index=self.index,
                 error_code=refusal.error_code,
@@ -144,7 +149,7 @@ class Answer(ABC):
 class SoleAnswer(Answer):
     """A request of one partition: most requests of most clients. It is its own deadline and its own end."""
 
-    __slots__ = ("_deadlines", "_is_waiting", "_timeout_ms")
+    __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms")
 
     def __init__(
         self,
@@ -154,6 +159,7 @@ class SoleAnswer(Answer):
         topic: TopicProduceData,
         timeout_ms: int,
         deadlines: Deadlines,
+        endpoints: LeaderEndpoints | None,
     ) -> None:
         self.context = context
         self.acks = acks
@@ -165,6 +171,7 @@ class SoleAnswer(Answer):
         self.refusal = None
         self._timeout_ms = timeout_ms
         self._deadlines = deadlines
+        self._endpoints = endpoints
         self._is_waiting = False
 
     def wait(self) -> None:
@@ -199,19 +206,36 @@ class SoleAnswer(Answer):
                 )
             )
         else:
-            _finish(context, self.acks, (self,))
+            _finish(context, self.acks, (self,), self._endpoints)
 
 
 class SeveralAnswers:
     """A request of several partitions, or of none, until it is answered."""
 
-    __slots__ = ("_acks", "_answers", "_context", "_deadlines", "_is_waiting", "_open_answers", "_timeout_ms")
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_context",
+        "_deadlines",
+        "_endpoints",
+        "_is_waiting",
+        "_open_answers",
+        "_timeout_ms",
+    )
 
-    def __init__(self, context: RequestContext, acks: int, timeout_ms: int, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        acks: int,
+        timeout_ms: int,
+        deadlines: Deadlines,
+        endpoints: LeaderEndpoints | None,
+    ) -> None:
         self._context = context
         self._acks = acks
         self._timeout_ms = _bounded(timeout_ms)
         self._deadlines = deadlines
+        self._endpoints = endpoints
         self._is_waiting = False
         self._open_answers = 0
         self._answers: list[_PartOfAnswer] = []
@@ -250,7 +274,7 @@ class SeveralAnswers:
 
     def _finish(self) -> None:
         answers, self._answers = self._answers, []  # they know this object: no cycle is left for the collector
-        _finish(self._context, self._acks, answers)
+        _finish(self._context, self._acks, answers, self._endpoints)
 
 
 class _PartOfAnswer(Answer):
@@ -275,16 +299,20 @@ def _bounded(timeout_ms: int) -> int:
     return min(max(0, timeout_ms), MAX_TIMEOUT_MS)
 
 
-def _finish(context: RequestContext, acks: int, answers: Sequence[Answer]) -> None:
+def _finish(context: RequestContext, acks: int, answers: Sequence[Answer], endpoints: LeaderEndpoints | None) -> None:
     """Send the answer that the acks ask for."""
     if acks != 0:
-        topics = (
+        leaders: list[int] = []
+        topics = tuple(
             TopicProduceResponse(
-                name=name, topic_id=topic_id, partition_responses=tuple(answer.response() for answer in of_topic)
+                name=name, topic_id=topic_id, partition_responses=tuple(answer.response(leaders) for answer in of_topic)
             )
             for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
         )
-        context.respond(ProduceResponse(responses=tuple(topics)))
+        told: tuple[NodeEndpoint, ...] = ()
+        if leaders and endpoints is not None and context.api_version >= FIRST_WITH_ENDPOINTS:
+            told = endpoints.of(leaders, context.connection.listener_name, NodeEndpoint)
+        context.respond(ProduceResponse(responses=topics, node_endpoints=told))
         return
     for answer in answers:
         if answer.refusal is not None:

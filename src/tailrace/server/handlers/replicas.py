@@ -179,11 +179,12 @@ class ListPartitionReassignmentsHandler:
         self, request: ListPartitionReassignmentsRequest, context: RequestContext
     ) -> ListPartitionReassignmentsResponse:
         image = self._controller.image
-        asked: dict[str, Iterable[int]] = (
-            {name: topic.partitions for name, topic in image.topics.items()}
-            if request.topics is None
-            else {topic.name: dict.fromkeys(topic.partition_indexes) for topic in request.topics}
-        )
+        asked: dict[str, dict[int, None]] = defaultdict(dict)
+        if request.topics is None:
+            asked.update((name, dict.fromkeys(topic.partitions)) for name, topic in image.topics.items())
+        else:
+            for topic in request.topics:  # a topic may stand at several places
+                asked[topic.name].update(dict.fromkeys(topic.partition_indexes))
         topics = ((name, tuple(_moves(image, name, partitions))) for name, partitions in asked.items())
         return ListPartitionReassignmentsResponse(
             error_message=None,

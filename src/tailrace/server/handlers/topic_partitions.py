@@ -22,6 +22,7 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.handlers.metadata import ALL_TOPIC_OPERATIONS, OfflineReplica
+from tailrace.server.handlers.reachable_brokers import reachable_brokers
 from tailrace.server.ports import Controller
 
 MAX_PARTITIONS: Final = 2_000
@@ -66,9 +67,7 @@ class _Page:
         self._image = image
         self._left = limit
         self._offline_replica = offline_replica
-        self._reachable = {
-            broker.broker_id for broker in image.alive_brokers() if broker.endpoint(listener_name) is not None
-        }
+        self._reachable = reachable_brokers(image, listener_name)
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Cursor | None:
         """Put topics in until the page is full; where the next page starts, if there is one."""
@@ -105,7 +104,13 @@ class _Page:
         is_legal = topic_name_fault(name) is None
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
         self.topics.append(
-            DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_id=ZERO_TOPIC_ID, partitions=())
+            DescribeTopicPartitionsResponseTopic(
+                error_code=code,
+                name=name,
+                topic_id=ZERO_TOPIC_ID,
+                partitions=(),
+                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+            )
         )
 
     def _partition(self, topic: str, number: int, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
@@ -127,5 +132,5 @@ class _Page:
 
     def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
         leader = self._image.brokers.get(state.leader)
-        is_elsewhere = state.leader != offline and leader is not None and leader.is_alive
+        is_elsewhere = state.leader != offline and leader is not None and not leader.fenced
         return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE

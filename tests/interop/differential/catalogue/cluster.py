@@ -74,6 +74,12 @@ def _metadata() -> Script:
         include_topic_authorized_operations=True,
     )
     yield from ask("what may be done with a topic", operations, 8, 9, 10, 13)
+    absent = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=name) for name in ("nowhere", "no/such")),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    yield from ask("what may be done with topics that are not there", absent, 8, 9, 10, 13)
 
 
 def _by_id(answers: Answers) -> MetadataRequest:
@@ -95,6 +101,7 @@ def _topic_partitions() -> Script:
     for after in ((FIRST, 0), (FIRST, 2), (FIRST, 3), (FIRST, -1), (SECOND, 0), ("cluster-aa", 0), ("z", 0), ("", 0)):
         yield from ask(f"partitions after {after}", page(2, *both, after=after))
     yield from ask("partitions of an unknown topic", page(2, "nowhere", FIRST))
+    yield from ask("partitions of an unknown topic, all on a page", page(10, "nowhere", FIRST))
     yield from ask("partitions of a topic with an invalid name", page(10, "no/such", FIRST))
     yield from ask("partitions of a topic twice", page(10, FIRST, FIRST))
     yield from ask("partitions of a topic that comes before the cursor", page(10, FIRST, after=(SECOND, 0)))

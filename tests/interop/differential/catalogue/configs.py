@@ -127,11 +127,12 @@ def _incremental() -> Script:
     for kind in (0, 1, 3, 99, -1):
         yield from ask(f"a change of resource type {kind}", change(("retention.ms", 0, "1"), kind=kind), 0, 1)
     yield from ask("a change of a topic named twice", _twice(), 0, 1)
+    yield from ask("a change of a topic named twice, once with an operation that is none", _twice(operation=9), 0, 1)
     yield from ask("settings after all changes", describe(), 4)
 
 
-def _twice() -> IncrementalAlterConfigsRequest:
-    resources = (*change(("retention.ms", 0, "1")).resources, *change(("segment.ms", 0, "1")).resources)
+def _twice(operation: int = 0) -> IncrementalAlterConfigsRequest:
+    resources = (*change(("retention.ms", operation, "1")).resources, *change(("segment.ms", 0, "1")).resources)
     return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
 
 

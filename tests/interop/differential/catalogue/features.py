@@ -36,6 +36,9 @@ def _levels() -> Script:
     both = update((NAME, 999, UPGRADE), ("no.such.feature", 1, UPGRADE))
     yield from ask("two features are updated", both, *everything)
     yield from ask("a level is tried", update((NAME, 999, UPGRADE), validate_only=True), 1, 2)
+    for level in (1, 0, -1):
+        lowered = update(("transaction.version", level, SAFE_DOWNGRADE), validate_only=True)
+        yield from ask(f"transaction.version {level} is tried", lowered, 1, 2)
 
 
 def _types() -> Script:

@@ -90,6 +90,9 @@ def _malformed() -> Script:
         "codec 7": patched(_at(21, ">h", 7)),
         "a control batch": patched(_at(21, ">h", 0x20)),
         "a transactional batch without a producer": patched(_at(21, ">h", 0x10)),
+        "a transaction that the request does not name": batch(
+            1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True
+        ),
         "a largest timestamp too small": patched(_at(35, ">q", 5)),
         "a largest timestamp below 0": patched(_at(35, ">q", -1)),
         "a batch of length 0": patched(_at(8, ">i", 0), sealed=False),
@@ -160,6 +163,9 @@ def _acks() -> Script:
         yield from ask(f"acks {acks}", produce(TOPIC, batch(), acks=acks), *_VERSIONS)
     for acks in (2, -2, 100):
         yield from ask(f"acks {acks}", produce(TOPIC, batch(), acks=acks), *_VERSIONS)
+    yield from ask("acks 2, an unknown partition", produce(TOPIC, batch(), acks=2, partition=9), *_VERSIONS)
+    yield from ask("acks 2, an unknown topic", produce("nowhere", batch(), acks=2), *_VERSIONS)
+    yield from ask("acks 2, the group offsets", produce("__consumer_offsets", batch(), acks=2), *_BEFORE_IDS)
     yield from ask("acks 0", produce(TOPIC, batch(), acks=0), 3, 12, expect_answer=False, connection="acks 0")
     yield from ask("offsets after acks 0", ends(TOPIC, (0,)), connection="acks 0")
     versions = key_versions(ProduceRequest)

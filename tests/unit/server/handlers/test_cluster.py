@@ -2,13 +2,11 @@
 
 import pytest
 
-from tailrace.metadata.broker_commands import (
-    RegisterBroker,
-)
+from tailrace.metadata.broker_commands import FenceBroker, RegisterBroker, UnfenceBroker
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest
 from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
 from tailrace.testing.disk import SimulatedDisk
 
@@ -47,6 +45,30 @@ def test_the_cluster_is_its_id_its_controller_and_its_living_brokers(node: Admin
 def test_fenced_brokers_are_shown_to_those_who_ask(node: AdminPath) -> None:
     response = ask(node, 2, fenced=True)
     assert [(broker.broker_id, broker.is_fenced) for broker in response.brokers] == [(1, False), (2, True)]
+
+
+def controllers(node: AdminPath) -> set[int]:
+    """Whom DescribeCluster and Metadata name."""
+    return {ask(node, 2).controller_id, node.send(MetadataRequest(topics=()), 12).response.controller_id}
+
+
+def test_the_controller_is_this_broker_wherever_the_active_one_is(
+    node: AdminPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The active controller need be no broker, may be a fenced one, and is nobody while there is none."""
+    for leader in (9, 2, -1):
+        monkeypatch.setattr(type(node.controller), "leader_id", leader)
+        assert controllers(node) == {1}
+
+
+def test_the_controller_of_a_broker_that_is_fenced_is_one_that_is_not(node: AdminPath) -> None:
+    def epoch(broker_id: int) -> int:
+        return node.controller.image.brokers[BrokerId(broker_id)].broker_epoch
+
+    node.submit(UnfenceBroker(broker_id=BrokerId(2), broker_epoch=epoch(2)))
+    node.submit(FenceBroker(broker_id=BrokerId(1), broker_epoch=epoch(1)))
+    node.end_turn()
+    assert controllers(node) == {2}
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,21 @@ def test_one_bad_change_does_not_harm_the_next(node: AdminPath) -> None:
     assert [answer.error_code for answer in response.responses] == [42, 40, 0]
 
 
+@pytest.mark.parametrize("operation", [0, 9], ids=["both good", "one with an operation that is none"])
+def test_a_resource_that_is_named_twice_is_left_as_it_is(node: AdminPath, operation: int) -> None:
+    """Whatever else is wrong with one of the places: nobody can say which was meant."""
+
+    def resource(name: str, operation: int) -> IncrementalAlterConfigsResource:
+        config = IncrementallyAlterableConfig(name="retention.ms", config_operation=operation, value="1000")
+        return IncrementalAlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configs=(config,))
+
+    node.create_topics("others")
+    resources = (resource("orders", operation), resource("others", 0), resource("orders", 0))
+    response = node.send(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 1).response
+    assert [answer.error_code for answer in response.responses] == [42, 0, 42]
+    assert [node.table.get(topic, 0).config.retention_ms for topic in ("orders", "others")] == [7_200_000, 1000]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "code"),
     [

@@ -91,8 +91,8 @@ def test_a_question_changes_nothing(node: AdminPath) -> None:
     [
         (METADATA_VERSION + 1, UPGRADE, "this controller knows 25 to"),
         (OLDEST_METADATA_VERSION, UPGRADE, "would be a downgrade"),
-        (0, SAFE_DOWNGRADE, "cannot be removed"),
-        (-1, UPGRADE, "cannot be removed"),
+        (0, SAFE_DOWNGRADE, "this controller knows 25 to"),
+        (-1, UPGRADE, "is no level"),
     ],
 )
 def test_a_level_that_cannot_be_is_refused_at_the_top(
@@ -102,6 +102,18 @@ def test_a_level_that_cannot_be_is_refused_at_the_top(
     assert (response.error_code, response.results) == (ErrorCode.INVALID_UPDATE_VERSION, ())
     assert why in (response.error_message or "")
     assert level_of(node) == METADATA_VERSION
+
+
+def test_a_level_that_is_announced_can_be_had_and_0_is_none(node: AdminPath) -> None:
+    def level() -> int | None:
+        levels = {each.name: each.max_version_level for each in announced(node).finalized_features}
+        return levels.get("transaction.version")
+
+    for wanted, kind in ((1, SAFE_DOWNGRADE), (0, SAFE_DOWNGRADE), (2, UPGRADE), (0, UNSAFE_DOWNGRADE)):
+        response = update(node, wanted, kind, name="transaction.version")
+        assert response.error_code == 0, response.error_message
+        assert level() == (wanted or None)
+    assert update(node, 0, name="transaction.version").error_code == 0, "it is there already"
 
 
 def test_a_downgrade_does_not_go_up(node: AdminPath) -> None:

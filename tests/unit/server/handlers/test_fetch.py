@@ -1,6 +1,6 @@
 import pytest
 
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
@@ -131,6 +131,28 @@ def test_an_unknown_topic_is_told_by_name_or_by_id(node: DataPath) -> None:
     by_name, by_id = (node.fetch("nowhere", 0, version=version, max_wait_ms=500) for version in (12, 13))
     assert by_name.fetched.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert by_id.fetched.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (6, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_a_log_that_cannot_be_opened_is_told_in_a_code_that_the_version_has(version: int, code: ErrorCode) -> None:
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    node.create()
+    node.produce("orders", b"a")
+    node.table.write_recovery_points()
+    node.end_turn()
+    files.flip_bit("/logs/orders-0/00000000000000000000.log", 65)
+    node = DataPath("/logs", files=files)
+    with pytest.raises(KafkaError):
+        node.create()
+    assert node.fetch("orders", 0, version=version).fetched.error_code == code
 
 
 class Elsewhere:

@@ -3,6 +3,7 @@
 import pytest
 
 from tailrace.metadata.broker_commands import (
+    BrokerHeartbeat,
     FenceBroker,
     RegisterBroker,
     UnfenceBroker,
@@ -170,6 +171,16 @@ def test_operations_are_told_to_those_who_ask(node: AdminPath) -> None:
     assert silent.cluster_authorized_operations == NO_OPERATIONS
 
 
+@pytest.mark.parametrize("name", ["missing", "or ders"])
+@pytest.mark.parametrize("version", [8, 12, 13])
+def test_operations_are_told_for_names_that_are_not_there_too(node: AdminPath, name: str, version: int) -> None:
+    """A client asks whether it may create the topic."""
+    for asked, operations in ((True, 3576), (False, NO_OPERATIONS)):
+        topic = only(ask(node, version, name, include_topic_authorized_operations=asked))
+        assert topic.error_code != 0
+        assert topic.topic_authorized_operations == operations
+
+
 def with_second_broker(node: AdminPath, *listeners: str) -> None:
     """Another broker, alive, that listens under these names; `shared` has a replica on each, led by 1."""
     endpoints = tuple(Endpoint(listener_name=name, host="10.0.0.2", port=9092) for name in listeners)
@@ -198,6 +209,20 @@ def test_a_fenced_broker_is_not_shown_and_its_replicas_are_offline(node: AdminPa
         assert (partition.error_code, partition.leader_id, partition.isr_nodes) == (0, 1, (1,))
         assert set(partition.replica_nodes) == {1, 2}
         assert partition.offline_replicas == (2,)
+
+
+def test_a_broker_that_is_about_to_stop_is_shown_until_it_has_stopped(node: AdminPath) -> None:
+    with_second_broker(node, "PLAINTEXT")
+    epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
+    offset = node.log.end_offset - 1
+    node.submit(BrokerHeartbeat(broker_id=BrokerId(2), broker_epoch=epoch, metadata_offset=offset, wants_shutdown=True))
+    node.end_turn()
+    assert node.controller.image.brokers[BrokerId(2)].in_controlled_shutdown
+    for version in (0, 12):
+        response = ask(node, version, "shared")
+        assert [broker.node_id for broker in response.brokers] == [1, 2]
+        for partition in only(response).partitions:
+            assert (partition.error_code, partition.offline_replicas) == (0, ())
 
 
 def test_the_oldest_clients_are_spared_brokers_they_cannot_look_up(node: AdminPath) -> None:

@@ -119,6 +119,49 @@ def test_a_replica_moves_to_another_broker_and_back(node: AdminPath) -> None:
     assert move() == []
 
 
+def test_moves_are_listed_for_every_place_at_which_a_topic_is_named(node: AdminPath) -> None:
+    other = BrokerId(BROKER + 1)
+    endpoints = (replace(ENDPOINT, port=9093),)
+    node.submit(RegisterBroker(broker_id=other, incarnation_id=b"another process.", endpoints=endpoints))
+    node.end_turn()
+    asked = ReassignablePartition(partition_index=0, replicas=(other,))
+    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
+    ((told,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
+    assert told.error_code == 0
+
+    def listed(*indexes: int) -> list[int]:
+        topics = tuple(ListPartitionReassignmentsTopic(name="orders", partition_indexes=(index,)) for index in indexes)
+        response = node.send(ListPartitionReassignmentsRequest(topics=topics), 0).response
+        return [partition.partition_index for topic in response.topics for partition in topic.partitions]
+
+    assert listed(0, 1) == listed(1, 0) == listed(0, 0) == [0]
+
+
+def test_a_request_that_keeps_the_number_of_replicas_keeps_what_was_asked_for_last(node: AdminPath) -> None:
+    """While a move is under way, that is the number it leads to, and not that of before."""
+    for number in (1, 2, 3):
+        endpoints = (replace(ENDPOINT, port=9092 + number),)
+        broker_id = BrokerId(BROKER + number)
+        node.submit(RegisterBroker(broker_id=broker_id, incarnation_id=bytes([number] * 16), endpoints=endpoints))
+        node.end_turn()
+
+    def move(*replicas: int, may_change: bool = False) -> int:
+        asked = ReassignablePartition(partition_index=0, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            topics=(ReassignableTopic(name="orders", partitions=(asked,)),), allow_replication_factor_change=may_change
+        )
+        ((told,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
+        return int(told.error_code)
+
+    assert move(1, 2, may_change=True) == ErrorCode.NONE
+    assert move(3) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert move(3, 4) == ErrorCode.NONE
+    assert move(1, 2, 3) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert move(2, may_change=True) == ErrorCode.NONE
+    assert move(3, 4) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert move(4) == ErrorCode.NONE
+
+
 def test_the_first_refusals_say_why(node: AdminPath) -> None:
     asked = ElectLeadersTopic(topic="orders", partitions=tuple(range(2, 2 + EXPLAINED + 1)))
     response = node.send(ElectLeadersRequest(topic_partitions=(asked,)), 2).response

@@ -79,6 +79,11 @@ def test_a_topic_that_is_not_there_has_an_error(node: AdminPath) -> None:
     ]
 
 
+def test_what_may_be_done_is_told_for_every_name(node: AdminPath) -> None:
+    response = describe(node, "missing", "c", "a/b")
+    assert [topic.topic_authorized_operations for topic in response.topics] == [3576] * 3
+
+
 @pytest.mark.parametrize("cursor", [("b", 0), ("c", -1)])
 def test_a_cursor_that_cannot_be_is_refused(node: AdminPath, cursor: tuple[str, int]) -> None:
     response = describe(node, "a", "c", cursor=cursor)

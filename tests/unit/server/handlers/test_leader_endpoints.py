@@ -1,0 +1,103 @@
+"""Who is refused because another broker leads is told where that one listens (KIP-951)."""
+
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.broker_commands import FenceBroker, RegisterBroker, UnfenceBroker
+from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.image import Endpoint
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.data_path import batch_of
+from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.ports import RecordingConnection
+
+PRODUCE, FETCH = 0, 1
+OTHER = BrokerId(2)
+PARTITIONS = 4
+
+
+@pytest.fixture
+def node() -> AdminPath:
+    """Broker 2 is alive too, and leads some partitions of `shared`."""
+    node = AdminPath("/data", files=SimulatedDisk())
+    endpoints = tuple(
+        Endpoint(listener_name=name, host=host, port=9094)
+        for name, host in (("PLAINTEXT", "10.0.0.2"), ("INSIDE", "192.168.0.2"))
+    )
+    node.submit(RegisterBroker(broker_id=OTHER, incarnation_id=b"2" * 16, endpoints=endpoints, rack="rack-b"))
+    node.end_turn()
+    epoch = node.controller.image.brokers[OTHER].broker_epoch
+    node.submit(UnfenceBroker(broker_id=OTHER, broker_epoch=epoch))
+    node.end_turn()
+    node.submit(CreateTopics(topics=(NewTopic(name="shared", num_partitions=PARTITIONS, replication_factor=2),)))
+    node.end_turn()
+    assert len(led_by_the_other(node)) == PARTITIONS // 2
+    return node
+
+
+def led_by_the_other(node: AdminPath) -> list[int]:
+    partitions = node.controller.image.topics["shared"].partitions
+    return [number for number, state in partitions.items() if state.leader == OTHER]
+
+
+def ask(node: AdminPath, api: int, version: int, *partitions: int, listener: str = "PLAINTEXT", epoch: int = -1) -> Any:
+    connection = RecordingConnection()
+    connection.listener_name = listener
+    name, topic_id = "shared", node.topic_id("shared")
+    if api == PRODUCE:
+        data = tuple(
+            PartitionProduceData(index=index, records=batch_of(b"a", now=node.clock.now_ms)) for index in partitions
+        )
+        topic = TopicProduceData(name=name if version < 13 else "", topic_id=topic_id, partition_data=data)
+        request: Any = ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,))
+    else:
+        wanted = tuple(
+            FetchPartition(partition=index, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1000)
+            for index in partitions
+        )
+        topics = (FetchTopic(topic=name if version < 13 else "", topic_id=topic_id, partitions=wanted),)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics)
+    return node.send(request, version, connection=connection).response
+
+
+def told(response: Any) -> list[tuple[int, str, int, str | None]]:
+    return [(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
+
+
+@pytest.mark.parametrize(("api", "version"), [(PRODUCE, 10), (PRODUCE, 13), (FETCH, 16), (FETCH, 18)])
+def test_the_leader_that_a_refusal_names_comes_with_its_address(node: AdminPath, api: int, version: int) -> None:
+    assert told(ask(node, api, version, *led_by_the_other(node)[:1])) == [(2, "10.0.0.2", 9094, "rack-b")]
+
+
+@pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
+def test_a_leader_of_several_partitions_is_told_once(node: AdminPath, api: int, version: int) -> None:
+    assert told(ask(node, api, version, *range(PARTITIONS))) == [(2, "10.0.0.2", 9094, "rack-b")]
+
+
+@pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
+def test_the_address_is_that_of_the_listener_that_was_asked(node: AdminPath, api: int, version: int) -> None:
+    asked = led_by_the_other(node)
+    assert told(ask(node, api, version, *asked, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
+    assert told(ask(node, api, version, *asked, listener="ELSEWHERE")) == []
+
+
+@pytest.mark.parametrize(("api", "version"), [(PRODUCE, 9), (PRODUCE, 12), (FETCH, 15), (FETCH, 17)])
+def test_nobody_is_told_who_need_not_go_elsewhere(node: AdminPath, api: int, version: int) -> None:
+    here = sorted(set(range(PARTITIONS)) - set(led_by_the_other(node)))
+    assert told(ask(node, api, version, *here)) == []
+    assert (api, version) not in {(PRODUCE, 9), (FETCH, 15)} or told(ask(node, api, version, *range(PARTITIONS))) == []
+
+
+def test_a_reader_with_an_epoch_that_is_over_is_told_where_the_leader_of_the_new_one_listens(node: AdminPath) -> None:
+    (partition, *_) = led_by_the_other(node)
+    node.submit(FenceBroker(broker_id=OTHER, broker_epoch=node.controller.image.brokers[OTHER].broker_epoch))
+    node.end_turn()
+    response = ask(node, FETCH, 17, partition, epoch=0)
+    ((answer,),) = (topic.partitions for topic in response.responses)
+    assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, 1)
+    assert told(response) == [(1, "127.0.0.1", 9092, None)]
