@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.client.blocking import Admin
+from tailrace.node.reserved_ports import ReservedPorts
 from tailrace.node.supervisor import READY
 from tailrace.testing.cluster import package_path
 
 PATIENCE_S = 60
+SAME_WISH_S = 1.0
+"""A later signal has everything killed."""
 
 
 class Up:
@@ -78,6 +81,13 @@ class Up:
         return code
 
 
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
+
+
 def wait_until_gone(process_ids: list[int]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while alive := [one for one in process_ids if _is_alive(one)]:
@@ -125,6 +135,7 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
         assert len(set(servers.split(","))) == 3
         for address in servers.split(","):
             with Admin(address) as admin:
+                wait_until(lambda admin=admin: len(admin.list_brokers()) == 3, "it knows all")  # type: ignore[misc]
                 brokers = admin.list_brokers()
                 assert [f"{one.host}:{one.port}" for one in brokers] == servers.split(",")
                 assert [one.rack for one in brokers] == ["a", "b", "c"]
@@ -136,19 +147,32 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
         assert all(line.startswith(("node-1 | ", "node-2 | ", "node-3 | ")) for line in up.said)
 
 
+def test_every_node_tells_the_same_active_controller(tmp_path: Path) -> None:
+    """Clients are told of a broker that passes their requests on; administrators want the one that decides."""
+    with running(tmp_path, *ANY_PORTS) as up:
+        for address in up.bootstrap_servers().split(","):
+            with Admin(address) as admin:
+                wait_until(lambda admin=admin: _names_its_leader(admin), f"{address} knows it")  # type: ignore[misc]
+
+
+def _names_its_leader(admin: Admin) -> bool:
+    brokers = admin.list_brokers()
+    return [one.node_id for one in brokers if one.is_controller] == [admin.describe_quorum().leader_id]
+
+
 def test_one_command_brings_a_leader_soon(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """How soon is printed, and is a verdict only on what nobody would wait for."""
+    """How soon is printed, and is no verdict: nodes tell the time of day, which may be set. Waiting has an end."""
     begun = datetime.now()  # noqa: DTZ005 - as the log says it
+    begun_s = time.monotonic()
     with running(tmp_path, *ANY_PORTS) as up:
         up.bootstrap_servers()
-        answering_s = (datetime.now() - begun).total_seconds()  # noqa: DTZ005
+        answering_s = time.monotonic() - begun_s
         line = up.wait_for("role=leader")
         logged = " ".join(line.split(" | ", 1)[1].split()[:2])
         elected_s = (datetime.strptime(logged, "%Y-%m-%d %H:%M:%S,%f") - begun).total_seconds()  # noqa: DTZ007
         figures = f"a leader after {elected_s:.2f} s, all nodes answer after {answering_s:.2f} s"
         record_property("figures", figures)
         print(figures)  # noqa: T201
-        assert 0 < elected_s < PATIENCE_S
 
 
 def test_signals_that_come_together_are_one_wish_to_stop(tmp_path: Path) -> None:
@@ -156,10 +180,14 @@ def test_signals_that_come_together_are_one_wish_to_stop(tmp_path: Path) -> None
     with running(tmp_path, *ANY_PORTS) as up:
         up.bootstrap_servers()
         nodes = up.children()
+        began = time.monotonic()
         for _ in range(10):
             up.process.send_signal(signal.SIGTERM)
             time.sleep(0.005)
-        assert up.wait() == 0, up.said
+        code = up.wait()
+        # A machine that stands still between two of them makes the later one another wish: to end at once.
+        was_cut_short = "killing what still runs" in up.said and time.monotonic() - began >= SAME_WISH_S
+        assert code == (1 if was_cut_short else 0), up.said
         wait_until_gone(nodes)
 
 
@@ -193,6 +221,11 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def serves_three(admin: Admin) -> bool:
+    """A broker that starts is fenced until it has caught up."""
+    return [one.is_fenced for one in admin.list_brokers()] == [False] * 3
+
+
 def test_nodes_go_on_when_whoever_read_their_log_has_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tailrace", "up", "--data-dir", str(tmp_path), "--until-stdin-closes", *ANY_PORTS]
     buffered = {name: text for name, text in os.environ.items() if name not in ("PYTHONUNBUFFERED", "PYTHONPATH")}
@@ -219,10 +252,9 @@ def test_nodes_go_on_when_whoever_read_their_log_has_gone(tmp_path: Path) -> Non
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert now[:2] == before[:2], "the others went on"
-        with Admin(servers) as admin:
-            while len(admin.list_brokers()) < 3:  # it is fenced until it has caught up
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        for address in servers.split(","):
+            with Admin(address, bootstrap_timeout_ms=1_000 * PATIENCE_S) as admin:
+                wait_until(lambda admin=admin: serves_three(admin), "all serve again")  # type: ignore[misc]
         up.terminate()
         assert up.wait(PATIENCE_S) == 0
 
@@ -278,10 +310,14 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path) -> None:
             admin.create_topics({"kept": 2})
         up.process.terminate()
         assert up.wait() == 0
-    with running(tmp_path) as up:
-        assert up.bootstrap_servers() == servers
-        with Admin(servers) as admin:
-            assert "kept" in {topic.name for topic in admin.list_topics()}
+    with ReservedPorts() as ports:
+        for address in servers.split(","):
+            host, _, port = address.rpartition(":")
+            ports.take(host, int(port))
+        with running(tmp_path) as up:
+            assert up.bootstrap_servers() == servers
+            with Admin(servers) as admin:
+                assert "kept" in {topic.name for topic in admin.list_topics()}
 
 
 def test_controllers_may_be_nodes_of_their_own(tmp_path: Path) -> None:

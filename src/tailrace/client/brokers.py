@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 
 from tailrace.client.answers import check
+from tailrace.client.quorum import ask_for_quorum
 from tailrace.client.router import Router
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.net.connection import Connection
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tailrace.protocol.messages.quorum import DescribeQuorumRequest
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _FIRST_WITH_FENCED = 2
@@ -20,7 +24,7 @@ class BrokerListing:
     port: int
     rack: str | None
     is_controller: bool
-    """It takes changes of the cluster's metadata, as far as clients are told."""
+    """It leads the quorum of the metadata; where a cluster does not tell of that, it takes administrators' requests."""
     is_fenced: bool | None
     """It is registered, and neither leads nor is shown to clients. None where the cluster does not say."""
 
@@ -38,19 +42,30 @@ async def list_brokers(router: Router) -> list[BrokerListing]:
         )
         response = await connection.ask(request, DescribeClusterResponse, timeout_ms=router.request_timeout_ms)
         check(response.error_code, response.error_message or "the cluster cannot be described")
+        controller_id = await _active_controller(connection, response, timeout_ms=router.request_timeout_ms)
         return [
             BrokerListing(
                 node_id=BrokerId(broker.broker_id),
                 host=broker.host,
                 port=broker.port,
                 rack=broker.rack,
-                is_controller=broker.broker_id == response.controller_id,
+                is_controller=broker.broker_id == controller_id,
                 is_fenced=broker.is_fenced if knows_fenced else None,
             )
             for broker in sorted(response.brokers, key=lambda broker: broker.broker_id)
         ]
 
     return await router.retry(attempt)
+
+
+async def _active_controller(connection: Connection, response: DescribeClusterResponse, *, timeout_ms: int) -> int:
+    """Brokers name one that passes administrators' requests on, be it the active controller or not."""
+    if not connection.offers(DescribeQuorumRequest):
+        return response.controller_id
+    try:
+        return (await ask_for_quorum(connection, timeout_ms=timeout_ms)).leader_id
+    except KafkaError:
+        return response.controller_id
 
 
 async def _from_view(router: Router) -> list[BrokerListing]:

@@ -7,6 +7,7 @@ from tailrace.client.answers import check
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.net.connection import Connection
 from tailrace.protocol.messages.quorum import (
     DescribedQuorumPartition,
     DescribedQuorumTopic,
@@ -72,17 +73,21 @@ async def describe_quorum(router: Router) -> QuorumDescription:
     """The quorum of the metadata log."""
 
     async def attempt() -> QuorumDescription:
-        connection = await router.any_connection()
-        request = DescribeQuorumRequest(topics=(_WANTED,))
-        response = await connection.ask(request, DescribeQuorumResponse, timeout_ms=router.request_timeout_ms)
-        check(response.error_code, response.error_message or "the quorum cannot be described")
-        partition = next((each for topic in response.topics for each in topic.partitions), None)
-        if partition is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster says nothing of {_METADATA_TOPIC}")
-        check(partition.error_code, partition.error_message or "the quorum cannot be described")
-        return _description(partition, response)
+        return await ask_for_quorum(await router.any_connection(), timeout_ms=router.request_timeout_ms)
 
     return await router.retry(attempt)
+
+
+async def ask_for_quorum(connection: Connection, *, timeout_ms: int) -> QuorumDescription:
+    """What this broker hears of the quorum now. Raises KafkaError, also while nobody leads it."""
+    request = DescribeQuorumRequest(topics=(_WANTED,))
+    response = await connection.ask(request, DescribeQuorumResponse, timeout_ms=timeout_ms)
+    check(response.error_code, response.error_message or "the quorum cannot be described")
+    partition = next((each for topic in response.topics for each in topic.partitions), None)
+    if partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster says nothing of {_METADATA_TOPIC}")
+    check(partition.error_code, partition.error_message or "the quorum cannot be described")
+    return _description(partition, response)
 
 
 def _description(partition: QuorumPartition, response: DescribeQuorumResponse) -> QuorumDescription:
