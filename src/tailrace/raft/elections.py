@@ -124,10 +124,11 @@ class Elections:
 
     def _succession_ms(self, preferred: tuple[ReplicaKey, ...]) -> int:
         """How long to let those before us try: nothing for the first, up to half of the longest for the last."""
-        longest = self._replica.config.election_backoff_max_ms
-        if self._replica.key not in preferred:
+        longest, own = self._replica.config.election_backoff_max_ms, self._replica.key
+        # Version 0 of the request, as Kafka sends it at kraft.version 0, names no directories.
+        place = next((index for index, one in enumerate(preferred) if one in (own, ReplicaKey(own.id))), None)
+        if place is None:
             return longest
-        place = preferred.index(self._replica.key)
         return min(longest, longest >> (len(preferred) - 1) << (place - 1)) if place else 0
 
     # What others let us know

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tailrace.model.errors import ErrorCode
@@ -380,6 +382,12 @@ class TestSuccession:
             bench.advance(after_ms - 1)
             assert bench.role == "Follower"
             bench.advance(1)
+        assert bench.role == "Prospective"
+
+    def test_candidates_without_directories_are_known_by_id(self) -> None:
+        """So names them EndQuorumEpoch v0, with which Kafka's leaders of a static quorum resign."""
+        bench = self.follower()
+        bench.receive(replace(end(2, 5), preferred_candidates=(ReplicaKey(1), ReplicaKey(3))))
         assert bench.role == "Prospective"
 
     def test_nobody_holds_on_to_a_leader_that_has_resigned(self) -> None:
