@@ -125,12 +125,21 @@ TOPIC_SETTINGS: Table = table_of(
         at_least=1,
     ),
     _setting("preallocate", SettingType.BOOLEAN, "Accepted for Kafka's files; a segment grows with what is written."),
-    _setting("retention.bytes", SettingType.LONG, "The size per partition above which old segments go; -1: none."),
-    _setting("retention.ms", SettingType.LONG, "The age above which old segments go; -1: none.", at_least=-1),
+    _setting(
+        "retention.bytes",
+        SettingType.LONG,
+        "The size per partition above which old segments go; -1: none. The one that is written to stays.",
+    ),
+    _setting(
+        "retention.ms",
+        SettingType.LONG,
+        "The age above which old segments go; -1: none. The one that is written to stays: see segment.ms.",
+        at_least=-1,
+    ),
     _setting("segment.bytes", SettingType.INT, "The size at which a new segment starts.", at_least=14),
     _setting("segment.index.bytes", SettingType.INT, "The largest offset index of a segment.", at_least=4),
     _setting("segment.jitter.ms", SettingType.LONG, "At most this is taken from segment.ms, at random.", at_least=0),
-    _setting("segment.ms", SettingType.LONG, "The age at which a new segment starts.", at_least=1),
+    _setting("segment.ms", SettingType.LONG, "The age at which the next record starts a new segment.", at_least=1),
     _setting(
         "unclean.leader.election.enable", SettingType.BOOLEAN, "Let a replica out of sync lead: it loses records."
     ),

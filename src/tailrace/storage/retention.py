@@ -1,7 +1,9 @@
 """Which segments may go, by size, by time and by the log's start. Decides only; the log removes.
 
-Rules, as Kafka's: only a run of the oldest segments goes; never the active segment; never an offset at or above the
-high watermark.
+Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
+The last one is ours. In Kafka the active segment goes too when all its records are too old or too many; here a topic
+that nobody writes to keeps its last segment, which segment.ms and segment.bytes keep small, until a record begins the
+next one. DeleteRecords makes its records go without that.
 """
 
 from collections.abc import Sequence
