@@ -201,7 +201,11 @@ def batches(machine: ControllerMachine, wanted: list[ControllerCommand]) -> Iter
 def check(image: ClusterImage) -> None:
     """What holds in every image."""
     assert {topic.topic_id: name for name, topic in image.topics.items()} == image.topic_names
-    forms = {form: name for name in image.topics if (form := confusable_form(name)) is not None}
+    forms: dict[str, tuple[str, ...]] = {}
+    for name in sorted(image.topics):
+        form = confusable_form(name)
+        if form is not None:
+            forms[form] = (*forms.get(form, ()), name)
     assert forms == image.confusable_names
     states = [state for _, _, state in image.partitions()]
     assert image.replica_counts == Counter(broker_id for state in states for broker_id in state.replicas)

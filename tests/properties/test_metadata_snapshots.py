@@ -79,7 +79,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
     return ClusterImage(
         topics=topics,
         topic_names={topic.topic_id: name for name, topic in topics.items()},
-        confusable_names={form: name for name in topics if (form := confusable_form(name)) is not None},
+        confusable_names={form: (name,) for name in topics if (form := confusable_form(name)) is not None},
         configs=draw(st.dictionaries(resources, st.dictionaries(texts, texts, min_size=1, max_size=2), max_size=3)),
         brokers={
             broker_id: draw(

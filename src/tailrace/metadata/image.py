@@ -108,8 +108,10 @@ class ClusterImage:
 
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
-    confusable_names: Mapping[str, str] = field(default_factory=dict)
-    """Topic names with '.' or '_' by `confusable_form`: two of one form would share a metric name, and are refused."""
+    confusable_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topic names with '.' or '_' by `confusable_form`: two of one form would share a metric name, and are refused.
+
+    Kafka's controller lets one request create several of one form."""
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     controllers: Mapping[BrokerId, ControllerImage] = field(default_factory=dict)

@@ -211,6 +211,16 @@ class NoOpRecord:
     """Nothing; keeps the high watermark moving in an idle cluster."""
 
 
+@message(name="ZkMigrationStateRecord", versions="0", flexible="0+")
+class ZkMigrationStateRecord:
+    """How far Kafka's way from ZooKeeper to KRaft has come: nothing that matters here.
+
+    Kafka 3.4 to 3.9 write one into each new log and into snapshots; ours never do.
+    """
+
+    zk_migration_state: Int8
+
+
 @struct
 class ControllerEndpoint:
     name: str
@@ -280,6 +290,7 @@ MetadataRecord = (
     | ProducerIdsRecord
     | BrokerRegistrationChangeRecord
     | NoOpRecord
+    | ZkMigrationStateRecord
     | RegisterControllerRecord
     | BeginTransactionRecord
     | EndTransactionRecord
@@ -301,6 +312,7 @@ RECORD_TYPES: dict[int, type[MetadataRecord]] = {
     15: ProducerIdsRecord,
     17: BrokerRegistrationChangeRecord,
     20: NoOpRecord,
+    21: ZkMigrationStateRecord,
     23: BeginTransactionRecord,
     24: EndTransactionRecord,
     25: AbortTransactionRecord,

@@ -51,6 +51,7 @@ from tailrace.metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    ZkMigrationStateRecord,
 )
 from tailrace.metadata.stored_partitions import StoredChange, StoredPartition, StoredRecord
 from tailrace.metadata.topics_draft import FinishedTopics, TopicsDraft
@@ -65,6 +66,7 @@ _RareRecord = (
     | ProducerIdsRecord
     | RegisterControllerRecord
     | NoOpRecord
+    | ZkMigrationStateRecord
     | ClearElrRecord
     | BeginTransactionRecord
     | EndTransactionRecord
@@ -175,7 +177,7 @@ class Replay:
                 self._next_producer_id = record.next_producer_id
             case RegisterControllerRecord():
                 self._controllers[BrokerId(record.controller_id)] = registered_controller(record)
-            case NoOpRecord():
+            case NoOpRecord() | ZkMigrationStateRecord():
                 pass
             case ClearElrRecord():
                 self._topics.clear_eligible_leaders(record.topic_name)

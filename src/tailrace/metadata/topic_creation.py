@@ -121,7 +121,8 @@ class TopicCreation:
         form = confusable_form(name)
         if form is None:
             return
-        other = self._image.confusable_names.get(form) or self._new_forms.get(form)
+        known = self._image.confusable_names.get(form)
+        other = known[0] if known else self._new_forms.get(form)
         if other is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -22,7 +22,7 @@ class FinishedTopics(NamedTuple):
 
     topics: Mapping[str, TopicImage]
     topic_names: Mapping[TopicId, str]
-    confusable_names: Mapping[str, str]
+    confusable_names: Mapping[str, tuple[str, ...]]
     replica_counts: Mapping[BrokerId, int]
     leader_counts: Mapping[BrokerId, int]
 
@@ -63,7 +63,7 @@ class TopicsDraft:
         self._created[topic_id] = None
         form = confusable_form(name)
         if form is not None:
-            self._confusable_names[form] = name
+            self._confusable_names[form] = tuple(sorted((*(self._confusable_names.get(form) or ()), name)))
 
     def remove(self, topic_id: TopicId) -> str:
         """A topic is gone; the name that it had."""
@@ -79,7 +79,9 @@ class TopicsDraft:
             self._deleted.append(self._before.topics[name])
         form = confusable_form(name)
         if form is not None:
-            del self._confusable_names[form]
+            others = tuple(other for other in self._confusable_names.pop(form) if other != name)
+            if others:
+                self._confusable_names[form] = others
         return name
 
     def create_partition(self, number: int, state: PartitionState) -> None:

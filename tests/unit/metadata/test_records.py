@@ -87,6 +87,7 @@ RECORDS: dict[str, r.MetadataRecord] = {
     ),
     "broker_registration_change-2": r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=42, log_dirs=(uuid(9),)),
     "no_op-0": r.NoOpRecord(),
+    "zk_migration_state-0": r.ZkMigrationStateRecord(zk_migration_state=3),
     "begin_transaction-0": r.BeginTransactionRecord(name="Bootstrap records"),
     "begin_transaction_bare-0": r.BeginTransactionRecord(),
     "end_transaction-0": r.EndTransactionRecord(),

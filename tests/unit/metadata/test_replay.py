@@ -25,6 +25,7 @@ from tailrace.metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    ZkMigrationStateRecord,
 )
 from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -283,3 +284,18 @@ def test_the_delta_names_what_differs() -> None:
 def test_a_topic_that_came_and_went_in_one_batch_is_not_in_the_delta() -> None:
     _, delta = apply_all(EMPTY_IMAGE, [*topic("orders", ORDERS, (1,)), RemoveTopicRecord(topic_id=ORDERS)])
     assert (delta.created_topics, delta.deleted_topics, delta.changed_partitions) == ((), (), ())
+
+
+def test_what_kafka_wrote_of_its_migration_says_nothing_here() -> None:
+    """Each new log of Kafka 3.4 to 3.9 has this record, also one that never saw ZooKeeper; Kafka 4 reads over it."""
+    image, _ = apply_all(EMPTY_IMAGE, topic("orders", ORDERS, (1,)))
+    assert apply(image, ZkMigrationStateRecord(zk_migration_state=0)) == image
+
+
+def test_names_that_kafka_let_collide_come_and_go_one_by_one() -> None:
+    """Kafka checks the topics of one request against those that exist, not against each other."""
+    both = image_of(*topic("a_b", ORDERS, (1,)), *topic("a.b", RETURNS, (1,)))
+    assert both.confusable_names == {"a_b": ("a.b", "a_b")}
+    one = apply(both, RemoveTopicRecord(topic_id=ORDERS))
+    assert one.confusable_names == {"a_b": ("a.b",)}
+    assert apply(one, RemoveTopicRecord(topic_id=RETURNS)).confusable_names == {}
