@@ -348,6 +348,19 @@ SCENARIOS = [
         given=WITH_ORDERS,
         rules=TopicRules(max_partitions_per_broker=2),
     ),
+    Scenario(
+        name="a broker that keeps too many bars nobody else",
+        given=[
+            *alive(1),
+            *alive(2),
+            TopicRecord(name="full", topic_id=ORDERS),
+            partition(ORDERS, 0, 1),
+            partition(ORDERS, 1, 1),
+        ],
+        when=create(NewTopic(name="x", assignments=(ReplicaAssignment(partition=0, broker_ids=(BrokerId(2),)),))),
+        rules=TopicRules(max_partitions_per_broker=1),
+        then=[TopicRecord(name="x", topic_id=random_id(1)), partition(random_id(1), 0, 2)],
+    ),
     refused(
         "more partitions than one request creates",
         ErrorCode.POLICY_VIOLATION,

@@ -58,10 +58,12 @@ class NewPartitions:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS, f"{total} partitions: max.partitions.per.topic is {self._max_per_topic}"
             )
-        if self._max_per_broker is None:
+        if self._max_per_broker is None or not replicas:
             return
-        wanted = self._replicas_per_broker + Counter(broker_id for each in replicas for broker_id in each)
-        broker_id, most = max(wanted.items(), key=lambda item: item[1])
+        more = Counter(broker_id for each in replicas for broker_id in each)
+        wanted = self._replicas_per_broker + more
+        # Another broker may keep too many already: a reassignment is not held to the limit, which may have fallen too.
+        broker_id, most = max(((one, wanted[one]) for one in more), key=lambda item: item[1])
         if most > self._max_per_broker:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
