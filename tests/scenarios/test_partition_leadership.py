@@ -58,6 +58,7 @@ TOPIC_ORDERS = ConfigResource(ResourceType.TOPIC, "orders")
 BROKER_1 = ConfigResource(ResourceType.BROKER, "1")
 MIN_IN_SYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+FIRST_DIRECTORY, SECOND_DIRECTORY, THIRD_DIRECTORY = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
 class Cluster:
@@ -72,6 +73,8 @@ class Cluster:
         )
         self.now_ms = 0
         self.offset = 0
+        self.others_append = 0
+        """How many control records come between the next decision and its records."""
         self.incarnations = count(1)
         self.do(FinalizeMetadataVersion())
         for number in range(1, brokers + 1):
@@ -79,6 +82,10 @@ class Cluster:
 
     def do(self, command: ControllerCommand) -> Any:
         decision = self.machine.decide(command, self.now_ms, next_offset=self.offset)
+        if self.others_append:
+            self.offset += self.others_append
+            self.others_append = 0
+            decision = self.machine.at_offset(decision, self.offset)
         self.machine.apply_all(decision.records)
         self.offset += len(decision.records)
         return decision.response
@@ -86,20 +93,21 @@ class Cluster:
     def epoch(self, number: int) -> int:
         return self.machine.image.brokers[BrokerId(number)].broker_epoch
 
-    def register(self, number: int, *, clean: bool = True) -> int:
+    def register(self, number: int, *, clean: bool = True, directories: tuple[bytes, ...] = ()) -> int:
         known = self.machine.image.brokers.get(BrokerId(number))
         command = RegisterBroker(
             broker_id=BrokerId(number),
             incarnation_id=next(self.incarnations).to_bytes(16, "big"),
             endpoints=(),
+            log_directories=directories,
             previous_broker_epoch=known.broker_epoch if clean and known else -1,
         )
         response = self.do(command)
         assert isinstance(response, BrokerRegistered)
         return response.broker_epoch
 
-    def start(self, number: int, *, clean: bool = True) -> None:
-        self.register(number, clean=clean)
+    def start(self, number: int, *, clean: bool = True, directories: tuple[bytes, ...] = ()) -> None:
+        self.register(number, clean=clean, directories=directories)
         assert not self.beat(number).is_fenced
 
     def beat(self, number: int, *, applied: int | None = None, **wishes: bool) -> BrokerStanding:
@@ -286,6 +294,25 @@ def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
     assert cluster.beat(1, wants_shutdown=True).should_shut_down, "asked again, the answer is the same"
 
 
+@pytest.mark.parametrize("level", [25, 26])
+def test_the_others_must_know_the_handover_where_it_stands_at_last(level: int) -> None:
+    """A control record that is appended while a decision is prepared moves the decision's records."""
+    cluster = Cluster()
+    if level == 25:
+        cluster.do(update(25, downgrade=True))
+    cluster.create(1, 2, 3)
+    if level == 25:
+        cluster.beat(1, wants_shutdown=True)
+    cluster.others_append = 2
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down
+    moved_at = cluster.offset - 1
+    cluster.beat(2, applied=moved_at)
+    cluster.beat(3, applied=moved_at - 1)
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "broker 3 does not know yet"
+    cluster.beat(3, applied=moved_at)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+
+
 def test_a_broker_that_leads_nothing_goes_at_once() -> None:
     cluster = Cluster()
     assert cluster.beat(2, wants_shutdown=True).should_shut_down
@@ -370,6 +397,29 @@ def test_an_unclean_restart_is_not_eligible_any_more() -> None:
     assert led(cluster.state) == (NO_LEADER, (), (2,))
     cluster.start(2)
     assert led(cluster.state) == (2, (2,), ())
+
+
+def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_claims() -> None:
+    cluster = Cluster(brokers=0)
+    for number in (1, 2):
+        cluster.start(number, directories=(FIRST_DIRECTORY, SECOND_DIRECTORY))
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(2)
+    cluster.fence(1)
+    assert led(cluster.state) == (NO_LEADER, (), (1, 2))
+    cluster.start(2, directories=(FIRST_DIRECTORY, THIRD_DIRECTORY))
+    assert led(cluster.state) == (NO_LEADER, (), (1,)), "its disk is another one: the records may be gone"
+    cluster.start(1, directories=(THIRD_DIRECTORY, SECOND_DIRECTORY, FIRST_DIRECTORY))
+    assert led(cluster.state) == (1, (1,), ()), "one directory more takes nothing away"
+
+
+def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(2)
+    cluster.fence(1)
+    cluster.start(2, directories=(FIRST_DIRECTORY,))
+    assert led(cluster.state) == (2, (2,), (1,))
 
 
 def test_when_nobody_is_complete_the_last_known_leader_recovers() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tailrace.metadata.image import Endpoint, SupportedFeature
+from tailrace.metadata.image import BrokerImage, Endpoint, SupportedFeature
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -32,6 +32,18 @@ class RegisterBroker:
     features: tuple[SupportedFeature, ...] = OWN_FEATURES
     previous_broker_epoch: int = NO_BROKER_EPOCH
     """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
+
+
+def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all: bool) -> int:
+    """The `previous_broker_epoch` of a broker that was registered like that, and has this one log directory now.
+
+    The registration is the cluster's knowledge, which an empty directory can fetch too: only the directory that was
+    registered has what the broker had acknowledged.
+    """
+    if before is None or not keeps_all:
+        return NO_BROKER_EPOCH
+    is_the_same = not before.log_directories or directory_id in before.log_directories
+    return before.broker_epoch if is_the_same else NO_BROKER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,8 +210,15 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
         rack=command.rack,
         fenced=True,
         log_dirs=tuple(sorted(command.log_directories)),
-        is_unclean=before is not None and before.broker_epoch != command.previous_broker_epoch,
+        is_unclean=before is not None and _has_lost_something(command, before),
     )
+
+
+def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
+    """Whether the broker may lack what it had acknowledged: by what it claims, or by the directories that it has."""
+    # Kafka keeps the epoch in the directory itself. Who reads it elsewhere could claim it with an empty disk.
+    lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
+    return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory
 
 
 def _endpoint(endpoint: Endpoint) -> Any:

@@ -89,6 +89,8 @@ class ControllerMachine:
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
         """What this process has heard of brokers: no part of the state that is agreed on."""
         self._foreseen: Foreseen | None = None
+        self._decided_for = 0
+        """Where the records of the last decision were to stand."""
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules or TopicRules()
         self._broker_settings = broker_settings
@@ -120,6 +122,7 @@ class ControllerMachine:
         The image must stay the same meanwhile: one command after the other.
         """
         decision = self._decide(command, now_ms, next_offset)
+        self._decided_for = next_offset
         event = next((record for record in decision.records if isinstance(record, BROKER_EVENTS)), None)
         if event is None:
             return decision
@@ -130,7 +133,11 @@ class ControllerMachine:
         return Decision(records=(sealed,), response=decision.response)
 
     def at_offset(self, decision: ControllerDecision, offset: int) -> ControllerDecision:
-        """The same decision when others have appended meanwhile: the epoch of a broker is where its record stands."""
+        """The same decision when others have appended meanwhile: the epoch of a broker is where its record stands, and
+        a broker that stops waits for the others to know the record that hands over what it led.
+        """
+        self.heartbeats.moved(self._decided_for, offset)
+        self._decided_for = offset
         match decision.records:
             case (RegisterBrokerRecord() as record,):
                 moved = replace(record, broker_epoch=offset)

@@ -88,6 +88,12 @@ class Heartbeats:
         """What the broker led has gone to others in records up to this one."""
         self._shutdowns[broker_id] = offset
 
+    def moved(self, before: int, after: int) -> None:
+        """What a decision was to write from one offset on stands from another one on: so does a handover in it."""
+        for broker_id, offset in self._shutdowns.items():
+            if offset >= before:
+                self._shutdowns[broker_id] = offset + after - before
+
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Whether this controller has heard of the broker lately. One that has just become active has of nobody: of
         brokers that were all killed with it, the next start need not wait for a session to end."""

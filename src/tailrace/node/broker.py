@@ -15,7 +15,7 @@ from typing import Final
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.metadata.broker_commands import NO_BROKER_EPOCH, RegisterBroker
+from tailrace.metadata.broker_commands import RegisterBroker, claimed_epoch
 from tailrace.metadata.image import ClusterImage, full_delta
 from tailrace.metadata.image import Endpoint as BrokerEndpoint
 from tailrace.model.ids import BrokerId
@@ -269,7 +269,7 @@ class Broker:
             ),
             rack=self._config.rack,
             log_directories=(self._directory_id,),
-            previous_broker_epoch=before.broker_epoch if before is not None and keeps_all else NO_BROKER_EPOCH,
+            previous_broker_epoch=claimed_epoch(before, directory_id=self._directory_id, keeps_all=keeps_all),
         )
 
     async def _carry_out_metadata(self) -> None:

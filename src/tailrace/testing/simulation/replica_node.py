@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
-from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker
+from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
@@ -169,6 +169,7 @@ class ReplicaNode:
         """How many changes of the metadata it has applied; what it has heard of outlives a crash."""
         self.image = EMPTY_IMAGE
         self.broker_epoch = -1
+        self._directory_id = node_id.to_bytes(16, "big")
         self.table: PartitionTable
         self.followers: FollowerHosts
         self.keeper: InSyncKeeper
@@ -247,15 +248,18 @@ class ReplicaNode:
         )
         self._incarnation = (self.node_id * 1000 + next(self._starts)).to_bytes(16, "big")
         self._metadata.pump(self)
+        # As the product, which has caught up with the metadata by then. Under flushed durability it has kept all.
+        before = self._metadata.image.brokers.get(self.node_id)
+        self._claim = claimed_epoch(before, directory_id=self._directory_id, keeps_all=self._is_flushed)
         self._register()
 
     def _register(self) -> None:
-        # Under flushed durability it still has all that it had acknowledged.
         command = RegisterBroker(
             broker_id=self.node_id,
             incarnation_id=self._incarnation,
             endpoints=(),
-            previous_broker_epoch=self.broker_epoch if self._is_flushed else -1,
+            log_directories=(self._directory_id,),
+            previous_broker_epoch=self._claim,
         )
         self.submit(command, self._registered)
 
