@@ -189,7 +189,11 @@ class ImageDelta:
     def pieces(self, size: int) -> "Iterator[ImageDelta]":
         """The same changes in portions of about `size` partitions, for whoever must not be held up by all of them.
 
-        In the order in which one acts on them; brokers and settings come last. A topic is never split.
+        In the order in which one acts on them; a topic is never split. Brokers come last, since who waits no more for
+        those that are gone must have its role. So do settings, for the partitions that nothing else has happened to;
+        whoever acts on a changed partition gives it the settings of the image at once. Neither order of the two would
+        do in portions: a raised `min.insync.replicas` must not come after the state that was agreed on under it, and a
+        lowered one not before the state that ends a leadership.
         """
         if (
             _partitions_in(self.deleted_topics) + _partitions_in(self.created_topics) + len(self.changed_partitions)

@@ -145,12 +145,16 @@ class Partition(StagingReplica):
         self._high_watermark.wake()
         self._wake_at_end()
 
-    def update_config(self, config: TopicConfig) -> None:
-        """Apply a topic's changed settings to all that comes from now on."""
+    def take_config(self, config: TopicConfig) -> None:
+        """Take a topic's changed settings, just before the state that belongs to them."""
         self.config = config
         if not isinstance(self._admission, Refusal):
             self._admission = Admission(config)
         self.log.update_config(config)
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Apply a topic's changed settings to all that comes from now on."""
+        self.take_config(config)
         if self.state is not None:
             self._follow_state(self.state)
             self._advance_high_watermark(self._own_end_offset)
@@ -274,14 +278,19 @@ class Partition(StagingReplica):
         return self._leadership.propose(self._horizon())
 
     def in_sync_answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> bool:
-        """The controller's answer to a proposal; whether the same proposal is to be sent again."""
+        """The controller's answer to a proposal; whether the same proposal is to be sent again.
+
+        That a replica has left counts when the image says so: the controller may have gone by a higher
+        `min.insync.replicas` than this node has heard of, which the image brings first.
+        """
         leadership, known = self._leadership, self.state
         if leadership is None or known is None:
             return False
         is_to_be_repeated = leadership.answered(proposal, outcome)
         if isinstance(outcome, PartitionState):
             is_news = outcome.partition_epoch > known.partition_epoch
-            if is_news and (outcome.leader, outcome.leader_epoch) == (self._broker_id, self.leader_epoch):
+            keeps_all = set(known.in_sync_replicas) <= set(outcome.in_sync_replicas)
+            if is_news and keeps_all and (outcome.leader, outcome.leader_epoch) == (self._broker_id, self.leader_epoch):
                 self.become_leader(outcome)
         self._advance_high_watermark(self._own_end_offset)
         return is_to_be_repeated

@@ -35,7 +35,7 @@ class SlowPartitions:
             self.node.create_topics("late")
             assert "late" in self.node.controller.image.topics
 
-    def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None:
+    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, /) -> None:
         self.story.append(f"update {topic_partition}")
 
     def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -57,8 +57,8 @@ class Bench:
         self.outcomes: list[Appended | KafkaError] = []
         self.reached: list[KafkaError | None] = []
 
-    def take(self, changed: PartitionState) -> None:
-        self.node.table.update(ORDERS, changed)
+    def take(self, changed: PartitionState, config: TopicConfig | None = None) -> None:
+        self.node.table.update(ORDERS, changed, config)
 
     def stage(self, *values: bytes, acks: int = -1) -> None:
         self.partition.append_as_leader(
@@ -133,6 +133,28 @@ def test_below_min_insync_replicas_nothing_is_taken_and_nothing_committed() -> N
     assert (bench.reached, bench.partition.high_watermark) == ([None], 1)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        (1, 2, state(1, partition_epoch=1)),  # broker 2 stays eligible: nothing may be committed without it
+        (2, 1, state(2, leader=2, epoch=1, partition_epoch=1)),  # broker 2 leads, which was eligible
+    ],
+)
+def test_settings_and_a_state_that_change_at_once_commit_nothing_between(
+    before: int, after: int, changed: PartitionState
+) -> None:
+    bench = Bench(state(1, 2, replicas=(1, 2)) if before == 1 else state(1, replicas=(1, 2)), min_in_sync=before)
+    bench.stage(b"a", acks=1)
+    bench.node.table.write_staged()
+    bench.disk.run()
+    assert bench.partition.high_watermark == 0
+    config = TopicConfig(min_insync_replicas=after)
+    bench.take(replace(changed, replicas=(ONE, TWO)), config)
+    bench.node.table.update_configs({"orders": config})
+    assert bench.partition.high_watermark == 0
+    assert bench.partition.config is config
+
+
 def test_an_isr_that_shrinks_lets_the_high_watermark_pass() -> None:
     bench = Bench(state(1, 2, 3))
     bench.produce(b"a")
@@ -159,6 +181,22 @@ def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
     assert bench.partition.is_proposed(proposal)
     assert not bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1))
     assert bench.partition.state == state(1, 2, 3, partition_epoch=1)
+    assert not bench.partition.is_proposed(proposal)
+
+
+def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
+    """The image may bring a higher min.insync.replicas first, by which the controller has decided."""
+    bench = Bench(state(1, 2, replicas=(1, 2)), min_in_sync=1)
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.clock.advance(100_000)
+    proposal = bench.partition.propose_in_sync()
+    assert proposal is not None
+    alone = state(1, partition_epoch=1, replicas=(1, 2))
+    assert not bench.partition.in_sync_answered(proposal, alone)
+    assert (bench.reached, bench.partition.high_watermark) == ([], 0)
+    bench.take(alone, TopicConfig(min_insync_replicas=2))
+    assert (bench.reached, bench.partition.high_watermark) == ([], 0)
     assert not bench.partition.is_proposed(proposal)
 
 
@@ -304,6 +342,21 @@ def test_a_follower_that_is_deleted_hears_of_no_flush() -> None:
     bench.partition.flush_as_follower(lambda: pytest.fail("it is gone"))
     bench.node.table.delete("orders", 0)
     bench.disk.run()
+
+
+def test_a_follower_whose_log_fails_hears_of_no_flush() -> None:
+    """It would tell its leader with the next fetch that it has what may be lost."""
+    bench = Bench(state(1, 2, leader=2))
+    bench.receive(0, b"a")
+    bench.partition.flush_as_follower(lambda: pytest.fail("it is not on the disk"))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    with pytest.raises(StorageError):
+        bench.receive(1, b"b")
+    bench.disk.run()
+    assert bench.marks == (0, 0, 1)
 
 
 def test_a_follower_takes_nothing_that_does_not_continue_its_log() -> None:

@@ -279,13 +279,22 @@ class PartitionTable:
         self._by_id[state.topic_id, topic_partition.partition] = partition
         return partition
 
-    def update(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Take the role that a changed state gives this node."""
+    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig | None = None) -> None:
+        """Take the role that a changed state gives this node, under the settings that belong to it.
+
+        Both at once: a new `min.insync.replicas` with the state before it, or the other way round, could commit what
+        neither of them lets commit. Who keeps settings that are not new calls `update_configs` too.
+        """
         dormant = self._dormant.find(*topic_partition)
         if dormant is not None:
-            self._dormant.put(topic_partition, dormant._replace(state=state))
+            if config is None or _must_note_gaps(dormant, config):
+                config = dormant.config
+            self._dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
-            self._take_role(self.get(*topic_partition), state)
+            partition = self.get(*topic_partition)
+            if config is not None and config is not partition.config and config != partition.config:
+                partition.take_config(config)
+            self._take_role(partition, state)
 
     def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
         """Apply the changed settings of these topics."""
@@ -295,8 +304,8 @@ class PartitionTable:
                 partition.update_config(config)
         for topic, config in configs.items():
             for topic_partition, dormant in self._dormant.of_topic(topic):
-                if dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG:
-                    woken = self.find(*topic_partition)  # its log has to note where offsets may be missing
+                if _must_note_gaps(dormant, config):
+                    woken = self.find(*topic_partition)
                     if woken is not None:
                         woken.update_config(config)
                 else:
@@ -459,3 +468,8 @@ def _note_closed(closed: dict[str, ClosedTopic], partition: Partition) -> None:
     if log is not None:
         topic, number = partition.topic_partition
         closed.setdefault(topic, ClosedTopic(partition.topic_id, {})).lines[number] = log.to_line()
+
+
+def _must_note_gaps(dormant: Dormant, config: TopicConfig) -> bool:
+    """Whether its log has to note where offsets may be missing when it takes these settings, and is opened for that."""
+    return dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG

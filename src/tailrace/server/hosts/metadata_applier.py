@@ -1,13 +1,14 @@
 """Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
 
 It runs before the answer to whoever caused a change, which then waits for new partitions to be durable: a client that
-was told of a topic can produce to it at once. A partition whose log cannot be opened is left out and reported; the
+was told of a topic can produce to it at once. Settings and states that change together reach a partition together: what
+may be committed depends on both. A partition whose log cannot be opened is left out and reported; the
 others go on.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from tailrace.metadata.image import ClusterImage, ImageDelta, ResourceType, TopicImage
 from tailrace.model.errors import KafkaError
@@ -17,6 +18,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.partitions import KnownLeader
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Controller
+
+_MOST_CONFIGS: Final = 1_000
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -28,7 +31,7 @@ class Partitions(Protocol):
 
     def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None: ...
 
-    def update(self, topic_partition: TopicPartition, state: PartitionState, /) -> None: ...
+    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, /) -> None: ...
 
     def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
 
@@ -46,6 +49,9 @@ class MetadataApplier:
         self._settings = settings
         self.failed: set[TopicPartition] = set()
         """Partitions that should be here and could not be opened or changed."""
+        self._defaults: TopicConfig | None = None
+        self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        """Settings on top of these defaults, by what topics say themselves: most topics say the same."""
 
     def load(self, image: ClusterImage) -> None:
         """Add every partition that this broker has a replica of."""
@@ -98,7 +104,7 @@ class MetadataApplier:
         if self._broker_id not in state.replicas:
             self._remove(topic_partition)
         elif self._partitions.has(*topic_partition):
-            self._partitions.update(topic_partition, state)
+            self._partitions.update(topic_partition, state, self._config(image, topic_partition.topic))
         else:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))
 
@@ -121,8 +127,16 @@ class MetadataApplier:
 
     def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
         defaults = self._settings.at(image).topic_defaults
+        if defaults is not self._defaults or len(self._configs) >= _MOST_CONFIGS:
+            self._configs.clear()
+            self._defaults = defaults
+        overrides = image.topic_overrides(topic)
+        key = frozenset(overrides.items())
         try:
-            return defaults.with_overrides(image.topic_overrides(topic))
+            config = self._configs.get(key)
+            if config is None:
+                config = self._configs[key] = defaults.with_overrides(overrides)
+            return config
         except KafkaError as fault:
             # Only a log of another release can say this: nothing illegal gets past the controller.
             _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)

@@ -1,5 +1,7 @@
 """Images become partitions."""
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.metadata.broker_commands import (
@@ -7,12 +9,18 @@ from tailrace.metadata.broker_commands import (
     UnfenceBroker,
 )
 from tailrace.metadata.commands import (
+    AlterConfigs,
+    ConfigChange,
     DeleteTopics,
+    ResourceChanges,
     TopicReference,
 )
+from tailrace.metadata.image import ALL_BROKERS, ChangedPartition, ConfigResource, ImageDelta, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import TopicPartition
 from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import BROKER
+from tailrace.testing.data_path import BROKER, batch_of
 from tailrace.testing.disk import SimulatedDisk
 
 
@@ -80,3 +88,39 @@ def test_a_failed_partition_can_still_be_deleted() -> None:
     again.end_turn()
     assert again.applier.failed == set()
     assert again.controller.image.topics == {}
+
+
+def test_a_state_comes_with_the_settings_of_its_image_also_in_an_earlier_portion() -> None:
+    """Between the two, a leader could commit what neither lets it commit."""
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders")
+    partition = node.table.get("orders", 0)
+    before = node.controller.image
+    state = before.partition("orders", 0)
+    assert state is not None
+    orders = ConfigResource(ResourceType.TOPIC, "orders")
+    image = replace(before, configs={orders: {"min.insync.replicas": "2"}})
+    follower = replace(state, replicas=(BROKER, BrokerId(2)), leader_epoch=LeaderEpoch(1), partition_epoch=1)
+    changed = ChangedPartition(TopicPartition("orders", 0), follower)
+    delta = ImageDelta(changed_partitions=(changed, changed), changed_configs=(orders,))
+    first, *_, last = delta.pieces(1)
+    assert (first.changed_configs, last.changed_partitions) == ((), ())
+    node.applier.on_image(image, first)
+    assert partition.config.min_insync_replicas == 2
+    with pytest.raises(KafkaError) as refusal:
+        node.table.get("orders", 0).append_as_leader(
+            batch_of(b"a"), acks=-1, produce_version=9, now_ms=0, on_done=lambda _: None
+        )
+    assert refusal.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_topics_that_say_the_same_share_their_settings_until_the_defaults_change() -> None:
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders", "returns")
+    orders, returns = (node.table.get(name, 0) for name in ("orders", "returns"))
+    assert orders.config is returns.config
+    change = ConfigChange(name="min.insync.replicas", value="3")
+    node.submit(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
+    node.end_turn()
+    assert orders.config is returns.config
+    assert orders.config.min_insync_replicas == 3
