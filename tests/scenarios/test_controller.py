@@ -1,7 +1,7 @@
 """The controller as a table: given these records, this command gives those records and that answer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -150,6 +150,7 @@ class Scenario:
     name: str
     given: Sequence[MetadataRecord] = ()
     rules: TopicRules = TopicRules()  # noqa: RUF009
+    founding_settings: Mapping[str, str] = field(default_factory=dict)
     when: ControllerCommand
     then: Sequence[MetadataRecord] = ()
     response: ControllerResponse | None = None
@@ -182,8 +183,8 @@ ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
 ALTERED = ConfigsAltered(errors=(None,))
 
 
-def setting(name: str, value: str | None) -> ConfigRecord:
-    return ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value)
+def setting(name: str, value: str | None, of: ConfigResource = OF_ORDERS) -> ConfigRecord:
+    return ConfigRecord(resource_type=of.type, resource_name=of.name, name=name, value=value)
 
 
 def set_to(name: str, value: str) -> ConfigChange:
@@ -752,6 +753,29 @@ SCENARIOS = [
         response=Done(),
     ),
     Scenario(
+        name="what the founder was told of who may lead is said of all brokers",
+        when=FinalizeMetadataVersion(),
+        founding_settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "2"},
+        then=[
+            FeatureLevelRecord(name="metadata.version", feature_level=26),
+            FeatureLevelRecord(name="transaction.version", feature_level=2),
+            setting("min.insync.replicas", "2", of=ALL_BROKERS),
+            setting("unclean.leader.election.enable", "true", of=ALL_BROKERS),
+        ],
+        response=Done(),
+    ),
+    Scenario(
+        name="a log that is not new keeps what it says of all brokers",
+        given=WITH_ORDERS,
+        when=FinalizeMetadataVersion(),
+        founding_settings={"min.insync.replicas": "2"},
+        then=[
+            FeatureLevelRecord(name="metadata.version", feature_level=26),
+            FeatureLevelRecord(name="transaction.version", feature_level=2),
+        ],
+        response=Done(),
+    ),
+    Scenario(
         name="what the controller before has begun and not ended is taken back",
         given=[FeatureLevelRecord(name="metadata.version", feature_level=26), BeginTransactionRecord(name="import")],
         when=FinalizeMetadataVersion(),
@@ -783,7 +807,12 @@ def first_error(response: ControllerResponse) -> ErrorCode | None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_controller(scenario: Scenario) -> None:
-    machine = ControllerMachine(random_bytes=fixed_bytes(), topic_rules=scenario.rules, broker_settings=BROKER_SETTINGS)
+    machine = ControllerMachine(
+        random_bytes=fixed_bytes(),
+        topic_rules=scenario.rules,
+        broker_settings=BROKER_SETTINGS,
+        founding_settings=scenario.founding_settings,
+    )
     for record in scenario.given:
         machine.apply(record)
     before = machine.image

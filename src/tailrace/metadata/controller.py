@@ -5,7 +5,7 @@ offset of the next record as an argument. Decisions are made on the image of eve
 their effects, and when, is the host's business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import assert_never
 
@@ -40,7 +40,7 @@ from tailrace.metadata.directory_assignments import DirectoryAssignments
 from tailrace.metadata.elections import Elections
 from tailrace.metadata.feature_updates import FeatureUpdates
 from tailrace.metadata.heartbeats import Heartbeats
-from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta
+from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta
 from tailrace.metadata.in_sync_changes import InSyncChanges
 from tailrace.metadata.new_partitions import RandomBytes
 from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, AssignDirectories, ElectLeaders
@@ -52,6 +52,7 @@ from tailrace.metadata.records import (
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
     AbortTransactionRecord,
+    ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
@@ -81,10 +82,12 @@ class ControllerMachine:
         random_bytes: RandomBytes,
         topic_rules: TopicRules | None = None,
         broker_settings: Table = NO_SETTINGS,
+        founding_settings: Mapping[str, str] = Empty,
         image: ClusterImage = EMPTY_IMAGE,
         broker_session_timeout_ms: int = 2_500,
     ) -> None:
-        """`broker_settings`: what can be said of a broker; those that are dynamic can be said here."""
+        """`broker_settings`: what can be said of a broker; those that are dynamic can be said here.
+        `founding_settings`: what a log that is new says of all brokers from its beginning."""
         self.image = image
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
         """What this process has heard of brokers: no part of the state that is agreed on."""
@@ -94,6 +97,7 @@ class ControllerMachine:
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules or TopicRules()
         self._broker_settings = broker_settings
+        self._founding_settings = founding_settings
 
     def apply(self, record: MetadataRecord) -> None:
         """Change the state by one record."""
@@ -235,8 +239,16 @@ class ControllerMachine:
             *aborted,
             FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
             FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
+            *self._founding_records(),
         )
         return Decision(records=records, response=Done())
+
+    def _founding_records(self) -> Iterator[ConfigRecord]:
+        """What this node was told itself, said of all brokers: whatever is derived must not depend on a node."""
+        if not self.image.topics and ALL_BROKERS not in self.image.configs:
+            kind, name = ALL_BROKERS
+            for setting, value in sorted(self._founding_settings.items()):
+                yield ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)
 
 
 def _registered(broker: BrokerImage) -> BrokerRegistered:

@@ -26,11 +26,13 @@ from tailrace.model.partitions import PartitionState
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+DECISIVE: Final = (MIN_IN_SYNC, UNCLEAN_ELECTION)
+"""What the controller goes by when it decides who leads, and the others when they derive the same."""
 
 
 def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iterator[MetadataRecord]:
     """A record for each partition that becomes another under these settings."""
-    decisive = [record for record in settings if record.name in (MIN_IN_SYNC, UNCLEAN_ELECTION)]
+    decisive = [record for record in settings if record.name in DECISIVE]
     if not decisive:
         return
     image, _ = apply_all(before, settings)

@@ -24,6 +24,7 @@ from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node.broker_measurements import BrokerParts
 from tailrace.node.clock import LoopClock
+from tailrace.node.cluster_settings import say_what_is_overruled
 from tailrace.node.config import NodeConfig
 from tailrace.node.duties import Duties
 from tailrace.node.endpoints import Endpoint
@@ -251,6 +252,7 @@ class Broker:
         # A node that was killed between a decision and its execution makes up for it before it serves.
         self._turns.run(lambda: self.partitions.when_made(lambda: lifecycle.serve(served)))
         await starting
+        say_what_is_overruled(self._config, self._metadata.image)
         self.keeper.start()
         self._upkeep.start()
         self._turns.on_turn_end = self.dispatcher.on_turn_end

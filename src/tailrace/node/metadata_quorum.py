@@ -21,6 +21,7 @@ from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
+from tailrace.node.cluster_settings import founding_settings
 from tailrace.node.collector import Collector
 from tailrace.node.config import NodeConfig
 from tailrace.node.controller_places import ControllerPlaces
@@ -335,6 +336,7 @@ def _controller_machine(config: NodeConfig) -> ControllerMachine:
         random_bytes=secrets.token_bytes,
         topic_rules=rules,
         broker_settings=BROKER_SETTINGS,
+        founding_settings=founding_settings(config),
         broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
     )
 

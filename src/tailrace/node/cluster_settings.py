@@ -1,0 +1,45 @@
+"""Settings that hold for the whole cluster: they decide who may lead, which every node derives alike from the log.
+
+What a node is told of them itself becomes a setting of all brokers when the node founds the log, as `kafka-storage
+format` does it with min.insync.replicas. Later it changes nothing, and the node says so.
+"""
+
+import logging
+
+from tailrace.metadata.image import ALL_BROKERS, ClusterImage
+from tailrace.metadata.setting_consequences import DECISIVE
+from tailrace.node.config import NodeConfig
+from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.server.config_entries import ConfigSource
+
+_logger = logging.getLogger("tailrace.node")
+
+
+def founding_settings(config: NodeConfig) -> dict[str, str]:
+    """Those that this node was told itself, as the log states them."""
+    told: dict[str, str] = {}
+    for entry in config.entries():
+        if entry.setting.name in DECISIVE and entry.source is ConfigSource.STATIC_BROKER_CONFIG:
+            text = entry.setting.format(entry.value)
+            assert text is not None, f"{entry.setting.name} always has a value"
+            told[entry.setting.name] = text
+    return told
+
+
+def say_what_is_overruled(config: NodeConfig, image: ClusterImage) -> None:
+    """Name each of them that this node was told otherwise than the cluster has it, and the way out."""
+    agreed = image.overrides(ALL_BROKERS)
+    for name, told in founding_settings(config).items():
+        value = agreed.get(name)
+        if value is None:
+            value = BROKER_SETTINGS[name].format(BROKER_SETTINGS[name].default)
+        if told != value:
+            _logger.warning(
+                "event=setting-of-the-cluster-differs setting=%s here=%s cluster=%s"
+                " way-out='kafka-configs --alter --entity-type brokers --entity-default --add-config %s=%s'",
+                name,
+                told,
+                value,
+                name,
+                told,
+            )
