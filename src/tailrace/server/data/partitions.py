@@ -5,6 +5,7 @@ Metadata decides which partitions exist and who leads them; this table carries i
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -287,8 +288,10 @@ class PartitionTable:
         """
         dormant = self._dormant.find(*topic_partition)
         if dormant is not None:
-            if config is None or _must_note_gaps(dormant, config):
+            if config is None:
                 config = dormant.config
+            elif _must_note_gaps(dormant, config):  # which `update_configs` sees to, if it stays a compacted one till then
+                config = replace(config, cleanup_policy=dormant.config.cleanup_policy)
             self._dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
             partition = self.get(*topic_partition)

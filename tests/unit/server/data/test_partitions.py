@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -404,6 +406,35 @@ def test_a_compacted_log_that_sleeps_may_have_gaps_when_it_is_not_compacted_any_
     node.table.update_configs({"orders": TopicConfig()})
     node.end_turn()
     assert node.fetch("orders", 3).fetched.error_code == 0
+
+
+def test_a_compacted_log_that_sleeps_takes_a_state_and_the_settings_that_belong_to_it_at_once() -> None:
+    """The other replica was fenced after `min.insync.replicas` had been raised: it may be all that is left one day, and
+    has not the last record."""
+    orders, files = TopicPartition("orders", 0), SimulatedDisk()
+    both = PartitionState(
+        topic_id=topic_id_of("orders"),
+        replicas=(BROKER, BrokerId(2)),
+        in_sync_replicas=(BROKER, BrokerId(2)),
+        leader=BROKER,
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=0,
+    )
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    node = new_node(files)
+    node.table.add(orders, state=both, config=compacted)
+    node.end_turn()
+    node.produce("orders", b"known to one", acks=1)
+    node.table.close()
+    node = new_node(files)
+    node.table.add(orders, state=both, config=compacted)
+    assert len(node.table.dormant) == 1
+    raised = TopicConfig(min_insync_replicas=2)
+    alone = replace(both, in_sync_replicas=(BROKER,), eligible_leader_replicas=(BrokerId(2),), partition_epoch=1)
+    node.table.update(orders, alone, raised)
+    node.table.update_configs({"orders": raised})
+    partition = node.table.get("orders", 0)
+    assert (partition.config, partition.log.log_end_offset, partition.high_watermark) == (raised, 1, 0)
 
 
 def test_a_log_that_failed_is_looked_through_again_after_a_clean_stop() -> None:
