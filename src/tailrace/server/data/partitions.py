@@ -290,7 +290,7 @@ class PartitionTable:
         if dormant is not None:
             if config is None:
                 config = dormant.config
-            elif _must_note_gaps(dormant, config):  # which `update_configs` sees to, if it stays a compacted one till then
+            elif _must_note_gaps(dormant, config):  # as `update_configs` does for what is compacted till then
                 config = replace(config, cleanup_policy=dormant.config.cleanup_policy)
             self._dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
