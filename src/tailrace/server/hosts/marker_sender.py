@@ -26,6 +26,7 @@ from tailrace.protocol.messages.transaction_markers import (
     WriteTxnMarkersResponse,
 )
 from tailrace.server.data.transaction_markers import MarkerCodes, OnWritten, TransactionMarker
+from tailrace.server.hosts.metadata_partition_wire import known_code
 from tailrace.server.ports import Clock, Peer, Timer
 
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
@@ -226,7 +227,7 @@ def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
 
 def _codes(marker: WritableTxnMarkerResult) -> MarkerCodes:
     return {
-        TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
+        TopicPartition(topic.name, partition.partition_index): known_code(partition.error_code)
         for topic in marker.topics
         for partition in topic.partitions
     }

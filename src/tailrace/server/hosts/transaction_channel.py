@@ -21,6 +21,7 @@ from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     topics_to_add,
 )
+from tailrace.server.hosts.metadata_partition_wire import known_code
 from tailrace.server.hosts.transactions import TransactionCoordinators
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.transaction_verifier import AskedTransaction, OnVerified
@@ -127,9 +128,9 @@ def _codes(asked: AskedTransaction, response: AddPartitionsToTxnResponse | None)
     if response is None:
         return dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
     if response.error_code:
-        return dict.fromkeys(asked.partitions, ErrorCode(response.error_code))
+        return dict.fromkeys(asked.partitions, known_code(response.error_code))
     return {
-        TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.partition_error_code)
+        TopicPartition(topic.name, partition.partition_index): known_code(partition.partition_error_code)
         for result in response.results_by_transaction
         for topic in result.topic_results
         for partition in topic.results_by_partition

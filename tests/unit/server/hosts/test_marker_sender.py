@@ -275,3 +275,28 @@ def test_a_leader_answers_long_before_it_is_given_up() -> None:
     world.write(0)
     assert world.patience_ms is not None
     assert world.patience_ms >= 2 * REQUEST_TIMEOUT_MS
+
+
+def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> None:
+    world = World(THERE, THERE)
+    world.begin(0, producer_id=7)
+    world.begin(1, producer_id=8)
+    world.clock.advance(0)
+    (_, _, on_reply) = world.sent.pop()
+    results = tuple(
+        WritableTxnMarkerResult(
+            producer_id=producer_id,
+            topics=(
+                WritableTxnMarkerTopicResult(
+                    name="orders",
+                    partitions=(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code),),
+                ),
+            ),
+        )
+        for producer_id, index, code in ((7, 0, 32_000), (8, 1, 0))
+    )
+    on_reply(WriteTxnMarkersResponse(markers=results))
+    assert world.done == 1, "the other one's answer counts"
+    world.clock.advance(1_000)
+    world.answer_there()
+    assert world.done == 2

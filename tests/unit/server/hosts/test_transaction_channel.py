@@ -70,7 +70,7 @@ class World:
         assert timeout_ms is not None
         self.sent.append((node_id, request, on_reply))
 
-    def answer(self, *codes: ErrorCode) -> None:
+    def answer(self, *codes: int) -> None:
         _, request, on_reply = self.sent.pop(0)
         (transaction,) = request.transactions
         told = iter(codes)
@@ -128,6 +128,19 @@ def test_a_look_does_not_wait() -> None:
     world.ask(adds=False)
     world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
     assert set(world.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
+
+
+def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None:
+    """Else the producer would never hear anything."""
+    world = World()
+    world.ask(adds=False)
+    world.answer(32_000, E.NONE)
+    world.ask(adds=False)
+    world.sent.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
+    assert world.answers == [
+        {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.NONE},
+        {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.UNKNOWN_SERVER_ERROR},
+    ]
 
 
 def test_silence_is_told_as_such() -> None:
