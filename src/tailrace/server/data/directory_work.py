@@ -9,11 +9,15 @@ what is asked for meanwhile goes into the next. The order within a batch, and so
 
 Only then is anybody told. So a name can be used again as soon as its deletion is reported, and whoever created a topic
 is answered when its partitions are there for good.
+
+Flushes of logs wait for what is under way here. So a batch is bounded, and what was set aside is removed a few at a
+time: flushes come in between, however many partitions go at once.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
@@ -27,6 +31,9 @@ _logger = logging.getLogger("tailrace.server")
 
 _SLICE_MS: Final = 5
 _MOST_PER_BATCH: Final = 1000
+"""Of new logs, and of deleted ones."""
+_MOST_REMOVED: Final = 4
+"""In one go: a directory may hold hundreds of large segments, which takes the disk some time for each."""
 
 OnDone = Callable[[], None]
 OnGone = Callable[[str | None], None]
@@ -36,7 +43,7 @@ OnWritten = Callable[[KafkaError | None], None]
 class _NewLog:
     """An empty log that is being made."""
 
-    __slots__ = ("is_made", "is_wanted", "partition", "topic_id")
+    __slots__ = ("is_made", "is_settled", "is_wanted", "partition", "topic_id")
 
     def __init__(self, partition: TopicPartition, topic_id: TopicId) -> None:
         self.partition = partition
@@ -45,6 +52,8 @@ class _NewLog:
         """Whether its files are there; they are not durable yet."""
         self.is_wanted = True
         """Whether it has not been deleted meanwhile."""
+        self.is_settled = False
+        """Whether nobody has to wait for it any more: it is durable, or deleted, or could not be made."""
 
 
 class _Deletion(NamedTuple):
@@ -105,13 +114,23 @@ class DirectoryWork:
         self._next = _Batch(directory)
         self._is_busy = False
         self._is_making = False
-        self._asked_for = self._settled = 0  # new logs
+        self._asked_for = 0
+        """How many new logs."""
+        self._settled = 0
+        """So many of those, from the first on, are settled: one that overtakes others does not count yet."""
+        self._unsettled: deque[_NewLog] = deque()
         self._on_made: deque[tuple[int, OnDone]] = deque()
+        self._news: deque[OnDone] = deque()
+        """What is to be told now."""
+        self._deletions: deque[_Deletion] = deque()
+        self._to_remove: deque[str] = deque()
+        self._is_removing = False
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """Have an empty log made."""
         new = self._new[partition] = _NewLog(partition, topic_id)
         self._asked_for += 1
+        self._unsettled.append(new)
         self._to_make.append(new)
         if not self._is_making:
             self._make_some()
@@ -145,7 +164,7 @@ class DirectoryWork:
             if not new.is_made:
                 on_gone(None)
                 return
-        self._next.deletions.append(_Deletion(partition, topic_id, on_gone))
+        self._deletions.append(_Deletion(partition, topic_id, on_gone))
         for name in self._directory.forget(partition):
             self._note_write(name)
         self._go_on()
@@ -157,8 +176,10 @@ class DirectoryWork:
         self._go_on()
 
     def remove(self, path: str) -> None:
-        """Remove what was set aside."""
-        self._disk.carry_out(lambda: self._directory.remove(path), _nothing)
+        """Remove what was set aside, some time."""
+        self._to_remove.append(path)
+        if not self._is_removing:
+            self._remove_some()
 
     def close(self) -> list[TopicPartition]:
         """Have durable what has been made, when the disk does nothing any more. Gives the logs that have not been made.
@@ -173,11 +194,24 @@ class DirectoryWork:
     def _note_write(self, name: str) -> None:
         self._next.writes.setdefault(name, NO_WRITE)
 
+    def _remove_some(self) -> None:
+        """Remove a few, and more of them when others have had the disk."""
+        paths = [self._to_remove.popleft() for _ in range(min(_MOST_REMOVED, len(self._to_remove)))]
+        self._is_removing = bool(paths)
+        if paths:
+            self._disk.carry_out(lambda: self._remove(paths), self._remove_some)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self._directory.remove(path)
+
     def _go_on(self) -> None:
         """Begin a batch with all that waits, unless one is under way."""
         if self._is_busy:
             return
         batch = self._next
+        while self._deletions and len(batch.deletions) < _MOST_PER_BATCH:
+            batch.deletions.append(self._deletions.popleft())
         if batch:
             self._is_busy = True
             self._next = _Batch(self._directory)
@@ -188,63 +222,72 @@ class DirectoryWork:
     def _make_some(self) -> None:
         """Make new logs for a few milliseconds, and more of them soon."""
         self._is_making = True
+        self._clock.call_soon(self._make_more)  # also if something is raised below
         made = self._next.made
         until_ms = self._clock.monotonic_ms() + _SLICE_MS
         while self._to_make and len(made) < _MOST_PER_BATCH:
             new = self._to_make.popleft()
             if not new.is_wanted:
-                self._settled += 1
+                self._settle(new)
                 continue
             try:
                 self._make_now(new)
             except KafkaError as fault:
                 # It is tried again when somebody wants to use it, who is told then.
                 _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
-                self._settled += 1
+                self._settle(new)
                 continue
+            except BaseException:
+                self._settle(new)
+                raise
             made.append(new)
             if self._clock.monotonic_ms() >= until_ms:
                 break
-        self._clock.call_soon(self._make_more)
         self._go_on()
-        self._tell_of_made()
 
     def _make_more(self) -> None:
+        """In a turn of its own, so that no news is told inside somebody else's work."""
         if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
             self._make_some()
         else:
             self._is_making = False
+            self._go_on()
+        self._tell()
 
     def _make_now(self, new: _NewLog) -> None:
         if not new.is_made:
             self._directory.make(new.partition, new.topic_id)
             new.is_made = True
 
+    def _settle(self, new: _NewLog) -> None:
+        """This one is; whoever waits for it and for all before it is to be told."""
+        new.is_settled = True
+        while self._unsettled and self._unsettled[0].is_settled:
+            self._unsettled.popleft()
+            self._settled += 1
+        while self._on_made and self._on_made[0][0] <= self._settled:
+            self._news.append(self._on_made.popleft()[1])
+
     def _finished(self, batch: _Batch) -> None:
         self._is_busy = False
+        faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
+        self._news.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
+        self._news.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
         for new in batch.made:
             if self._new.get(new.partition) is new:
                 del self._new[new.partition]
-        self._settled += len(batch.made)
-        faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
+            self._settle(new)
         self._go_on()
         if self._to_make and not self._is_making:
             self._make_some()
-        for deletion, path in batch.gone:
-            deletion.on_gone(path)
-        for name, on_written in batch.on_written:
-            on_written(faults[name])
-        self._tell_of_made()
+        self._tell()
 
-    def _tell_of_made(self) -> None:
-        while self._on_made and self._on_made[0][0] <= self._settled:
+    def _tell(self) -> None:
+        """Tell all news, each whatever the one before raises."""
+        while self._news:
             try:
-                self._on_made.popleft()[1]()
+                self._news.popleft()()
             except BaseException:
-                # The fault is the event loop's to report; it must not keep the next ones from their answers.
-                self._clock.call_soon(self._tell_of_made)
+                # The fault is the event loop's to report; it must not keep the next ones from their news.
+                self._clock.call_soon(self._tell)
                 raise
-
-
-def _nothing() -> None:
-    pass

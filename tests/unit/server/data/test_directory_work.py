@@ -32,6 +32,13 @@ class Site:
             self.clock.advance(0)
             self.disk.run()
 
+    def run_through(self, *, faults: int) -> None:
+        """As an event loop does, which survives what its callbacks raise."""
+        for _ in range(faults):
+            with pytest.raises(ValueError):  # noqa: PT011 - whatever the test has raised
+                self.run()
+        self.run()
+
     def make(self, count: int) -> list[TopicPartition]:
         partitions = [TopicPartition("orders", number) for number in range(count)]
         for partition in partitions:
@@ -177,3 +184,110 @@ def test_whoever_cannot_take_the_news_keeps_nobody_from_theirs() -> None:
         site.run()
     site.clock.advance(0)
     assert site.told == ["made"]
+
+
+def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked_for_before() -> None:
+    """Else a topic would be reported as made while a power cut could still take its directory."""
+    site = Site()
+    site.make(1)
+    site.work.when_made(lambda: site.told.append("orders"))
+    site.files.fail_at(site.files.operations + 1, "No space left on device")
+    site.work.make(TopicPartition("later", 0), TOPIC_ID)
+    site.work.when_made(lambda: site.told.append("later"))
+    site.clock.advance(0)
+    assert site.told == [], "nothing has been synced yet"
+    site.run()
+    assert site.told == ["orders", "later"]
+
+
+def test_later_logs_that_are_deleted_before_they_are_made_tell_nobody_too_early() -> None:
+    site = Site()
+    site.make(1)
+    site.work.when_made(lambda: site.told.append("orders"))
+    for number in range(3):
+        site.work.make(TopicPartition("later", number), TOPIC_ID)
+        site.work.delete(TopicPartition("later", number), TOPIC_ID, lambda _: None)
+    site.clock.advance(0)
+    assert site.told == []
+    site.run()
+    assert site.told == ["orders"]
+
+
+def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises() -> None:
+    site = Site()
+    partitions = site.make(2)
+    site.run()
+
+    def fail(_: object = None) -> None:
+        raise ValueError("cannot take it")
+
+    site.work.delete(partitions[0], TOPIC_ID, fail)
+    site.run_through(faults=1)
+    site.work.delete(partitions[1], TOPIC_ID, fail)
+    site.work.write_checkpoint(RECOVERY_POINTS, fail)
+    site.work.write_checkpoint(RECOVERY_POINTS, site.told.append)
+    site.work.make(TopicPartition("bills", 0), TOPIC_ID)
+    site.work.when_made(fail)
+    site.work.when_made(lambda: site.told.append("made"))
+    site.run_through(faults=3)
+    assert site.told == [None, "made"]
+
+
+def test_a_fault_of_one_new_log_keeps_nobody_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    make = LogDirectory.make
+
+    def fail_once(directory: LogDirectory, partition: TopicPartition, topic_id: TopicId) -> None:
+        if partition.partition == 1:
+            raise ValueError("not a fault of the disk")
+        make(directory, partition, topic_id)
+
+    monkeypatch.setattr(LogDirectory, "make", fail_once)
+    site.make(3)
+    site.work.when_made(lambda: site.told.append("made"))
+    site.run_through(faults=1)
+    assert site.told == ["made"]
+    assert site.files.list_dir("/logs") == ["orders-0", "orders-2"]
+    with pytest.raises(ValueError, match="not a fault of the disk"):
+        site.work.make(TopicPartition("bills", 1), TOPIC_ID)
+    site.work.make(TopicPartition("bills", 0), TOPIC_ID)
+    site.run()
+    assert site.files.exists("/logs/bills-0")
+
+
+def test_removals_leave_the_disk_to_others_now_and_then() -> None:
+    """A topic of ten thousand partitions is due for removal at once, and every flush would wait for all of it."""
+    site = Site()
+    partitions = site.make(50)
+    site.run()
+    for partition in partitions:
+        site.work.delete(partition, TOPIC_ID, site.told.append)
+    site.run()
+    for path in site.told:
+        site.work.remove(str(path))
+    left = len(partitions)
+    while left:
+        ((work, on_done),) = site.disk.works
+        site.disk.works.clear()
+        work()
+        before, left = left, len(site.files.list_dir("/logs"))
+        assert 1 <= before - left <= 4
+        on_done()
+    assert not site.disk.works
+
+
+def test_very_many_deleted_logs_are_set_aside_in_several_batches() -> None:
+    site = Site()
+    partitions = site.make(2_500)
+    site.run()
+    gone: list[int] = []
+    for partition in partitions:
+        site.work.delete(partition, TOPIC_ID, site.told.append)
+    while site.disk.works:
+        ((work, on_done),) = site.disk.works
+        site.disk.works.clear()
+        work()
+        on_done()
+        gone.append(len(site.told))
+    assert gone == [1, 1_001, 2_001, 2_500]
+    assert all(name.endswith("-delete") for name in site.files.list_dir("/logs"))

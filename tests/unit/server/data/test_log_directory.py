@@ -153,3 +153,17 @@ def test_what_a_killed_process_wrote_of_a_new_partition_is_durable_before_the_ne
     files.power_cut()
     files.reboot()
     assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == FIRST_ID
+
+
+def test_the_new_logs_of_an_ordinary_topic_do_not_wait_for_all_else_on_the_disk() -> None:
+    """Another program may have written gigabytes there."""
+    files = SimulatedDisk()
+    directory = scanned(files)
+    partitions = [TopicPartition("orders", number) for number in range(16)]
+    for partition in partitions:
+        directory.make(partition, FIRST_ID)
+    before = len(files.history)
+    directory.sync_made(partitions)
+    synced = [line for line in files.history[before:] if " sync " in line]
+    assert len(synced) == 2 * 16 + 1
+    assert not any(" sync all " in line for line in synced)
