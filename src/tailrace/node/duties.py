@@ -11,11 +11,10 @@ from typing import Final
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.net.turns import Turns
 from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.hosts.metadata_listeners import OnImage, tell_each
 from tailrace.server.hosts.quorum_controller import QuorumController
 
 _SLICE_SECONDS: Final = 0.005
-
-OnImage = Callable[[ClusterImage, ImageDelta], None]
 
 
 class Duties:
@@ -64,6 +63,4 @@ class Duties:
             self._act(image, delta)
 
     def _act(self, image: ClusterImage, delta: ImageDelta) -> None:
-        self._applier.on_image(image, delta)
-        for on_image in self._others:
-            on_image(image, delta)
+        tell_each((self._applier.on_image, *self._others), image, delta)

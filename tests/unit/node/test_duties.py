@@ -70,3 +70,25 @@ def test_what_changes_meanwhile_comes_after_what_was_there_before() -> None:
         *("add late-0", "changed late"),
         *("add later-0", "changed later"),
     ]
+
+
+def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None:
+    node = AdminPath("/data", files=SimulatedDisk())
+    partitions = SlowPartitions(node)
+    heard: list[str] = []
+
+    def broken(*_: object) -> None:
+        raise ValueError("cannot act on it")
+
+    def changed(_: ClusterImage, delta: ImageDelta) -> None:
+        heard.extend(topic.name for topic in delta.created_topics)
+
+    async def begin() -> None:
+        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+        applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
+        applier.on_image = broken  # type: ignore[method-assign]
+        await Duties(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
+
+    asyncio.run(begin())
+    node.create_topics("orders", "returns")
+    assert heard == ["orders", "returns"]

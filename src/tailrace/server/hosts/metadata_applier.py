@@ -1,9 +1,9 @@
 """Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
 
-It runs before the answer to whoever caused a change, which then waits for new partitions to be durable: a client that
-was told of a topic can produce to it at once. Settings and states that change together reach a partition together: what
-may be committed depends on both. A partition whose log cannot be opened is left out and reported; the
-others go on.
+It runs before the answer to whoever caused a change, which waits, for this node's own clients, for new partitions to be
+durable as well: a client that was told of a topic can produce to it at once. Settings and states that change together
+reach a partition together: what may be committed depends on both. A partition whose log cannot be opened is left out
+and reported, and so is one whose log fails while it is changed; the others go on.
 """
 
 import logging
@@ -104,9 +104,18 @@ class MetadataApplier:
         if self._broker_id not in state.replicas:
             self._remove(topic_partition)
         elif self._partitions.has(*topic_partition):
-            self._partitions.update(topic_partition, state, self._config(image, topic_partition.topic))
+            self._update(topic_partition, state, self._config(image, topic_partition.topic))
         else:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))
+
+    def _update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+        try:
+            self._partitions.update(topic_partition, state, config)
+        except KafkaError as fault:
+            self.failed.add(topic_partition)
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+        else:
+            self.failed.discard(topic_partition)
 
     def _delete(self, topic: TopicImage) -> None:
         for topic_partition, _ in self._of_this_broker(topic):

@@ -36,6 +36,7 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.hosts.awaited_offsets import AwaitedOffsets
 from tailrace.server.hosts.committed_records import read_committed
 from tailrace.server.hosts.decisions import prepared
+from tailrace.server.hosts.metadata_listeners import OnImage, tell_each
 from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.hosts.quorum_measure import QuorumMeasure, measure_of
 from tailrace.server.hosts.quorum_snapshots import MetadataSnapshots
@@ -48,7 +49,6 @@ SLICE_PARTITIONS: Final = 200
 """Whose changes this node acts on in one turn: some are in use, and cost more."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
-OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenSettled = Callable[[Callable[[], None]], None]
 """Calls what it is given when everything has been carried out that this node has heard of so far."""
 
@@ -375,8 +375,7 @@ class QuorumController:
             if number:
                 yield
             self._snapshots.changed(portion)
-            for listener in self._listeners:
-                listener(image, portion)
+            tell_each(self._listeners, image, portion)
         self._acted_end_offset = applied.end_offset
         self._tell_who_waits()
 

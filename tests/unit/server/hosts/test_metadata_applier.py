@@ -16,9 +16,10 @@ from tailrace.metadata.commands import (
     TopicReference,
 )
 from tailrace.metadata.image import ALL_BROKERS, ChangedPartition, ConfigResource, ImageDelta, ResourceType
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.replication.partition import Partition
 from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.data_path import BROKER, batch_of
 from tailrace.testing.disk import SimulatedDisk
@@ -73,6 +74,30 @@ def test_a_partition_that_cannot_be_opened_spares_the_others_and_is_named() -> N
     with pytest.raises(KafkaError) as refusal:
         again.table.get("orders", 0)
     assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_partition_that_cannot_be_changed_spares_the_others_and_is_named_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders", partitions=3)
+    partitions = [node.table.get("orders", number) for number in range(3)]
+
+    step_down = Partition.step_down
+
+    def fail(partition: Partition, state: PartitionState | None = None) -> None:
+        if partition is partitions[1]:
+            raise StorageError("its log has failed")
+        step_down(partition, state)
+
+    monkeypatch.setattr(Partition, "step_down", fail)
+    fence(node)
+    assert [partition.is_leader for partition in partitions] == [False, True, False]
+    assert node.applier.failed == {("orders", 1)}
+    monkeypatch.undo()
+    unfence(node)
+    assert [partition.leader_epoch for partition in partitions] == [2, 2, 2]
+    assert node.applier.failed == set()
 
 
 def test_a_failed_partition_can_still_be_deleted() -> None:
