@@ -1,9 +1,10 @@
 """Requests that only the active controller can carry out: here if it is on this node, else passed on to it (KIP-590).
 
 A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. It leaves for
-the client when this node has applied what it is based on, so that whoever asks here next sees it. While the controller
-moves, the request is tried again until its time is over: its own timeout where it names one, from 1 to 30 s. Then it is
-answered with REQUEST_TIMED_OUT, as in Kafka; it may have been carried out.
+the client when this node has applied what it is based on and acted on it, so that whoever asks here next sees it. While
+the controller moves, the request is tried again until its time is over: its own timeout where it names one, from 1 to
+30 s. Then it is answered as the controller has, if it has, else with REQUEST_TIMED_OUT, as in Kafka; it may have been
+carried out.
 
 A request that is sent again in the same leader epoch is carried out once (`handlers.envelope`). If the controller moved
 meanwhile, what it had asked for may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
@@ -19,7 +20,7 @@ from tailrace.server.dispatch import Handler
 from tailrace.server.errors import error_response
 from tailrace.server.handlers.config_changes import OwnBrokerConfigs
 from tailrace.server.hosts.envelopes import Client, Envelopes, Sealed
-from tailrace.server.hosts.errands import Errands, OnOutcome, Outcome
+from tailrace.server.hosts.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import error_codes
 
@@ -100,7 +101,8 @@ class _Forwarded:
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         def told(response: Any) -> None:
-            on_outcome(None if has_moved(response) else Outcome(0, lambda: self._respond(response)))
+            moved = has_moved(response)
+            on_outcome(None if moved else Outcome(APPLIED_MEANWHILE, lambda: self._respond(response)))
 
         try:
             response = self._handler.handle(self._request, _Intercepted(self.context, told))

@@ -1,7 +1,7 @@
 """Requests of administrators: carried out where the active controller is, answered where the client asks."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -146,6 +146,50 @@ def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: Nodes) -> None
     assert answers == []
     nodes.go_on(1)
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
+    """From now on a node gets nothing done that changes lead to. Gives who waits for that."""
+    waiting: list[Callable[[], None]] = []
+    node.controller.answer_when(waiting.append)
+    return waiting
+
+
+def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes: Nodes) -> None:
+    waiting, answers = is_busy(nodes.leader), []
+    nodes.leader.ask(create("orders"), CREATE_VERSION, answers.append)
+    nodes.go_on(1_000)
+    assert "orders" in nodes.leader.controller.image.topics
+    assert answers == []
+    for callback in waiting:
+        callback()
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("is_asked_at_the_controller", [True, False])
+def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_acted_on(
+    nodes: Nodes, *, is_asked_at_the_controller: bool
+) -> None:
+    asked, answers = nodes.leader if is_asked_at_the_controller else nodes.other, []
+    is_busy(asked)
+    asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
+    nodes.go_on(1_499)
+    assert answers == []
+    nodes.go_on(1)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+
+
+def test_a_refusal_of_the_controllers_own_node_waits_for_nobodys_directories(nodes: Nodes) -> None:
+    nodes.answer(nodes.leader, create("orders"), CREATE_VERSION)
+    is_busy(nodes.leader)
+    (told,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+    is_busy(nodes.leader)
+    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.NONE
 
 
 def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: Nodes) -> None:

@@ -36,7 +36,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.server.hosts import controller_wire as wire
 from tailrace.server.hosts import replicas_wire
 from tailrace.server.hosts.envelopes import Client, Envelopes, Sealed
-from tailrace.server.hosts.errands import Errands, OnOutcome, Outcome
+from tailrace.server.hosts.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
 from tailrace.server.hosts.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 from tailrace.server.ports import Controller
 
@@ -153,7 +153,7 @@ class _TopicsErrand:
         self._on_done = on_done
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
-        self._channel.submit_here(self._command, self._on_done, on_outcome)
+        self._channel.submit_here(self._command, self._on_done, on_outcome, end_offset=APPLIED_MEANWHILE)
 
     def request(self, leader_epoch: int) -> Any:
         return self._sealed.envelope(leader_epoch)
@@ -211,14 +211,17 @@ class ControllerChannel:
             return
         self._errands.run(_CommandErrand(self, command, kind, on_done), kind.timeout_ms)
 
-    def submit_here(self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome) -> None:
-        """Have the controller on this node decide."""
+    def submit_here(
+        self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0
+    ) -> None:
+        """Have the controller on this node decide. Its listeners have heard of the change by then; `end_offset` says
+        whether to wait for what it leads to as well."""
 
         def done(answer: Answer) -> None:
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_CONTROLLER:
                 on_outcome(None)
             else:
-                on_outcome(Outcome(0, lambda: on_done(answer)))
+                on_outcome(Outcome(end_offset, lambda: on_done(answer)))
 
         self._quorum.submit(command, done)
 

@@ -4,8 +4,9 @@
    still take effect; each kind of errand says what that means.
 2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while nobody knows a leader: after
    20 ms, then twice as long each time, at most 250.
-3. What came back is delivered when this node has applied all that it is based on: whoever reads here next, sees it.
-   If that takes longer than the errand may, it is delivered then: it is true all the same.
+3. What came back, or was decided on this node, is delivered when this node has applied all that it is based on, and
+   acted on it: whoever reads here next, sees it. If that takes longer than the errand may, it is delivered then: it is
+   true all the same.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,8 @@ FIRST_BACKOFF_MS: Final = 20
 LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
 """How long one attempt may be silent (Kafka's controller.quorum.request.timeout.ms)."""
+APPLIED_MEANWHILE: Final = -1
+"""As an end offset: that of what this node has applied since it was asked, being the active controller itself."""
 
 
 class Outcome(NamedTuple):
@@ -69,6 +72,9 @@ class Quorum(Protocol):
     @property
     def leader_epoch(self) -> int: ...
 
+    @property
+    def applied_end_offset(self) -> int: ...
+
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
         """Call this when everything below `end_offset` is in the image of this node and has been acted on."""
         ...
@@ -77,7 +83,17 @@ class Quorum(Protocol):
 class _Run:
     """An errand on its way."""
 
-    __slots__ = ("attempt", "backoff_ms", "deadline_ms", "errand", "errands", "is_over", "outcome", "timeout_ms")
+    __slots__ = (
+        "applied_before",
+        "attempt",
+        "backoff_ms",
+        "deadline_ms",
+        "errand",
+        "errands",
+        "is_over",
+        "outcome",
+        "timeout_ms",
+    )
 
     def __init__(self, errands: "Errands", errand: Errand, *, deadline_ms: int, timeout_ms: int) -> None:
         self.errands = errands
@@ -86,6 +102,7 @@ class _Run:
         self.timeout_ms = timeout_ms
         self.backoff_ms = FIRST_BACKOFF_MS
         self.attempt = 0
+        self.applied_before = 0
         self.is_over = False
         self.outcome: Outcome | None = None
 
@@ -139,6 +156,7 @@ class Errands:
 
         quorum = self._quorum
         if quorum.is_active:
+            run.applied_before = quorum.applied_end_offset
             run.errand.carry_out_here(on_outcome)
             return
         leader_id = quorum.leader_id
@@ -163,11 +181,15 @@ class Errands:
         if outcome is None:
             self._try_later(run)
             return
-        if outcome.end_offset <= 0:
+        end_offset = outcome.end_offset
+        if end_offset == APPLIED_MEANWHILE:
+            applied = self._quorum.applied_end_offset
+            end_offset = applied if applied > run.applied_before else 0
+        if end_offset <= 0:
             self._deliver(run, outcome)
             return
         run.outcome = outcome
-        self._quorum.when_applied(outcome.end_offset, lambda: self._deliver(run, outcome))
+        self._quorum.when_applied(end_offset, lambda: self._deliver(run, outcome))
 
     def _deliver(self, run: _Run, outcome: Outcome) -> None:
         if not run.is_over:

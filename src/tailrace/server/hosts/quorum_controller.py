@@ -8,7 +8,8 @@
 3. A failed append changes nothing: no image, and the one who asked gets the error.
 4. On loss of leadership `latest` and the waiting answers are dropped with NOT_CONTROLLER; whatever of it is committed
    later comes back from the log.
-5. Whoever listens to images hears of a change before the answer that caused it goes out, and may have it wait.
+5. Whoever listens to images hears of a change before the answer to it goes out. The answer does not wait for what they
+   do about it behind the event loop: it is true already. Who wants to see that done too asks `when_applied`.
 
 A node that follows, or has not caught up yet, applies what is committed from snapshots and log, in slices, and reports
 several batches as one change.
@@ -177,7 +178,7 @@ class QuorumController:
         self._listeners.append(callback)
 
     def answer_when(self, settled: WhenSettled) -> None:
-        """Have the answers to later changes wait for what the changes lead to on this node."""
+        """Have `when_applied` wait also for what the changes lead to on this node."""
         self._when_settled = settled
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
@@ -417,14 +418,9 @@ class QuorumController:
         """Make visible, in order, what the high watermark has passed."""
         while self._has_something_to_publish:
             pending = self._pending.popleft()
-            if pending.change is None:
-                self._tell(pending.on_done, pending.answer)
-            else:
+            if pending.change is not None:
                 yield from self._act_on(pending.change)
-                self._tell(partial(self._settled, pending.on_done), pending.answer)
-
-    def _settled(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
-        self._when_settled(partial(on_done, answer))
+            self._tell(pending.on_done, pending.answer)
 
     def _tell(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
         """A task of its own: whoever cannot take an answer keeps nobody else from theirs."""

@@ -1,7 +1,7 @@
 """A broker's commands to the active controller, which is on another node."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -183,6 +183,44 @@ def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(node
     again = propose(state.leader, state.replicas[1], epoch=state.partition_epoch)
     assert isinstance(again, KafkaError)
     assert again.code is ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+    topics = (nodes.made(f"orders-{number}") for number in range(20))
+    _, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
+    nodes.leader.controller.answer_when(lambda _: None)
+    nodes.node = nodes.cluster.nodes[state.leader]
+    change = InSyncChange(
+        topic_id=topic_id,
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=state.partition_epoch,
+        in_sync_replicas=(InSyncReplica(broker_id=state.leader),),
+    )
+    command = AlterPartition(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, changes=(change,))
+    answer = nodes.answer(command)
+    assert isinstance(answer, PartitionsAltered)
+    altered = answer.outcomes[0].result
+    assert isinstance(altered, PartitionState)
+    assert altered.in_sync_replicas == (state.leader,)
+
+
+def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_directories_unless_it_is_a_topic(
+    nodes: Nodes,
+) -> None:
+    nodes.node = nodes.leader
+    waiting: list[Callable[[], None]] = []
+    nodes.leader.controller.answer_when(waiting.append)
+    ids = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
+    assert isinstance(nodes.answer(ids), ProducerIdBlock)
+    waiting.clear()
+    created = nodes.submit(CreateTopics(topics=(NewTopic(name="orders"),)))
+    nodes.go_on(1_000)
+    assert "orders" in nodes.leader.controller.image.topics
+    assert created == []
+    for callback in waiting:
+        callback()
+    assert isinstance(created[0], TopicsCreated)
 
 
 def test_replicas_are_where_their_broker_says(nodes: Nodes) -> None:

@@ -5,7 +5,15 @@ from typing import Any
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.server.hosts.errands import ATTEMPT_MS, FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Errands, OnOutcome, Outcome
+from tailrace.server.hosts.errands import (
+    APPLIED_MEANWHILE,
+    ATTEMPT_MS,
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    Errands,
+    OnOutcome,
+    Outcome,
+)
 from tailrace.testing.clock import ManualClock
 
 HERE = 1
@@ -19,7 +27,9 @@ class Quorum:
         self.is_active = False
         self.leader_id = BrokerId(2)
         self.leader_epoch = 5
+        self.applied_end_offset = 0
         self.applied = 0
+        """And acted on."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
@@ -169,6 +179,40 @@ def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied
     bench.clock.advance(500)
     assert bench.errand.ends == ["done"]
     bench.quorum.apply(100)
+    assert bench.errand.ends == ["done"]
+
+
+def decided_here(bench: Bench, applied_end_offset: int) -> None:
+    """The controller on this node decides, and that is in the image."""
+    bench.quorum.is_active = True
+    bench.quorum.applied_end_offset = bench.quorum.applied = 99
+    bench.run()
+    bench.quorum.applied_end_offset = applied_end_offset
+    bench.errand.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.errand.ends.append("done")))
+
+
+def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
+    bench = Bench()
+    decided_here(bench, applied_end_offset=102)
+    bench.quorum.apply(101)
+    assert bench.errand.ends == []
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]
+
+
+def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
+    bench = Bench(timeout_ms=500)
+    decided_here(bench, applied_end_offset=102)
+    bench.clock.advance(500)
+    assert bench.errand.ends == ["done"]
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]
+
+
+def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
+    bench = Bench()
+    bench.quorum.waiting.append((99, lambda: None))
+    decided_here(bench, applied_end_offset=99)
     assert bench.errand.ends == ["done"]
 
 

@@ -16,7 +16,7 @@ from tailrace.metadata.commands import (
     TopicRefused,
     TopicsCreated,
 )
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
 from tailrace.raft.rpc import FetchRequest, Response
@@ -144,18 +144,37 @@ def test_a_failed_append_is_told_and_the_next_one_leads(cluster: QuorumCluster) 
     assert isinstance(answers[0].results[0], TopicCreated)
 
 
-def test_listeners_hear_of_a_change_before_its_answer_which_may_wait_for_them(cluster: QuorumCluster) -> None:
+def test_listeners_hear_of_a_change_before_its_answer_which_does_not_wait_for_what_they_do(
+    cluster: QuorumCluster,
+) -> None:
     leader = active(cluster)
     heard: list[str] = []
     settled = []
     leader.controller.on_image(lambda image, delta: heard.extend(topic.name for topic in delta.created_topics))
     leader.controller.answer_when(settled.append)
+    leader.controller.when_applied(leader.host.log.end_offset + 1, lambda: heard.append("acted on"))
     leader.controller.submit(create("orders"), lambda _: heard.append("answer"))
     go_on(cluster, 200)
-    assert heard == ["orders"]
+    assert heard == ["orders", "answer"]
     for callback in settled:
         callback()
-    assert heard == ["orders", "answer"]
+    assert heard == ["orders", "answer", "acted on"]
+
+
+def test_a_log_that_fails_while_a_change_is_acted_on_is_not_the_end_of_the_replica(cluster: QuorumCluster) -> None:
+    node = follower(cluster)
+
+    def fail(_: object, delta: object) -> None:
+        raise StorageError("the log of one partition")
+
+    node.controller.on_image(fail)
+    told: list[str] = []
+    node.controller.when_applied(active(cluster).host.log.end_offset + 1, lambda: told.append("acted on"))
+    submit(active(cluster), create("orders"))
+    go_on(cluster, 1_000)
+    assert "orders" in node.controller.image.topics
+    assert node.host.failure is None
+    assert told == ["acted on"]
 
 
 def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next(cluster: QuorumCluster) -> None:

@@ -17,11 +17,16 @@ from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
 from tailrace.protocol.records.record import BatchBuilder, read_records
+from tailrace.server.hosts.controller_channel import ControllerChannel
+from tailrace.server.hosts.envelopes import Envelopes
+from tailrace.server.hosts.errands import Errands
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
+from tailrace.server.hosts.quorum_controller import SLICE_PARTITIONS
 from tailrace.storage import AppendBatch
-from tailrace.testing.admin_path import AdminPath
+from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
+from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from tailrace.testing.ports import DeferredDisk, NoPeer
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"
@@ -36,6 +41,14 @@ def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:
     (answer,) = answers
     assert isinstance(answer, TopicsCreated)
     return answer.results[0]
+
+
+def channel_of(node: AdminPath) -> ControllerChannel:
+    """How the broker of a node, which is the active controller as well, gives it commands."""
+    errands = Errands(quorum=node.controller, peer=NoPeer(node.clock.call_soon), node_id=BROKER, clock=node.clock)
+    return ControllerChannel(
+        quorum=node.controller, errands=errands, envelopes=Envelopes(bytes(16)), cluster_id=CLUSTER_ID, node_id=BROKER
+    )
 
 
 def deferred_node() -> tuple[AdminPath, DeferredDisk]:
@@ -89,6 +102,40 @@ def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_o
     assert all(seen.index(name) < seen.index(f"answer {name}") for name in "abc")
 
 
+def test_a_listener_that_raises_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+    """Not the answer, not the other listeners, not the portions to come, not who waits for what was acted on."""
+    node = AdminPath(DATA, files=SimulatedDisk())
+    heard: list[str] = []
+
+    def fail(_: object, delta: object) -> None:
+        raise ValueError("cannot act on it")
+
+    node.controller.on_image(fail)
+    node.controller.on_image(lambda _, delta: heard.extend(topic.name for topic in delta.created_topics))
+    answers = node.create_topics("a", "b", "c", partitions=SLICE_PARTITIONS)
+    assert heard == ["a", "b", "c"]
+    assert isinstance(result_of(answers), TopicCreated)
+    told: list[str] = []
+    node.controller.when_applied(node.controller.applied_end_offset, lambda: told.append("acted on"))
+    assert told == ["acted on"]
+    assert isinstance(result_of(node.create_topics("d")), TopicCreated)
+    said = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert len(said) == 4
+    assert all(line.startswith("event=metadata-listener-failed") for line in said)
+
+
+def test_a_broken_invariant_in_a_listener_is_nothing_to_go_on_after() -> None:
+    node, disk = deferred_node()
+
+    def fail(_: object, delta: object) -> None:
+        raise AssertionError("an invariant is broken")
+
+    node.controller.on_image(fail)
+    node.submit(create("orders"))
+    with pytest.raises(AssertionError, match="an invariant is broken"):
+        disk.run()
+
+
 def test_an_exception_in_mid_step_is_the_end_of_the_replica_and_no_line_in_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,7 +155,8 @@ def test_an_exception_in_mid_step_is_the_end_of_the_replica_and_no_line_in_a_log
 
 def test_the_answer_to_a_creation_waits_until_the_partitions_are_durable() -> None:
     node, disk = deferred_node()
-    answers = node.submit(create("orders"))
+    answers: list[Any] = []
+    channel_of(node).submit(create("orders"), answers.append)
     work: list[tuple[Any, Any]] = []
     disk.carry_out = lambda *asked: work.append(asked)  # type: ignore[method-assign]
     disk.run()
