@@ -35,8 +35,9 @@ from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.hosts.metadata_listeners import OnImage
 from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import OnImage, QuorumController
+from tailrace.server.hosts.quorum_controller import QuorumController
 from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshot_writer import Publication
