@@ -9,14 +9,20 @@ and a second fsync would succeed without them. The node stops instead.
 """
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.storage import FlushTicket, Log
+
+_SLOW_SECONDS: Final = 1.0
+"""A round that takes longer is told of: every acks=all produce and every new topic waits for it."""
+
+_logger = logging.getLogger("tailrace.node")
 
 OnDone = Callable[[], None]
 Post = Callable[[OnDone], object]
@@ -162,10 +168,19 @@ class FlushThread:
                 self._post(lambda fault=fault: self._on_failure(fault))  # type: ignore[misc]
                 return
             self._round_began = None
-            self.busy_seconds += perf_counter() - began
-            self._post(lambda done=round_: self._finish_round(done))  # type: ignore[misc]
+            seconds = perf_counter() - began
+            self._post(lambda done=round_, seconds=seconds: self._finish_round(done, seconds))  # type: ignore[misc]
 
-    def _finish_round(self, done: _Round) -> None:
+    def _finish_round(self, done: _Round, seconds: float) -> None:
+        if seconds > _SLOW_SECONDS:
+            _logger.warning(
+                "event=flush-round-slow directory=%s seconds=%.1f logs=%d works=%d",
+                self._directory,
+                seconds,
+                len(done.flushes),
+                len(done.works),
+            )
+        self.busy_seconds += seconds
         self.rounds_done += 1
         self.flushes_done += len(done.flushes)
         told: list[OnDone] = []

@@ -206,3 +206,20 @@ def test_the_page_cache_only_calls_back(node: Node, tmp_path: Path) -> None:
     assert called == []
     loop.run_until(lambda: called)
     assert log.flushed_offset == 0
+
+
+def test_a_round_that_takes_the_disk_long_is_told_of(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Produce and administration wait for it, and nothing else says why they did."""
+    done: list[str] = []
+    monkeypatch.setattr("tailrace.node.flush_thread._SLOW_SECONDS", 3600)
+    node.thread.carry_out(lambda: None, lambda: done.append("short"))
+    node.loop.run_until(lambda: done)
+    assert not [record for record in caplog.records if record.name == "tailrace.node"]
+    monkeypatch.setattr("tailrace.node.flush_thread._SLOW_SECONDS", -1.0)
+    node.thread.carry_out(lambda: None, lambda: done.append("long"))
+    node.loop.run_until(lambda: done == ["short", "long"])
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "tailrace.node"]
+    assert told.startswith("event=flush-round-slow directory=test seconds=")
+    assert told.endswith(" logs=0 works=1")
