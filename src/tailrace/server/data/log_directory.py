@@ -250,12 +250,15 @@ class LogDirectory:
 
     def set_aside(self, partition: TopicPartition, topic_id: TopicId) -> str:
         """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
-        suffix = f".{topic_id.hex()}{DELETE_SUFFIX}"
-        path = join(self.path, str(partition)[: _MAX_NAME - len(suffix)] + suffix)
-        if self._files.exists(path):
-            self._files.remove_tree(path)
+        number = int.from_bytes(topic_id)
+        while self._files.exists(path := self._aside(partition, number)):
+            number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
         self._files.rename(join(self.path, str(partition)), path)
         return path
+
+    def _aside(self, partition: TopicPartition, number: int) -> str:
+        suffix = f"-{partition.partition}.{number:032x}{DELETE_SUFFIX}"
+        return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
     def set_aside_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """As `set_aside`, durably, for a stop that comes before it was done. Raises StorageError."""

@@ -88,6 +88,18 @@ def test_the_name_of_a_directory_set_aside_is_not_longer_than_a_file_system_take
     assert len(directory.set_aside(long, FIRST_ID).rpartition("/")[2]) == 255
 
 
+def test_what_is_set_aside_never_takes_the_place_of_another() -> None:
+    """To remove that first would hold up the disk, and shorten the time that file.delete.delay.ms gives it."""
+    files = SimulatedDisk()
+    directory = scanned(files)
+    aside: set[str] = set()
+    for partition in (TopicPartition("t" * 249, 1), TopicPartition("t" * 249, 12), PARTITION, PARTITION):
+        directory.open_log(partition, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
+        aside.add(directory.set_aside(partition, FIRST_ID))
+    assert len(aside) == 4
+    assert all(map(files.exists, aside))
+
+
 def test_a_checkpoint_is_written_only_when_something_changed() -> None:
     files = SimulatedDisk()
     directory = scanned(files)
