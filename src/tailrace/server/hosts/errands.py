@@ -139,10 +139,13 @@ class Errands:
             self._end(run)
 
     def close(self) -> None:
-        """This node stops: whoever waits is told that nobody knows."""
+        """This node stops: whoever waits is told what came back, if anything has, else that nobody knows."""
         for run in list(self._runs.values()):
             self._end(run)
-            run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node stops"))
+            if run.outcome is not None:
+                run.outcome.deliver()
+            else:
+                run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node stops"))
 
     def _try(self, run: _Run) -> None:
         if run.is_over:

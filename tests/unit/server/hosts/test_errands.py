@@ -182,10 +182,10 @@ def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied
     assert bench.errand.ends == ["done"]
 
 
-def decided_here(bench: Bench, applied_end_offset: int) -> None:
+def decided_here(bench: Bench, applied_end_offset: int, acted_on: int = 99) -> None:
     """The controller on this node decides, and that is in the image."""
     bench.quorum.is_active = True
-    bench.quorum.applied_end_offset = bench.quorum.applied = 99
+    bench.quorum.applied_end_offset, bench.quorum.applied = 99, acted_on
     bench.run()
     bench.quorum.applied_end_offset = applied_end_offset
     bench.errand.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.errand.ends.append("done")))
@@ -211,8 +211,7 @@ def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
 
 def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
     bench = Bench()
-    bench.quorum.waiting.append((99, lambda: None))
-    decided_here(bench, applied_end_offset=99)
+    decided_here(bench, applied_end_offset=99, acted_on=98)
     assert bench.errand.ends == ["done"]
 
 
@@ -253,3 +252,12 @@ def test_whoever_waits_when_the_node_stops_is_told_that_nobody_knows() -> None:
     bench.errands.close()
     assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(bench.errands) == 0
+
+
+def test_what_is_known_when_the_node_stops_is_told() -> None:
+    bench = Bench()
+    decided_here(bench, applied_end_offset=102)
+    bench.errands.close()
+    assert bench.errand.ends == ["done"]
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]
