@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -165,11 +166,11 @@ class FlushThread:
                 for work, _ in round_.works:
                     work()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
-                self._post(lambda fault=fault: self._on_failure(fault))  # type: ignore[misc]
+                self._post(partial(self._on_failure, fault))
                 return
             self._round_began = None
             seconds = perf_counter() - began
-            self._post(lambda done=round_, seconds=seconds: self._finish_round(done, seconds))  # type: ignore[misc]
+            self._post(partial(self._finish_round, round_, seconds))
 
     def _finish_round(self, done: _Round, seconds: float) -> None:
         if seconds > _SLOW_SECONDS:
