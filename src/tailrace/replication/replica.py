@@ -29,6 +29,9 @@ from tailrace.replication.replicated_batches import MissingOffsets, replicated_b
 from tailrace.replication.waiting import Waiter
 from tailrace.storage import AppendBatch, Log
 
+OnFlushed = Callable[[KafkaError | None], None]
+"""Told once that a flush is done, or why it is not."""
+
 
 class Flusher(Protocol):
     """What makes a log durable, later; see `server.ports.Disk`."""
@@ -196,26 +199,34 @@ class Replica:
             is_empty=self.log.is_empty,
         )
 
-    def flush_as_follower(self, on_flushed: Callable[[], None]) -> None:
-        """Call `on_flushed` when all that was appended counts, at once if it does.
+    def flush_as_follower(self, on_flushed: OnFlushed) -> None:
+        """Call `on_flushed` once: with None when all that was appended counts, at once if it does; else with the fault.
 
-        Never once the partition is closed, nor for what was not flushed when its log went offline.
+        Faults: KAFKA_STORAGE_ERROR (56) when the log is offline or goes offline before the flush is done, and
+        NOT_LEADER_OR_FOLLOWER (6) when the partition is closed meanwhile.
 
         Under page-cache durability what is written counts.
         """
+        if self.log.is_offline:
+            on_flushed(self._not_flushed())
+            return
         if not self._is_flushed:
             self._sync_by_count()
         if not self._is_flushed or self.log.is_flushed:
-            on_flushed()
+            on_flushed(None)
             return
 
         def done() -> None:
             self._flush_done()
-            if not self.is_closed and not self.log.is_offline:
-                on_flushed()
+            on_flushed(self._not_flushed() if self.is_closed or self.log.is_offline else None)
 
         self._flushes_pending += 1
         self._disk.flush(self.log, done)
+
+    def _not_flushed(self) -> KafkaError:
+        if self.is_closed:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is closed here")
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {self.log.failure}")
 
     def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
         """Take over what the leader has said of its own high watermark and log start, as far as this log reaches."""

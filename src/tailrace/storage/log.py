@@ -175,6 +175,11 @@ class Log(ReadableLog):
         return bool(self._failure)
 
     @property
+    def failure(self) -> str:
+        """Why the log is offline; empty if it is not."""
+        return self._failure
+
+    @property
     def is_flushed(self) -> bool:
         """Whether a flush now would change nothing."""
         return (

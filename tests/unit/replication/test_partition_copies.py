@@ -316,14 +316,14 @@ def test_what_a_follower_appends_counts_when_it_is_flushed() -> None:
     bench = Bench(state(1, 2, leader=2))
     counted: list[int] = []
     bench.receive(0, b"a", b"b")
-    bench.partition.flush_as_follower(lambda: counted.append(bench.partition.log.flushed_offset))
+    bench.partition.flush_as_follower(lambda _: counted.append(bench.partition.log.flushed_offset))
     assert counted == []
     bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
     assert bench.marks == (0, 0, 2), "a high watermark is on the disk"
     bench.disk.run()
     bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
     assert (counted, bench.marks) == ([2], (2, 2, 2))
-    bench.partition.flush_as_follower(lambda: counted.append(0))
+    bench.partition.flush_as_follower(lambda _: counted.append(0))
     assert counted == [2, 0], "there is nothing to flush"
 
 
@@ -331,24 +331,27 @@ def test_under_page_cache_durability_what_a_follower_appends_counts_at_once() ->
     bench = Bench(state(1, 2, leader=2), is_flushed=False)
     bench.receive(0, b"a")
     counted: list[int] = []
-    bench.partition.flush_as_follower(lambda: counted.append(1))
+    bench.partition.flush_as_follower(lambda _: counted.append(1))
     bench.partition.follow_leader(high_watermark=5, log_start_offset=0)
     assert (counted, bench.marks) == ([1], (1, 0, 1))
 
 
-def test_a_follower_that_is_deleted_hears_of_no_flush() -> None:
+def test_a_follower_that_is_deleted_is_told_that_nothing_was_flushed() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
-    bench.partition.flush_as_follower(lambda: pytest.fail("it is gone"))
+    faults: list[KafkaError | None] = []
+    bench.partition.flush_as_follower(faults.append)
     bench.node.table.delete("orders", 0)
     bench.disk.run()
+    assert [fault and fault.code for fault in faults] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_a_follower_whose_log_fails_hears_of_no_flush() -> None:
-    """It would tell its leader with the next fetch that it has what may be lost."""
+def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
+    """It must not tell its leader with the next fetch that it has what may be lost, nor wait for the disk for ever."""
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
-    bench.partition.flush_as_follower(lambda: pytest.fail("it is not on the disk"))
+    faults: list[KafkaError | None] = []
+    bench.partition.flush_as_follower(faults.append)
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.write_short_at(files.operations + 1, 10)
@@ -356,6 +359,8 @@ def test_a_follower_whose_log_fails_hears_of_no_flush() -> None:
     with pytest.raises(StorageError):
         bench.receive(1, b"b")
     bench.disk.run()
+    bench.partition.flush_as_follower(faults.append)
+    assert [fault and fault.code for fault in faults] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
     assert bench.marks == (0, 0, 1)
 
 
@@ -419,7 +424,7 @@ def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
     bench.partition.restart_at(12)
     bench.receive(10, b"a", b"b", b"c", b"d")
     assert bench.marks == (12, 12, 14)
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     bench.partition.follow_leader(high_watermark=14, log_start_offset=12)
     assert bench.marks == (14, 14, 14)
@@ -433,7 +438,7 @@ def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
 def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b", b"c")
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     bench.partition.follow_leader(high_watermark=2, log_start_offset=3)
     assert bench.partition.log.log_start_offset == 2
@@ -445,7 +450,7 @@ def test_a_cut_log_has_its_high_watermark_within() -> None:
     bench = Bench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
     bench.partition.truncate_to(2)
@@ -459,7 +464,7 @@ def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
     bench = Bench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     told: list[KafkaError | None] = []
     bench.node.table.lower_recovery_point(bench.partition, 1, told.append)
@@ -476,7 +481,7 @@ def test_where_a_log_is_about_to_be_cut_stands_until_another_leader_says_otherwi
     """The in-sync replicas may change meanwhile: a recovery point that rose again would make damage of the cut."""
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     bench.node.table.lower_recovery_point(bench.partition, 0, lambda _: None)
     bench.take(state(2, leader=2, partition_epoch=1))
@@ -490,7 +495,7 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
     bench.partition.update_config(TopicConfig(segment_bytes=100, retention_bytes=0, file_delete_delay_ms=0))
     for offset in range(4):
         bench.receive(offset, b"a" * 20)
-    bench.partition.flush_as_follower(lambda: None)
+    bench.partition.flush_as_follower(lambda _: None)
     bench.disk.run()
     bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
     bench.partition.apply_retention(bench.clock.now_ms())

@@ -65,7 +65,7 @@ class Replica:
         read = leader.partition.read_for_replica(end, max_bytes=1 << 20, min_one_message=True)
         if read.size_bytes:
             self.partition.append_as_follower(bytes(read.records))
-        self.partition.flush_as_follower(lambda: None)
+        self.partition.flush_as_follower(lambda _: None)
         self.node.end_turn()
         self.partition.follow_leader(high_watermark=high_watermark, log_start_offset=0)
 

@@ -194,11 +194,11 @@ class FollowerHosts:
                 self._retry = self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, self._look_again)
             return
 
-        def counts() -> None:
-            if self._leaders.get(key) is leader:
+        def flushed(fault: KafkaError | None) -> None:
+            if fault is None and self._leaders.get(key) is leader:
                 self._host_of(leader.broker_id).follow(key, partition)
 
-        partition.flush_as_follower(counts)
+        partition.flush_as_follower(flushed)
 
     def _look_again(self) -> None:
         self._retry = None
@@ -311,13 +311,17 @@ class FollowerHost:
         if len(answer.records):
             partition.append_as_follower(answer.records)
 
-        def counts() -> None:
-            if _follows(partition, effect.leader_epoch):
+        def flushed(fault: KafkaError | None) -> None:
+            if not _follows(partition, effect.leader_epoch):
+                return
+            if fault is not None:
+                self._failed(effect, fault)
+            else:
                 partition.follow_leader(high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset)
                 self._stored(effect, partition)
 
         answer = answer._replace(records=b"")  # the bytes are not ours to keep
-        partition.flush_as_follower(counts)
+        partition.flush_as_follower(flushed)
 
     def _cut(self, effect: Cut, partition: Partition) -> None:
         log = partition.log
@@ -350,7 +354,15 @@ class FollowerHost:
             except KafkaError as failure:
                 self._failed(effect, failure)
             else:
-                partition.flush_as_follower(lambda: self._stored(effect, partition))
+                partition.flush_as_follower(flushed)
+
+        def flushed(fault: KafkaError | None) -> None:
+            if not _follows(partition, effect.leader_epoch):
+                return
+            if fault is not None:
+                self._failed(effect, fault)
+            else:
+                self._stored(effect, partition)
 
         self._table.lower_recovery_point(partition, min(offset, partition.log.log_start_offset), lowered)
 

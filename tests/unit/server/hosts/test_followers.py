@@ -1,8 +1,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -300,6 +302,21 @@ def test_a_log_that_fails_follows_nobody_until_there_is_another_leader() -> None
     files.write_short_at(files.operations + 1, 10)
     files.fail_at(files.operations + 2)  # what was written cannot be cut back
     bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert bench.hosts.failed_partitions == 1
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+
+
+def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    bench.answer(data(0, batch(0, b"a")), data(1, batch(0, b"b")))
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    with pytest.raises(StorageError):
+        bench.partition(0).append_as_follower(batch(1, b"c"))
     bench.settle()
     assert bench.hosts.failed_partitions == 1
     ((_, wanted),) = bench.asked
