@@ -42,6 +42,7 @@ def states(draw: st.DrawFn, topic_id: TopicId) -> PartitionState:
         adding_replicas=draw(some),
         removing_replicas=draw(some),
         is_recovering=draw(st.booleans()),
+        unclean_epoch=draw(st.integers(-1, 3)),
         directories=(bytes(16),) * len(replicas),
     )
 

@@ -49,6 +49,7 @@ names = st.text("abc._-", min_size=1, max_size=6)
 def partition_states(draw: st.DrawFn, topic_id: TopicId) -> PartitionState:
     replicas = tuple(draw(st.lists(broker_ids, min_size=1, max_size=4, unique=True)))
     some = st.lists(st.sampled_from(replicas), unique=True).map(tuple)
+    is_recovering = draw(st.booleans())
     return PartitionState(
         topic_id=topic_id,
         replicas=replicas,
@@ -60,7 +61,8 @@ def partition_states(draw: st.DrawFn, topic_id: TopicId) -> PartitionState:
         last_known_leaders=draw(some),
         adding_replicas=draw(some),
         removing_replicas=draw(some),
-        is_recovering=draw(st.booleans()),
+        is_recovering=is_recovering,
+        unclean_epoch=draw(int32 if is_recovering else st.integers(-1, 2**31 - 1)),
         directories=tuple(draw(uuids) for _ in replicas),
     )
 

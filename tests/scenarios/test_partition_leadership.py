@@ -3,6 +3,7 @@
 Each scenario is a cluster of three brokers at metadata.version 26, driven by commands alone.
 """
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -33,7 +34,8 @@ from tailrace.metadata.commands import (
     ResourceChanges,
 )
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.image import ALL_BROKERS, ConfigResource, ResourceType, SupportedFeature
+from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType, SupportedFeature
+from tailrace.metadata.image_values import created_partition
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     AlterReassignments,
@@ -46,7 +48,9 @@ from tailrace.metadata.partition_commands import (
     Reassignment,
     ReassignmentsAltered,
 )
-from tailrace.metadata.records import ConfigRecord
+from tailrace.metadata.records import ConfigRecord, decode_record, encode_record
+from tailrace.metadata.replay import apply_all
+from tailrace.metadata.snapshot_records import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -437,6 +441,38 @@ def test_when_nobody_is_complete_the_last_known_leader_recovers() -> None:
     assert code(cluster.propose(2, 2, is_recovering=True)) is ErrorCode.INVALID_REQUEST
 
 
+def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
+    """A follower may be away for longer than the partition is recovering, and for longer than the log goes back."""
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.restart(2)
+    cluster.propose(1, 1, 2)
+    assert cluster.state.unclean_epoch == -1
+    cluster.fence(1)
+    cluster.fence(2)
+    cluster.start(1, clean=False)
+    assert cluster.state.unclean_epoch == -1, "nobody is elected yet"
+    cluster.start(2, clean=False)
+    unclean_epoch = cluster.state.leader_epoch
+    assert (cluster.state.leader, cluster.state.unclean_epoch) == (2, unclean_epoch)
+    cluster.propose(2, 2)
+    cluster.propose(2, 2, 1)
+    cluster.fence(2)
+    assert (cluster.state.leader, cluster.state.unclean_epoch) == (1, unclean_epoch), "that election was clean"
+    assert cluster.state.leader_epoch > unclean_epoch
+    snapshot = [decode_record(encode_record(record)) for record in records_of(cluster.machine.image)]
+    assert apply_all(EMPTY_IMAGE, snapshot)[0].partition(*ORDERS) == cluster.state
+
+
+def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_while_the_leader_recovers() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, unclean=True)
+    cluster.propose(1, 1)
+    cluster.fence(1)
+    untold = created_partition(cluster.state.topic_id, partition_record(0, replace(cluster.state, unclean_epoch=-1)))
+    assert untold.unclean_epoch == untold.leader_epoch == cluster.state.unclean_epoch
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_only_replica_leads_again_after_kill_9(clean: bool) -> None:
     cluster = Cluster()
@@ -671,6 +707,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
     assert cluster.elect(kind, ORDERS) == {ORDERS: None}
     assert led(cluster.state) == (2, (2,), ())
     assert cluster.state.is_recovering
+    assert cluster.state.unclean_epoch == cluster.state.leader_epoch
 
 
 # KIP-455: reassignment

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from tailrace.metadata import rules_25, rules_26
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 T = TypeVar("T")
 
@@ -181,19 +181,21 @@ class _Outcomes:
             return after
         if alike is None:
             return None
-        leader = alike.leader
+        leader, is_recovering = alike.leader, alike.is_recovering
+        leader_epoch = state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1)
         return PartitionState(
             topic_id=topic_id,
             replicas=state.replicas,
             in_sync_replicas=alike.in_sync_replicas,
             leader=leader,
-            leader_epoch=state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1),
+            leader_epoch=leader_epoch,
             partition_epoch=state.partition_epoch + 1,
             eligible_leader_replicas=alike.eligible_leader_replicas,
             last_known_leaders=alike.last_known_leaders,
             adding_replicas=state.adding_replicas,
             removing_replicas=state.removing_replicas,
-            is_recovering=alike.is_recovering,
+            is_recovering=is_recovering,
+            unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
             directories=state.directories,
         )
 

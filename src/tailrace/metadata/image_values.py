@@ -17,8 +17,8 @@ from tailrace.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
-from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
 def registered_broker(record: RegisterBrokerRecord) -> BrokerImage:
@@ -59,6 +59,9 @@ def _features(features: Iterable[BrokerFeature | ControllerFeature]) -> tuple[Su
 
 def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionState:
     """A new partition."""
+    is_recovering = record.leader_recovery_state == RECOVERING
+    # A snapshot of Kafka's says no more than that.
+    is_known_by_state = is_recovering and record.unclean_epoch < 0 and record.leader != NO_LEADER
     return PartitionState(
         topic_id=topic_id,
         replicas=_broker_ids(record.replicas),
@@ -70,7 +73,8 @@ def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionSt
         last_known_leaders=_broker_ids(record.last_known_elr or ()),
         adding_replicas=_broker_ids(record.adding_replicas),
         removing_replicas=_broker_ids(record.removing_replicas),
-        is_recovering=record.leader_recovery_state == RECOVERING,
+        is_recovering=is_recovering,
+        unclean_epoch=record.leader_epoch if is_known_by_state else record.unclean_epoch,
         directories=record.directories,
     )
 
@@ -82,20 +86,24 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
         return before if ids is None else _broker_ids(ids)
 
     elected = record.leader != NO_LEADER_CHANGE
+    leader = BrokerId(record.leader) if elected else state.leader
+    leader_epoch = LeaderEpoch(state.leader_epoch + 1) if elected else state.leader_epoch
     recovery = record.leader_recovery_state
+    is_recovering = state.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING
     # Spelled out: `replace` costs several times as much, and a log is mostly these.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=new(record.replicas, state.replicas),
         in_sync_replicas=new(record.isr, state.in_sync_replicas),
-        leader=BrokerId(record.leader) if elected else state.leader,
-        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if elected else state.leader_epoch,
+        leader=leader,
+        leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,
         eligible_leader_replicas=new(record.eligible_leader_replicas, state.eligible_leader_replicas),
         last_known_leaders=new(record.last_known_elr, state.last_known_leaders),
         adding_replicas=new(record.adding_replicas, state.adding_replicas),
         removing_replicas=new(record.removing_replicas, state.removing_replicas),
-        is_recovering=state.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING,
+        is_recovering=is_recovering,
+        unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
         directories=state.directories if record.directories is None else record.directories,
     )
 

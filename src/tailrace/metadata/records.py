@@ -112,6 +112,8 @@ class PartitionRecord:
     """One per replica, in the same order."""
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=1, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=2, default=None)
+    unclean_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
+    """The leader epoch that began with the last unclean election; in snapshots, whose changes are not there."""
 
 
 @message(name="ConfigRecord", versions="0", flexible="0+")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 Replicas = tuple[BrokerId, ...]
 MayLead = Callable[[BrokerId], bool]
@@ -74,19 +74,21 @@ def settled(
     elif found.leader == NO_LEADER and not found.in_sync and state.leader != NO_LEADER:
         last_known = (state.leader,)
     changed = found.leader != state.leader
+    leader_epoch = LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch
     # Spelled out: `replace` costs several times as much, and there are as many of these as a broker has partitions.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=state.replicas,
         in_sync_replicas=found.in_sync,
         leader=found.leader,
-        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch,
+        leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,
         eligible_leader_replicas=eligible,
         last_known_leaders=last_known,
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
         is_recovering=found.is_recovering,
+        unclean_epoch=unclean_epoch_after(state, found.leader, leader_epoch, is_recovering=found.is_recovering),
         directories=state.directories,
     )
 

@@ -96,4 +96,5 @@ def partition_record(number: int, state: PartitionState) -> PartitionRecord:
         directories=state.directories,
         eligible_leader_replicas=state.eligible_leader_replicas or None,
         last_known_elr=state.last_known_leaders or None,
+        unclean_epoch=state.unclean_epoch,
     )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -58,8 +58,20 @@ class PartitionState:
     """Of `replicas`: those that leave once the added ones are in sync."""
     is_recovering: bool = False
     """The leader was elected without being known to be complete, and has not said yet that it has recovered."""
+    unclean_epoch: int = -1
+    """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
     directories: tuple[bytes, ...] = ()
     """The log directory of each replica, in the order of `replicas` (KIP-858)."""
+
+
+def unclean_epoch_after(state: PartitionState, leader: BrokerId, leader_epoch: int, *, is_recovering: bool) -> int:
+    """`unclean_epoch` once `state` has this leader in this epoch.
+
+    It follows from what the metadata log has always said: a leader that is elected while the partition is recovering
+    may lack acknowledged records.
+    """
+    is_unclean = is_recovering and leader != NO_LEADER and leader_epoch > state.leader_epoch
+    return leader_epoch if is_unclean else state.unclean_epoch
 
 
 MAX_TOPIC_NAME = 249
