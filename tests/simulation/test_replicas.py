@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.model.errors import KafkaError
 from tailrace.testing.simulation.breach import Breach
+from tailrace.testing.simulation.forgetful_cluster import run_seed as run_forgetful_seed
 from tailrace.testing.simulation.network import NetworkFaults
 from tailrace.testing.simulation.replica_cluster import ReplicaCluster, ReplicaPlan, run_seed
 
@@ -50,6 +51,17 @@ def test_without_faults_everything_is_acknowledged_at_once() -> None:
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = run_seed(3), run_seed(3)
     assert (one.world.events, one.acked, one.describe()) == (other.world.events, other.acked, other.describe())
+
+
+def test_a_leader_that_lost_committed_records_has_nobody_else_lose_them() -> None:
+    reached: Counter[str] = Counter()
+    stopped = 0
+    for seed in range(SEEDS // 3):
+        cluster = run_forgetful_seed(seed)
+        reached.update(state for state, count in cluster.world.sometimes.items() if count)
+        stopped += sum(node.followers.failed_partitions for node in cluster.nodes.values() if node.is_up)
+    assert reached["committed records forgotten"]
+    assert stopped
 
 
 def test_disks_that_lie_are_found_out() -> None:

@@ -65,6 +65,7 @@ class ReplicationMeasure:
     max_lag: int
     failed_fetches: int
     failed_partitions: int
+    stalled_partitions: int
     shrinks: int
     expansions: int
 
@@ -125,6 +126,7 @@ def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
         max_lag=followers.max_lag,
         failed_fetches=followers.failed_fetches,
         failed_partitions=followers.failed_partitions,
+        stalled_partitions=followers.stalled_partitions,
         shrinks=keeper.shrinks,
         expansions=keeper.expansions,
     )

@@ -168,7 +168,8 @@ def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield _counter(f"{name}_isrexpands", "Replicas put in sync.", (), [((), copies.expansions)])
     name = "kafka_server_replicafetchermanager"
     yield _single(f"{name}_maxlag", "Records that a replica here is behind its leader, at most.", copies.max_lag)
-    yield _single(f"{name}_failedpartitionscount", "Replicas that cannot be stored.", copies.failed_partitions)
+    yield _single(f"{name}_failedpartitionscount", "Replicas that are not fetched any more.", copies.failed_partitions)
+    yield _single("tailrace_stalled_replicas", "Replicas that their leader keeps refusing.", copies.stalled_partitions)
     yield _single("tailrace_followed_partitions", "Replicas here that follow a leader.", copies.following)
     yield _counter(
         "tailrace_replica_fetches_failed",

@@ -12,8 +12,9 @@
 3. What an answer says of a partition counts only if it is the partition that was asked for: followed in the same leader
    epoch, and ready. Whatever comes of an older epoch is dropped.
 4. A log is cut where its leader epochs say that it parts from the leader's (KIP-101, KIP-279), and never at a high
-   watermark, which may be old.
+   watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut`.
 5. Who has given records goes to the end of the next fetch, so that a full answer leaves nobody out for ever.
+6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
 """
 
 from collections.abc import Iterable
@@ -22,12 +23,15 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import TopicId
+from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
 from tailrace.storage.epoch_cache import EpochCache
 
 FIRST_BACKOFF_MS: Final = 50
+STALLED_AFTER_MS: Final = 10_000
+"""After so long of one and the same refusal a partition is stalled. Elections and restarts are over by then."""
+REPORTED_EVERY_MS: Final = 60_000
 NO_EPOCH: Final = -1
 
 
@@ -158,7 +162,17 @@ class Restart:
     log_start_offset: int
 
 
-Effect = SendFetch | Store | Cut | Restart
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportStall:
+    """Say that this partition is refused for this reason, and for how long."""
+
+    key: PartitionKey
+    leader_epoch: int
+    error: ErrorCode
+    for_ms: int
+
+
+Effect = SendFetch | Store | Cut | Restart | ReportStall
 
 
 class _State(Enum):
@@ -169,10 +183,29 @@ class _State(Enum):
     BROKEN = auto()
 
 
+class _Refusal:
+    """Answers with the same error, one after the other."""
+
+    __slots__ = ("error", "reported_ms", "since_ms")
+
+    def __init__(self, error: ErrorCode, now_ms: int) -> None:
+        self.error = error
+        self.since_ms = now_ms
+        self.reported_ms: int | None = None
+
+
 class _Followed:
     """One partition."""
 
-    __slots__ = ("failures", "leader_epoch", "leader_high_watermark", "leader_log_start", "position", "state")
+    __slots__ = (
+        "failures",
+        "leader_epoch",
+        "leader_high_watermark",
+        "leader_log_start",
+        "position",
+        "refusal",
+        "state",
+    )
 
     def __init__(self, leader_epoch: int, position: Position) -> None:
         self.leader_epoch = leader_epoch
@@ -180,6 +213,7 @@ class _Followed:
         self.state = _State.READY
         self.failures = 0
         """In a row."""
+        self.refusal: _Refusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
         """As last heard of; -1 before that."""
 
@@ -216,6 +250,12 @@ class Follower:
     def broken(self) -> int:
         """How many partitions cannot be stored any more."""
         return sum(one.state is _State.BROKEN for one in self._followed.values())
+
+    @property
+    def stalled(self) -> int:
+        """How many partitions have been refused for so long that it was reported."""
+        refusals = (one.refusal for one in self._followed.values())
+        return sum(refusal is not None and refusal.reported_ms is not None for refusal in refusals)
 
     @property
     def max_lag(self) -> int:
@@ -292,6 +332,7 @@ class Follower:
         key, leader_epoch = answer.key, followed.leader_epoch
         if answer.error is not ErrorCode.NONE:
             return self._refused(followed, answer, now_ms)
+        followed.refusal = None
         if answer.diverging is not None:
             self._leave_ready(key, followed, _State.CUTTING)
             return Cut(key=key, leader_epoch=leader_epoch, diverging=answer.diverging)
@@ -310,13 +351,14 @@ class Follower:
 
     def _refused(self, followed: _Followed, answer: Answer, now_ms: int) -> Effect | None:
         self.failed_answers += 1
-        position, leader_start = followed.position, answer.log_start_offset
-        is_out_of_reach = position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0)
-        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and is_out_of_reach:
-            self._leave_ready(answer.key, followed, _State.CUTTING)
-            return Restart(key=answer.key, leader_epoch=followed.leader_epoch, log_start_offset=leader_start)
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            effect = _brought_into_range(answer, followed)
+            if effect is not None:
+                followed.refusal = None
+                self._leave_ready(answer.key, followed, _State.CUTTING)
+                return effect
         self._pause(answer.key, followed, now_ms)
-        return None
+        return _stall(followed, answer, now_ms)
 
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
@@ -372,6 +414,42 @@ class Follower:
         )
         self._asked = {one.key: one.leader_epoch for one in wanted}
         return SendFetch(wanted=wanted)
+
+
+def _brought_into_range(answer: Answer, followed: _Followed) -> Cut | Restart | None:
+    """What makes a log that is out of its leader's range one that can be fetched; None if nothing is known to do so."""
+    key, leader_epoch, position = answer.key, followed.leader_epoch, followed.position
+    leader_start = answer.log_start_offset
+    if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):
+        return Restart(key=key, leader_epoch=leader_epoch, log_start_offset=leader_start)
+    if position.last_epoch > leader_epoch:
+        # No leader has written that: the epoch of a batch is in no checksum, and was damaged.
+        own_end = OffsetAndEpoch(position.end_offset, LeaderEpoch(leader_epoch))
+        return Cut(key=key, leader_epoch=leader_epoch, diverging=own_end)
+    return None
+
+
+def _stall(followed: _Followed, answer: Answer, now_ms: int) -> ReportStall | None:
+    """A report, when it is time for the first or the next one."""
+    refusal = followed.refusal
+    if refusal is None or refusal.error is not answer.error:
+        refusal = followed.refusal = _Refusal(answer.error, now_ms)
+    for_ms = now_ms - refusal.since_ms
+    reported_ms = refusal.reported_ms
+    if for_ms < STALLED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
+        return None
+    refusal.reported_ms = now_ms
+    return ReportStall(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
+
+
+def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
+    """Whether a replica may cut its log here on its leader's word.
+
+    What lies below its own high watermark is committed. Only an unclean election may have lost it, and only one after
+    the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
+    election, -1 if there was none. Without one it is the leader who has lost something.
+    """
+    return offset >= high_watermark or unclean_epoch > agreed_epoch
 
 
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:

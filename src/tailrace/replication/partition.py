@@ -117,7 +117,7 @@ class Partition(StagingReplica):
             return
         self._drop_staged()  # a batch of the epoch before must not come behind the start of this one
         self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
-        self.leader_epoch = state.leader_epoch
+        self.leader_epoch = self.agreed_epoch = state.leader_epoch
         self.is_leader = True
         self.recovery_bound = self._leadership = None
         self._follow_state(state)

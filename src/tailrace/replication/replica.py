@@ -53,6 +53,7 @@ class Replica:
         "_on_abandoned",
         "_opened_at_offset",
         "_syncing_disk",
+        "agreed_epoch",
         "config",
         "is_closed",
         "is_leader",
@@ -89,6 +90,8 @@ class Replica:
         self.config = config
         self.is_leader = False
         self.leader_epoch = LeaderEpoch(UNKNOWN_EPOCH)
+        self.agreed_epoch = UNKNOWN_EPOCH
+        """The newest leader epoch in which this log went on from its leader's, since it was opened."""
         self.state: PartitionState | None = None
         self._high_watermark = HighWatermark(max(min(high_watermark, log.log_end_offset), log.log_start_offset))
         self.written_bytes = 0
@@ -230,6 +233,7 @@ class Replica:
 
     def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
         """Take over what the leader has said of its own high watermark and log start, as far as this log reaches."""
+        self.agreed_epoch = self.leader_epoch
         advanced = min(high_watermark, self._own_end_offset)
         if advanced > self.high_watermark:
             self.log.producers.transactions.forget_replicated(advanced)

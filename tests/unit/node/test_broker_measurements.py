@@ -43,7 +43,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
     parts: Any = SimpleNamespace(
         broker_id=BROKER,
         partitions=table,
-        followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0),
+        followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
         coordinators=SimpleNamespace(active_hosts=list),
         waiting=SimpleNamespace(fetches=0, produces=0),

@@ -4,6 +4,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower import (
+    REPORTED_EVERY_MS,
+    STALLED_AFTER_MS,
     Answer,
     Answered,
     Cut,
@@ -13,6 +15,7 @@ from tailrace.replication.follower import (
     Follower,
     PartitionKey,
     Position,
+    ReportStall,
     Restart,
     SendFetch,
     Store,
@@ -21,6 +24,7 @@ from tailrace.replication.follower import (
     Tick,
     Unfollow,
     cut_offset,
+    may_cut,
 )
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 
@@ -236,6 +240,70 @@ def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() 
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == []
     assert bench.machine.next_deadline_ms == 50
+
+
+def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
+    """It is in no checksum: one damaged bit, and the leader knows nothing of it for ever."""
+    bench = Bench()
+    bench.follow(A, position=Position(160, 536870916, 0, 150))
+    bench.step(Tick())
+    cut = Cut(key=A, leader_epoch=3, diverging=OffsetAndEpoch(160, LeaderEpoch(3)))
+    assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [cut]
+    assert cut_offset(epochs((0, 0), (2, 100), (536870916, 155)), 160, cut.diverging) == 155
+    bench.stored(A, 155)
+    assert bench.asked == [(A, 155)]
+
+
+def refuse(bench: Bench, code: ErrorCode, *, for_ms: int) -> list[ReportStall]:
+    """Answer every fetch of A like this for a while; the reports."""
+    reports = []
+    until_ms = bench.now_ms + for_ms
+    while bench.now_ms < until_ms:
+        bench.answer(error(A, code))
+        reports += [effect for effect in bench.effects if isinstance(effect, ReportStall)]
+        assert bench.machine.next_deadline_ms is not None
+        bench.later(bench.machine.next_deadline_ms - bench.now_ms)
+    return reports
+
+
+def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_minute() -> None:
+    bench = Bench(A)
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+    assert refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) == []
+    assert bench.machine.stalled == 0
+    (report,) = refuse(bench, code, for_ms=30_000)
+    assert (report.key, report.error) == (A, code)
+    assert STALLED_AFTER_MS <= report.for_ms <= STALLED_AFTER_MS + 1000
+    assert bench.machine.stalled == 1
+    assert len(refuse(bench, code, for_ms=4 * REPORTED_EVERY_MS)) in (3, 4)
+
+
+def test_another_reason_is_another_stall_and_a_good_answer_ends_it() -> None:
+    bench = Bench(A)
+    codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID] * 4
+    assert [refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) for code in codes] == [[]] * 8
+    assert refuse(bench, ErrorCode.KAFKA_STORAGE_ERROR, for_ms=2 * STALLED_AFTER_MS)
+    assert bench.machine.stalled == 1
+    bench.answer(records(A, 0))
+    assert bench.machine.stalled == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "agreed_epoch", "unclean_epoch", "expected"),
+    [
+        (50, 3, -1, True),  # nothing committed goes
+        (49, 3, -1, False),
+        (49, 3, 4, True),  # an unclean election since then may have lost it
+        (49, 4, 4, False),  # one that this log has followed already has not
+        (49, 5, 4, False),
+        (49, -1, -1, False),
+    ],
+)
+def test_below_its_high_watermark_a_log_is_cut_after_an_unclean_election_only(
+    offset: int, agreed_epoch: int, unclean_epoch: int, expected: bool
+) -> None:
+    found = may_cut(offset, high_watermark=50, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch)
+    assert found is expected
 
 
 @pytest.mark.parametrize("is_final", [True, False])

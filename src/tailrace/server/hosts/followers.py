@@ -24,6 +24,7 @@ from tailrace.replication.follower import (
     Follower,
     PartitionKey,
     Position,
+    ReportStall,
     Restart,
     SendFetch,
     Store,
@@ -32,6 +33,7 @@ from tailrace.replication.follower import (
     Tick,
     Unfollow,
     cut_offset,
+    may_cut,
 )
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
@@ -43,6 +45,9 @@ _RETRY_MS: Final = 200
 """How soon a partition is looked for again that should be here and is not yet."""
 _SLICE_MS: Final = 5
 _UNKNOWN: Final = -1
+_REPORTS_PER_MS: Final = 60_000
+_MOST_REPORTS: Final = 20
+"""Stalled replicas of one leader that are named within that time; the others are counted."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -96,8 +101,14 @@ class FollowerHosts:
 
     @property
     def failed_partitions(self) -> int:
-        """Replicas whose log failed: they follow nobody until there is a new leader, or a new start."""
+        """Replicas that are not fetched until there is a new leader, or a new start: their log failed, or their leader
+        lacks what is committed."""
         return sum(host.machine.broken for host in self._hosts.values())
+
+    @property
+    def stalled_partitions(self) -> int:
+        """Replicas that their leader has refused for a while, always for the same reason."""
+        return sum(host.machine.stalled for host in self._hosts.values())
 
     @property
     def partitions(self) -> int:
@@ -247,6 +258,8 @@ class FollowerHost:
         self._broker_epoch = broker_epoch
         self._partitions: dict[PartitionKey, Partition] = {}
         self._alarm = Alarm(clock, self._tick)
+        self._reports_since_ms = clock.monotonic_ms()
+        self._reports = 0
         self._is_closed = False
 
     def __iter__(self) -> Iterator[Partition]:
@@ -293,7 +306,10 @@ class FollowerHost:
                     self._cut(effect, partition)
                 case Restart():
                     self._restart(effect, partition)
+                case ReportStall():
+                    self._report_stall(effect, partition)
         except KafkaError as fault:
+            assert not isinstance(effect, ReportStall)
             self._failed(effect, fault)
 
     def _send(self, effect: SendFetch) -> None:
@@ -326,6 +342,8 @@ class FollowerHost:
     def _cut(self, effect: Cut, partition: Partition) -> None:
         log = partition.log
         offset = cut_offset(log.epochs, log.log_end_offset, effect.diverging)
+        if not self._may_cut(effect, partition, offset):
+            return
         self._note_cut(partition, offset, f"epoch-{effect.diverging.epoch}-ends-at-{effect.diverging.offset}")
         if offset < log.log_start_offset:
             self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(offset))
@@ -334,8 +352,67 @@ class FollowerHost:
 
     def _restart(self, effect: Restart, partition: Partition) -> None:
         start = effect.log_start_offset
-        self._note_cut(partition, start, "the-leaders-log-begins-there")
-        self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(start))
+        if self._may_cut(effect, partition, start):
+            self._note_cut(partition, start, "the-leaders-log-begins-there")
+            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(start))
+
+    def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
+        """Whether the log may be cut here; if not, this partition stops until it has another leader."""
+        position = _position(partition)
+        agreed_epoch = max(partition.agreed_epoch, position.last_epoch)
+        unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
+        if may_cut(
+            offset,
+            high_watermark=position.high_watermark,
+            agreed_epoch=agreed_epoch,
+            unclean_epoch=unclean_epoch,
+        ):
+            return True
+        topic, number = partition.topic_partition
+        _logger.error(
+            "event=replica-stopped partition=%s leader=%d leader_epoch=%d agreed_epoch=%d unclean_epoch=%d"
+            " high_watermark=%d end_offset=%d cut_asked_at=%d reason='the leader lacks committed records that are here'"
+            " hint='stop broker %d so that a replica that has them leads; if none does then, choose this one:"
+            " tailrace topics elect %s --partition %d --unclean'",
+            partition.topic_partition,
+            self.leader,
+            effect.leader_epoch,
+            agreed_epoch,
+            unclean_epoch,
+            position.high_watermark,
+            position.end_offset,
+            offset,
+            self.leader,
+            topic,
+            number,
+        )
+        self.step(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
+        return False
+
+    def _report_stall(self, effect: ReportStall, partition: Partition) -> None:
+        """One line, unless this minute has had many: a leader may refuse all that is followed there."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._reports_since_ms >= _REPORTS_PER_MS:
+            if self._reports > _MOST_REPORTS:
+                _logger.warning(
+                    "event=replicas-stalled leader=%d partitions=%d", self.leader, self._reports - _MOST_REPORTS
+                )
+            self._reports_since_ms, self._reports = now_ms, 0
+        self._reports += 1
+        if self._reports <= _MOST_REPORTS:
+            position = _position(partition)
+            _logger.warning(
+                "event=replica-stalled partition=%s leader=%d leader_epoch=%d error=%s for_ms=%d log_start_offset=%d"
+                " end_offset=%d last_epoch=%d",
+                partition.topic_partition,
+                self.leader,
+                effect.leader_epoch,
+                effect.error.name,
+                effect.for_ms,
+                position.log_start_offset,
+                position.end_offset,
+                position.last_epoch,
+            )
 
     def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
         """Cut when no recovery point says that a shorter log is a damaged one.

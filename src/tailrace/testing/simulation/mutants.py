@@ -38,6 +38,7 @@ WORLDS = {
     "quorum": ("raft_cluster", RELOADED),
     "metadata": ("metadata_replicas", RELOADED),
     "replica": ("replica_cluster", RELOADED_FOR_REPLICAS),
+    "forgetful": ("forgetful_cluster", RELOADED_FOR_REPLICAS),
     "nodes": ("quorum_cluster", RELOADED_FOR_NODES),
 }
 """What is run for each kind of mutant, a module with `run_seed`; and what is loaded anew for that."""

@@ -206,9 +206,7 @@ class ReplicaCluster:
         self.plan = plan
         self.network = Network(self.world, plan.network)
         self.metadata = ReplicaMetadata(self.world, self.network, latest_ms=plan.latest_image_ms)
-        self.laws = ReplicaLaws(
-            min_in_sync=plan.min_in_sync, is_flushed=plan.is_flushed, sometimes=self.world.sometimes
-        )
+        self.laws = self._make_laws()
         defaults = TopicConfig(
             min_insync_replicas=plan.min_in_sync,
             # The page cache may lose the name of a segment before one that stays: that is the log's fault, not ours.
@@ -237,10 +235,19 @@ class ReplicaCluster:
         self._producers: list[_Producer] = []
         self._is_chaos = self._is_producing = True
 
+    def _make_laws(self) -> ReplicaLaws:
+        return ReplicaLaws(
+            min_in_sync=self.plan.min_in_sync, is_flushed=self.plan.is_flushed, sometimes=self.world.sometimes
+        )
+
     # The run
 
     def run(self) -> None:
         """Chaos, then calm; raises Breach if a law is broken, or if the copies do not become the same."""
+        self._run_chaos()
+        self._converge()
+
+    def _run_chaos(self) -> None:
         world, plan = self.world, self.plan
         for node in self.nodes.values():
             world.after(0, node.start)
@@ -261,6 +268,9 @@ class ReplicaCluster:
         self._repeat("repairs", 1.0, self._revive_all, in_calm=True)
         world.run(until_ms=world.now_ms + plan.chaos_ms)
         self._is_chaos = False
+
+    def _converge(self) -> None:
+        world, plan = self.world, self.plan
         self.network.calm()
         for node in self.nodes.values():
             node.files.forget_faults()

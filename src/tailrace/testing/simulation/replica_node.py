@@ -174,6 +174,8 @@ class ReplicaNode:
         self.followers: FollowerHosts
         self.keeper: InSyncKeeper
         self.is_serving = False
+        self.forgets: Callable[[SimulatedDisk], None] | None = None
+        """What is done to its disk before the next start."""
         self._world = world
         self._network = network
         self._metadata = metadata
@@ -196,6 +198,9 @@ class ReplicaNode:
         """Come up with what is on the disk. The power may go meanwhile."""
         assert not self.is_up, f"broker {self.node_id} is up"
         self.files.reboot()
+        if self.forgets is not None:
+            forgets, self.forgets = self.forgets, None
+            forgets(self.files)
         self.life = Life()
         self.clock = SimulatedClock(self._world, self.do, self.life)
         self.is_serving = False

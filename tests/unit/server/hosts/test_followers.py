@@ -50,7 +50,7 @@ class StubbornPeer:
         self.waiting.append((node_id, request, on_reply))
 
 
-def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3)) -> PartitionState:
+def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3), unclean_epoch: int = -1) -> PartitionState:
     ids = tuple(map(BrokerId, replicas))
     return PartitionState(
         topic_id=TOPIC_ID,
@@ -59,6 +59,7 @@ def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3)) -> Pa
         leader=BrokerId(leader),
         leader_epoch=LeaderEpoch(epoch),
         partition_epoch=epoch,
+        unclean_epoch=unclean_epoch,
     )
 
 
@@ -211,6 +212,111 @@ def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None
     assert bench.partition().log.log_end_offset == 2
     ((_, (wanted,)),) = bench.asked
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 2)
+
+
+def committed(bench: Bench, *, leader: int, epoch: int) -> None:
+    """Three records in epoch 1, all of them committed as far as this replica knows; then another leader."""
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=1) + batch(2, b"c", epoch=1), high_watermark=3))
+    bench.settle()
+    assert bench.partition().high_watermark == 3
+    bench.take(0, state(leader, epoch))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+
+
+def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    log = bench.partition().log
+    assert (log.log_end_offset, bench.partition().high_watermark) == (3, 3)
+    assert (bench.asked, bench.hosts.failed_partitions) == ([], 1)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    for said in (
+        "event=replica-stopped partition=orders-0 leader=3 leader_epoch=2 ",
+        "high_watermark=3 ",
+        "cut_asked_at=1 ",
+        "tailrace topics elect orders --partition 0 --unclean",
+    ):
+        assert said in line
+    bench.take(0, state(2, 3))
+    ((leader, (wanted,)),) = bench.asked
+    assert (leader, wanted.fetch_offset, bench.hosts.failed_partitions) == (2, 3, 0), "another leader has it"
+
+
+def test_what_an_unclean_election_has_lost_is_cut() -> None:
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 4, unclean_epoch=2))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.partition().high_watermark) == (1, 1)
+    assert bench.hosts.failed_partitions == 0
+
+
+def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -> None:
+    bench = Bench(state(2, 1, unclean_epoch=1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 4, unclean_epoch=1))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
+
+
+def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_not_cut() -> None:
+    """Nothing was written since, so the log alone does not tell that it belongs to the new history."""
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 3, unclean_epoch=3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, high_watermark=3))
+    bench.settle()
+    bench.take(0, state(2, 4, unclean_epoch=3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
+
+
+def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_unclean_election() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
+    bench.settle()
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, bench.hosts.failed_partitions) == (40, 1)
+    bench.take(0, state(2, 4, unclean_epoch=4))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, bench.hosts.failed_partitions) == (8, 0)
+
+
+def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 0))
+    for _ in range(80):
+        bench.answer(data(0, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
+        bench.clock.advance(1000)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "event=replica-stalled partition=orders-0 leader=2 leader_epoch=0 error=KAFKA_STORAGE_ERROR for_ms="
+    )
+    assert bench.hosts.stalled_partitions == 1
+    bench.answer(data(0))
+    bench.settle()
+    assert bench.hosts.stalled_partitions == 0
+
+
+def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(*[state(2, 0)] * 30)
+    for _ in range(80):
+        bench.answer(*[data(number, error_code=ErrorCode.KAFKA_STORAGE_ERROR) for number in range(30)])
+        bench.clock.advance(1000)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 41
+    assert "event=replicas-stalled leader=2 partitions=10" in lines
 
 
 def test_a_cut_that_comes_too_late_is_not_made() -> None:
