@@ -14,7 +14,7 @@ import typer
 
 from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
-from tailrace.cli.waiting import Patience
+from tailrace.cli.waiting import Patience, told_by_command
 from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata
@@ -77,7 +77,7 @@ def command(
     )
     lines = _Lines(producer, topic, separator, partition, compression)
     was_interrupted = False
-    with heard_once(_interrupt):
+    with told_by_command(), heard_once(_interrupt):
         try:
             try:
                 lines.open()

@@ -1,6 +1,9 @@
 """What a command that waits says about it: why nothing comes, once it has lasted, and not again."""
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tailrace.cli.output import say
 from tailrace.model.errors import KafkaError
@@ -33,3 +36,15 @@ class Patience:
 def describe(trouble: KafkaError) -> str:
     """The fault with Kafka's name of it, which is what one can look up."""
     return f"{trouble.detail} ({trouble.code.name})" if trouble.detail else trouble.code.name
+
+
+@contextmanager
+def told_by_command() -> Iterator[None]:
+    """The command itself says what its clients would warn of in the log: once is enough."""
+    logger = logging.getLogger("tailrace.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

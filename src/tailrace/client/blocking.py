@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client import consumer as _consumer
@@ -29,9 +30,10 @@ from tailrace.client.facade import Facade
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.names import several
-from tailrace.client.outgoing import Headers, RecordMetadata, record_cost
+from tailrace.client.outgoing import Headers, RecordMetadata
 from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import Chunk
+from tailrace.client.record_checks import check_partition, check_topic
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
@@ -63,7 +65,11 @@ _ENQUEUE_AT_ONCE = 2_000
 
 
 class Producer(Facade[_producer.Producer]):
-    """See `tailrace.client.producer.Producer`, whose settings it takes."""
+    """See `tailrace.client.producer.Producer`, whose settings it takes.
+
+    Leaving a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never asked.
+    An exception of the block itself comes out as it is, with a note of the records.
+    """
 
     def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
         # Refuse bad settings here and not at the first record.
@@ -101,19 +107,25 @@ class Producer(Facade[_producer.Producer]):
     ) -> "Future[RecordMetadata]":
         """Hand over a record; the future tells where it was written, or raises KafkaError.
 
-        Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled.
+        Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
+        or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that cannot be written whatever
+        the cluster says.
         """
         client = self._client.get()
-        completion = DeliveryFuture()
+        record = client.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
-        cost = record_cost(key, value, headers)
-        self._hand_over(client, Unsent(topic, partition, key, value, headers, stamp, cost, completion))
+        completion = DeliveryFuture(client.failures)
+        self._hand_over(
+            client, Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion)
+        )
         return completion
 
     def send_batch(self, topic: str, partition: int, payload: Buffer) -> "Future[RecordMetadata]":
         """Hand over a whole record batch (format v2, offsets from 0); the future's offset is its first record's."""
+        check_topic(topic)
+        check_partition(partition)
         client = self._client.get()
-        completion = DeliveryFuture()
+        completion = DeliveryFuture(client.failures)
         self._hand_over(client, PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
@@ -167,19 +179,37 @@ class Producer(Facade[_producer.Producer]):
         """What keeps records from being written, while it is retried; None while all goes well."""
         return self._client.get().trouble
 
-    def flush(self) -> None:
-        """Return when every record handed over so far is written or has failed."""
-        loop_thread().call(self._flush(self._client.get()))
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if fault is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except KafkaError as unheard:
+            fault.add_note(f"also, by this producer: {unheard}")
 
-    async def _flush(self, client: _producer.Producer) -> None:
+    def flush(self) -> None:
+        """Return when every record handed over so far is written.
+
+        Raises KafkaError if records have failed whose futures were never asked: how many, and why the first did. Each
+        failure is told once.
+        """
+        client = self._client.get()
+        loop_thread().call(self._settle(client))
+        client.failures.raise_unheard()
+
+    async def _settle(self, client: _producer.Producer) -> None:
         while self._inbox:
             client.enqueue(self._inbox.popleft())
-        await client.flush()
+        await client.settle()
 
     def close(self) -> None:
-        """Flush, then close the connections. May be called again."""
-        if self._inbox:
-            self.flush()
+        """Flush, then close the connections; raises as `flush` does, when that is done. May be called again."""
+        client = self._client.made()
+        if self._inbox and client is not None:
+            loop_thread().call(self._settle(client))
         super().close()
 
     def close_at_exit(self) -> None:
@@ -192,9 +222,11 @@ class Producer(Facade[_producer.Producer]):
         except TimeoutError:
             what = f"{self._buffered_bytes} bytes of records"
             _log.error("%s were not written before the interpreter ended: call flush() or close()", what)
+        except KafkaError as unheard:
+            _log.error("%s", unheard)
 
     async def _finish(self, client: _producer.Producer) -> None:
-        await self._flush(client)
+        await self._settle(client)
         await client.close()
 
 

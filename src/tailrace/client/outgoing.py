@@ -22,6 +22,21 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+class RecordNotWritten(KafkaError):
+    """Why one record (or batch of them) was not written. `partition` is -1 where it had not been chosen."""
+
+    def __init__(self, fault: KafkaError, topic: str, partition: int = -1, *, records: int = 1) -> None:
+        super().__init__(fault.code, fault.detail)
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+
+    @property
+    def place(self) -> str:
+        """`orders-0`, or `orders`."""
+        return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+
+
 class Completion(Protocol):
     """Whoever waits for a record: an asyncio or a concurrent future."""
 
@@ -158,8 +173,10 @@ class OutgoingBatch:
             offset += step
 
     def fail(self, fault: KafkaError) -> None:
-        """Tell everybody that the records are not written, or that nobody knows."""
+        """Fail every completion: the records are not written, or it is not known whether they are."""
         self._is_settled = True
+        topic, partition = self.topic_partition
+        records = self.count // max(1, len(self.completions))  # a prebuilt batch has one completion for all of it
         for completion in self.completions:
             if not completion.done():
-                completion.set_exception(KafkaError(fault.code, fault.detail))
+                completion.set_exception(RecordNotWritten(fault, topic, partition, records=records))

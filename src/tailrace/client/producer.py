@@ -10,7 +10,10 @@ from typing import NamedTuple, Self
 
 from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.outgoing import Completion, Headers, RecordMetadata, record_cost
+from tailrace.client.delivery import AwaitedDelivery
+from tailrace.client.failures import WriteFailures
+from tailrace.client.outgoing import Completion, Headers, RecordMetadata, RecordNotWritten
+from tailrace.client.record_checks import CheckedRecord, check_partition, check_record, check_topic
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -83,6 +86,9 @@ class Producer:
 
     Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`
     within its partition, whatever is retried. `buffer_memory` bounds what waits; `send` waits for room.
+
+    A record that fails is told once: by its future if that is asked, otherwise by the next `flush` or `close`, also at
+    the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
     """
 
     def __init__(
@@ -114,6 +120,7 @@ class Producer:
             max_request_size=max_request_size,
             codec=parse_codec(compression),
         )
+        self._max_request_size = max_request_size
         self._partitioner = partitioner
         self._sticky = StickyPartitioner(randrange, batch_size)
         self._max_block_ms = max_block_ms
@@ -127,6 +134,8 @@ class Producer:
         self._fault: KafkaError | None = None
         """Why nothing is taken any more."""
         self._is_closing = False
+        self.failures = WriteFailures()
+        """The records that have failed, as far as their futures have not been asked."""
         self.on_release: Callable[[int], None] | None = None
         """Told how many bytes of buffer.memory are free again: for a facade that keeps its own count."""
 
@@ -137,7 +146,13 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if fault is None:
+            await self.close()
+            return
+        try:
+            await self.close()
+        except KafkaError as unheard:
+            fault.add_note(f"also, by this producer: {unheard}")
 
     def start(self) -> None:
         """Begin to send; needs a running event loop."""
@@ -179,21 +194,37 @@ class Producer:
 
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
-        most, then raises KafkaError(REQUEST_TIMED_OUT).
+        most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
+        INVALID_TOPIC_EXCEPTION, ...), for a record that cannot be written whatever the cluster says.
         """
-        completion: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        cost = record_cost(key, value, headers)
+        self._check_started()
+        record = self.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
-        await self._wait_for_room(cost)
-        self.enqueue(Unsent(topic, partition, key, value, headers, stamp, cost, completion))
+        completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
+        await self._wait_for_room(record.cost)
+        self.enqueue(Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion))
         return completion
+
+    def checked(
+        self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> CheckedRecord:
+        """The record if it can be written, as far as that is known here; raises as `send` does. From any thread."""
+        return check_record(topic, partition, key, value, headers, max_request_size=self._max_request_size)
+
+    def _check_started(self) -> None:
+        if self._sender is None:
+            detail = "this producer has not been started: use `async with Producer(...)`, or call start()"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
     async def send_batch(self, topic: str, partition: int, payload: Buffer) -> "asyncio.Future[RecordMetadata]":
         """Hand over a whole record batch (format v2, offsets from 0, at most max.request.size).
 
         The future's offset is that of its first record. Order with records sent one by one is kept.
         """
-        completion: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        self._check_started()
+        check_topic(topic)
+        check_partition(partition)
+        completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
         await self._wait_for_room(len(payload))
         self.enqueue(PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
@@ -242,7 +273,8 @@ class Producer:
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
         """Take a record without waiting; what is wrong with it goes to its completion."""
-        assert self._sender is not None, "start() comes before the first record"
+        self._check_started()
+        assert self._sender is not None, "checked"
         self._buffered_bytes += item.cost
         if self._fault is not None:
             self._refuse(item, self._fault)
@@ -299,11 +331,9 @@ class Producer:
         except KafkaError as fault:
             self._refuse(item, fault)
             return False
-        except Exception as mistake:  # noqa: BLE001  # a str for bytes, or a partitioner that raises
+        except Exception as mistake:  # noqa: BLE001  # a partitioner that raises
             # It concerns this record and no other.
             detail = f"a record for topic {item.topic!r} cannot be written: {mistake}"
-            if isinstance(mistake, TypeError):
-                detail += "; keys, values and the values of headers are bytes, or None"
             self._refuse(item, KafkaError(ErrorCode.INVALID_RECORD, detail))
             return False
 
@@ -329,7 +359,8 @@ class Producer:
 
     def _refuse(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
         if not item.completion.done():
-            item.completion.set_exception(KafkaError(fault.code, fault.detail))
+            partition = -1 if item.partition is None else item.partition
+            item.completion.set_exception(RecordNotWritten(fault, item.topic, partition))
         self._release(item.cost)
 
     def _release(self, cost: int) -> None:
@@ -344,7 +375,15 @@ class Producer:
             flushing.set()
 
     async def flush(self) -> None:
-        """Return when every record handed over so far is written or has failed; linger.ms does not count meanwhile."""
+        """Return when every record handed over so far is written; linger.ms does not count meanwhile.
+
+        Raises KafkaError if records have failed whose futures were never asked: how many, and why the first did.
+        """
+        await self.settle()
+        self.failures.raise_unheard()
+
+    async def settle(self) -> None:
+        """As `flush`, but failures are left to others to tell."""
         if self._sender is None or self._buffered_bytes == 0:
             return
         parked = [item for items in self._parked.values() for item in items]
@@ -366,13 +405,14 @@ class Producer:
             self._accumulator.end_flush()
 
     async def close(self) -> None:
-        """Flush, then close the connections."""
+        """Flush, then close the connections; raises as `flush` does, when all of it is done. May be called again."""
         if self._is_closing:
             return
         self._is_closing = True
         self._fault = self._fault or KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed")
-        await self.flush()
+        await self.settle()
         if self._sender is not None:
             self._sender.stop()
         await asyncio.gather(*self._tasks)
         self._router.close()
+        self.failures.raise_unheard()

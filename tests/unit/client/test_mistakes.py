@@ -13,31 +13,6 @@ from tailrace.testing import Cluster
 SECONDS = 60.0
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"value": "text"},
-        {"key": "text"},
-        {"headers": (("name", "text"),)},
-        {"headers": ((b"name", b"bytes"),)},
-        {"headers": (("\ud800", b"half a character"),)},
-        {"partition": "0"},
-    ],
-    ids=str,
-)
-def test_a_record_that_cannot_be_encoded_fails_and_those_around_it_are_written(
-    tailrace_cluster: Cluster, record: dict[str, Any]
-) -> None:
-    with Producer(tailrace_cluster.bootstrap_servers, linger_ms=50) as producer:
-        before = producer.send("mistakes", b"before")
-        wrong = producer.send("mistakes", **{"value": b"v", **record})
-        after = producer.send("mistakes", b"after")
-        with pytest.raises(KafkaError, match="a record for topic 'mistakes' cannot be written") as caught:
-            wrong.result(SECONDS)
-        assert caught.value.code is ErrorCode.INVALID_RECORD
-        assert after.result(SECONDS).offset == before.result(SECONDS).offset + 1
-
-
 @pytest.mark.parametrize("timestamp", [-1, 2**63, "now", 1.5])
 def test_a_timestamp_that_cannot_be_one_is_refused_at_once(tailrace_cluster: Cluster, timestamp: Any) -> None:
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
@@ -66,13 +41,6 @@ def test_a_callback_may_send_although_the_buffer_is_full(tailrace_cluster: Clust
         producer.send("mistakes", b"z" * 900).result(SECONDS)
         producer.flush()
         assert [future.result(SECONDS).offset >= 0 for future in sent] == [True]
-
-
-def test_what_must_be_bytes_is_said(tailrace_cluster: Cluster) -> None:
-    with Producer(tailrace_cluster.bootstrap_servers) as producer:
-        wrong = producer.send("mistakes", "text")  # type: ignore[arg-type]  # the mistake
-        with pytest.raises(KafkaError, match="keys, values and the values of headers are bytes"):
-            wrong.result(SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""What of a record can be judged when it is handed over: types, the name of the topic, the size."""
+
+from functools import lru_cache
+
+from tailrace.client.outgoing import Headers, record_cost
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import topic_name_fault
+from tailrace.protocol.records.batch import HEADER_SIZE
+
+
+class CheckedRecord:
+    """Key, value and headers of a record as a producer keeps them, and the bytes of buffer.memory they count for."""
+
+    __slots__ = ("cost", "headers", "key", "value")
+
+    def __init__(self, key: bytes | None, value: bytes | None, headers: Headers, cost: int) -> None:
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.cost = cost
+
+
+def check_record(
+    topic: str,
+    partition: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    *,
+    max_request_size: int,
+) -> CheckedRecord:
+    """The record, if it can be written as far as a client may know. A bytearray or memoryview is copied.
+
+    Raises TypeError that says what to write instead, or KafkaError: INVALID_TOPIC_EXCEPTION, MESSAGE_TOO_LARGE,
+    INVALID_RECORD for a header whose name UTF-8 cannot hold.
+    """
+    check_topic(topic)
+    if partition is not None and type(partition) is not int:
+        check_partition(partition)
+    if key is not None and type(key) is not bytes:
+        key = _as_bytes("key", key)
+    if value is not None and type(value) is not bytes:
+        value = _as_bytes("value", value)
+    if headers:
+        headers = _checked_headers(headers)
+    cost = record_cost(key, value, headers)
+    if cost + HEADER_SIZE > max_request_size:
+        detail = (
+            f"a record of {cost} bytes for topic {topic!r} is larger than max.request.size {max_request_size}; make it "
+            "smaller, or raise the producer's max_request_size and the topic's max.message.bytes"
+        )
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
+    return CheckedRecord(key, value, headers, cost)
+
+
+_name_fault = lru_cache(maxsize=1_000)(topic_name_fault)
+"""A producer asks for the same few topics, once per record."""
+
+
+def check_topic(topic: object) -> None:
+    """Raise TypeError or KafkaError(INVALID_TOPIC_EXCEPTION) unless it may be the name of a topic."""
+    if not isinstance(topic, str):
+        way_out = "; decode it: topic.decode()" if isinstance(topic, bytes) else ""
+        raise TypeError(f"topic must be str, not {_type(topic)}{way_out}")
+    fault = _name_fault(topic)
+    if fault is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic[:250]!r}: {fault}")
+
+
+def check_partition(partition: object) -> None:
+    """Raise TypeError unless it is a whole number, be it numpy's."""
+    if not hasattr(partition, "__index__"):
+        raise TypeError(f"partition must be int or None, not {_type(partition)}")
+
+
+def _as_bytes(name: str, given: object) -> bytes:
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)
+    if isinstance(given, str):
+        raise TypeError(f"{name} must be bytes or None, not str; encode it: {name}.encode()")
+    raise TypeError(f"{name} must be bytes or None, not {_type(given)}; encode it, e.g. json.dumps({name}).encode()")
+
+
+def _checked_headers(headers: Headers) -> Headers:
+    if isinstance(headers, dict):
+        raise TypeError("headers must be pairs (name, bytes), not a dict; give list(headers.items())")
+    return tuple(_checked_header(header) for header in headers)
+
+
+def _checked_header(header: object) -> tuple[str, bytes | None]:
+    if not isinstance(header, (tuple, list)) or len(header) != 2:
+        raise TypeError(f"headers must be pairs (name, bytes), not {_type(header)}; such as [('trace', b'1')]")
+    name, content = header
+    if not isinstance(name, str):
+        way_out = "; decode it: name.decode()" if isinstance(name, bytes) else ""
+        raise TypeError(f"the name of a header must be str, not {_type(name)}{way_out}")
+    if content is not None and type(content) is not bytes:
+        content = _as_bytes("value", content)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a header's name cannot be written as UTF-8: {name!r}") from None
+    return name, content
+
+
+def _type(given: object) -> str:
+    return type(given).__name__
