@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from interop.kafka_tools import command, run
+from interop.kafka_tools import JARS, command, java, run
 from interop.librdkafka import Message
 from interop.processes import RunningProgram
 
@@ -76,6 +78,32 @@ class JavaConsumerProtocol(Java):
 
     name = "java-kip-848"
     protocol = "consumer"
+
+
+class JavaPatternMember:
+    """KafkaConsumer.subscribe(SubscriptionPattern): the pattern is the broker's to resolve."""
+
+    def __init__(self, bootstrap: str, pattern: str, group: str) -> None:
+        source = str(Path(__file__).with_name("PatternConsumer.java"))
+        self._program = RunningProgram([*java("-cp", f"{JARS}/*"), source, bootstrap, pattern, group])
+
+    def poll(self) -> list[Message]:
+        return [Message(None, line.encode()) for line in self._program.output()]
+
+    def assignment(self) -> set[int]:
+        raise NotImplementedError("it tells its records only")
+
+    def close(self) -> None:
+        self._program.terminate()
+
+
+class JavaPatternConsumer(JavaConsumerProtocol):
+    """The same, subscribing by a regular expression. It is compiled when it starts, so it needs a whole JDK."""
+
+    name = "java-pattern"
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Any:
+        return JavaPatternMember(bootstrap, topic, group)
 
 
 def _text(value: bytes | None) -> str:

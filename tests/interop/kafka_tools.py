@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
 
-__all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "run", "shell_absent"]
+__all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "run", "shell_absent"]
 
 _TIMEOUT_S = 100
 
@@ -49,10 +49,14 @@ class Dump(NamedTuple):
 
 def command(script: str, *options: str) -> list[str]:
     """What Kafka's script of this name would start."""
-    java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-    java += [f"-D{name}=UTF-8" for name in ("file.encoding", "sun.stdout.encoding", "stdout.encoding")]
     jars = SHELL_JARS if script == "kafka-metadata-shell" else JARS
-    return [*java, "-cp", f"{jars}/*", MAIN_CLASSES[script], *options]
+    return java("-cp", f"{jars}/*", MAIN_CLASSES[script], *options)
+
+
+def java(*options: str) -> list[str]:
+    """Java for programs that are small and short-lived."""
+    encodings = [f"-D{name}=UTF-8" for name in ("file.encoding", "sun.stdout.encoding", "stdout.encoding")]
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", *encodings, *options]
 
 
 def run(script: str, *options: str, stdin: str = "", directory: Path | None = None) -> Dump:

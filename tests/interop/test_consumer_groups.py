@@ -4,11 +4,34 @@ from contextlib import closing
 
 import pytest
 
-from interop.librdkafka import ConfluentConsumerProtocol, wait_until
+from interop.clients import Client, absent
+from interop.java_client import JavaPatternConsumer
+from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.group_health import Verdict, verdict
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("client", [ConfluentConsumerProtocol(), JavaPatternConsumer()], ids=lambda client: client.name)
+def test_a_subscription_by_regular_expression_follows_the_topics(tailrace_cluster: Cluster, client: Client) -> None:
+    if why := absent(client):
+        pytest.skip(why)
+    bootstrap, prefix = tailrace_cluster.bootstrap_servers, f"patterned-{client.name}"
+    read: list[Message] = []
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topics({f"{prefix}-1": 2, f"not-{prefix}": 1})
+        for topic in (f"{prefix}-1", f"not-{prefix}"):
+            producer.send(topic, value=topic.encode())
+        producer.flush()
+        with closing(client.join(bootstrap, f"^{prefix}-.*", f"group-{prefix}")) as member:
+            wait_until(lambda: read.extend(member.poll()) or len(read) == 1, "the topic that is there is read")
+            admin.create_topics({f"{prefix}-2": 1})
+            producer.send(f"{prefix}-2", value=f"{prefix}-2".encode())
+            producer.flush()
+            wait_until(lambda: read.extend(member.poll()) or len(read) == 2, "the topic that comes later is read too")
+        assert [message.value for message in read] == [f"{prefix}-1".encode(), f"{prefix}-2".encode()]
 
 
 @pytest.mark.interop

@@ -26,7 +26,21 @@ SILENCE_MS = 20_000
 ACTIONS = st.tuples(
     st.sampled_from(NAMES),
     st.sampled_from(
-        ["join", "beat", "beat", "beat", "mute", "leave", "away", "subscribe", "move", "silence", "old", "restart"]
+        [
+            "join",
+            "beat",
+            "beat",
+            "beat",
+            "mute",
+            "leave",
+            "away",
+            "subscribe",
+            "match",
+            "move",
+            "silence",
+            "old",
+            "restart",
+        ]
     ),
     st.sampled_from([("orders",), ("returns",), TOPICS]),
 )
@@ -68,6 +82,8 @@ class _History:
                 member.beat(epoch=max(member.epoch - 1, 1))
             case "subscribe":
                 self._settle(name, member.subscribe(*topics))
+            case "match":
+                self._settle(name, member.subscribe_to_pattern("|".join(topics)))
             case "move":
                 self._settle(name, member.move(topics[0]))
             case "leave" | "away":
@@ -141,11 +157,12 @@ class _History:
             self.node.clock.advance(5_000)
         assert self.joined == set(NAMES)
         assert describe(self.node).group_state == "Stable"
-        wanted = {topic for member in self.members.values() for topic in member.topics}
+        wishes = [{*member.topics, *(member.regex or "").split("|")} for member in self.members.values()]
+        wanted = set().union(*wishes)
         for topic in TOPICS:
             read = [partition for member in self.members.values() for partition in member.partitions(topic)]
             assert sorted(read) == (list(range(PARTITIONS[topic])) if topic in wanted else [])
-        if len({member.topics for member in self.members.values()}) == 1:
+        if all(wish - {""} == wishes[0] - {""} for wish in wishes):
             loads = [sum(map(len, member.owned.values())) for member in self.members.values()]
             assert max(loads) - min(loads) <= 1
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.coordinators.groups.consumer.heartbeat import MOST_EXPRESSIONS
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.consumer_groups import (
@@ -133,6 +134,103 @@ class TestReconciliation:
             member.beat()
         assert b.beat(epoch=before) is E.NONE
         assert b.beat(epoch=before - 1) is E.FENCED_MEMBER_EPOCH
+
+
+class TestRegularExpressions:
+    """ "SubscribedTopicRegex": "resolved by the group coordinator", with the syntax of RE2/J."""
+
+    def test_topics_are_matched_as_a_whole(self, node: GroupPath) -> None:
+        node.create_topics("orders-eu", partitions=1)
+        a = TableMember(node, "a", topics=(), regex="orders")
+        assert a.join() is E.NONE
+        assert a.topics_read == {"orders"}
+        a.subscribe_to_pattern("orders.*")
+        a.beat()
+        assert a.topics_read == {"orders", "orders-eu"}
+        (member,) = describe(node).members
+        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == ((), "orders.*")
+
+    def test_names_and_an_expression_add_up(self, node: GroupPath) -> None:
+        a = TableMember(node, "a", topics=("returns",), regex="ord.*")
+        a.join()
+        assert a.topics_read == {"orders", "returns"}
+
+    def test_an_empty_expression_matches_nothing_from_then_on(self, node: GroupPath) -> None:
+        a = TableMember(node, "a", topics=(), regex="ord.*")
+        a.join()
+        a.subscribe_to_pattern("", "returns")
+        a.beat()
+        assert a.topics_read == {"returns"}
+        stored = node.coordinators.host_of("g").machine.committed.groups["g"].consumer
+        assert stored is not None
+        assert stored.expressions == {}, "none is kept that nobody subscribes to"
+
+    def test_an_invalid_expression_is_refused_with_the_reason(self, node: GroupPath) -> None:
+        a = TableMember(node, "a")
+        a.join()
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="a", member_epoch=a.epoch, subscribed_topic_regex="a(b"
+        )
+        answer = node.send(request, 1).response
+        assert answer.error_code == E.INVALID_REGULAR_EXPRESSION
+        assert "missing ): a(b" in (answer.error_message or "")
+        assert a.beat() is E.NONE, "the member is as it was"
+
+    def test_topics_that_come_and_go(self, node: GroupPath) -> None:
+        a = TableMember(node, "a", topics=(), regex="ord.*")
+        a.join()
+        node.create_topics("order-lines", partitions=1)
+        node.create_topics("elsewhere", partitions=1)
+        a.beat()
+        assert (a.epoch, a.topics_read) == (2, {"orders", "order-lines"})
+        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.end_turn()
+        a.beat()
+        a.beat()
+        assert a.topics_read == {"order-lines"}
+
+    def test_internal_topics_match_nothing(self, node: GroupPath) -> None:
+        a = TableMember(node, "a", topics=(), regex=".*")
+        a.join()
+        assert a.topics_read == {"orders", "returns"}
+
+    def test_one_that_leaves_takes_its_expression_along(self, node: GroupPath) -> None:
+        a, b = TableMember(node, "a", topics=(), regex="ord.*"), TableMember(node, "b", topics=(), regex="ret.*")
+        a.join()
+        b.join()
+        machine = node.coordinators.host_of("g").machine
+        group = machine.committed.groups["g"].consumer
+        assert group is not None
+        assert group.expressions == {"ord.*": {"orders"}, "ret.*": {"returns"}}
+        a.leave()
+        assert machine.committed.groups["g"].consumer.expressions == {"ret.*": {"returns"}}  # type: ignore[union-attr]
+
+    def test_a_group_has_so_many_expressions_and_no_more(self, node: GroupPath) -> None:
+        for number in range(MOST_EXPRESSIONS):
+            assert TableMember(node, f"m{number}", topics=(), regex=f"a{number}").join() is E.NONE
+        assert TableMember(node, "more", topics=(), regex="b").join() is E.INVALID_REGULAR_EXPRESSION
+        assert TableMember(node, "more", topics=(), regex="a7").join() is E.NONE
+
+    def test_what_is_resolved_outlives_the_coordinator(self) -> None:
+        files = SimulatedDisk(seed=1)
+        node = _node(files)
+        a = TableMember(node, "a", topics=(), regex="ord.*")
+        a.join()
+        files.power_cut()
+        files.reboot()
+        a.node = _node(files, start=2)
+        assert a.beat() is E.NONE
+        assert (a.epoch, a.topics_read) == (1, {"orders"}), "no new epoch: nothing has changed"
+        a.node.create_topics("order-lines", partitions=1)
+        a.beat()
+        assert a.topics_read == {"orders", "order-lines"}
+
+    def test_one_that_matches_more_than_a_record_holds_is_refused(self) -> None:
+        node = _node(group_max_metadata_bytes="30")
+        assert TableMember(node, "a", topics=(), regex="ord.*").join() is E.NONE
+        for name in ("orders-in-europe", "orders-in-asia"):
+            node.create_topics(name, partitions=1)
+        assert TableMember(node, "b", topics=(), regex="orders-.*").join() is E.INVALID_REGULAR_EXPRESSION
 
 
 class TestFencing:
@@ -267,7 +365,12 @@ class TestRequests:
             ({"subscribed_topic_names": ("x" * 30_000,) * 9}, E.INVALID_REQUEST),
             ({"server_assignor": "mine"}, E.UNSUPPORTED_ASSIGNOR),
             ({"server_assignor": "range"}, E.NONE),
-            ({"subscribed_topic_regex": "o.*"}, E.INVALID_REGULAR_EXPRESSION),
+            ({"subscribed_topic_regex": "o.*"}, E.NONE),
+            ({"subscribed_topic_names": None, "subscribed_topic_regex": "o.*"}, E.NONE),
+            ({"subscribed_topic_regex": "("}, E.INVALID_REGULAR_EXPRESSION),
+            ({"subscribed_topic_regex": "(?=o)"}, E.INVALID_REGULAR_EXPRESSION),
+            ({"subscribed_topic_regex": "o" * 4097}, E.INVALID_REGULAR_EXPRESSION),
+            ({"subscribed_topic_regex": "((a{100}){100}){100}"}, E.INVALID_REGULAR_EXPRESSION),
         ],
     )
     def test_first_requests(self, node: GroupPath, change: dict[str, Any], code: ErrorCode) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tailrace.cli.message_json import compact, message_json
 from tailrace.cli.output import Cell
-from tailrace.coordinators.groups.consumer.records import ConsumerRecord, GroupKey, GroupMemberKey, consumer_key
+from tailrace.coordinators.groups.consumer.records import ConsumerKey, ConsumerRecord, consumer_key
 from tailrace.coordinators.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -78,7 +78,7 @@ def group_record(record: Record) -> Decoded:
     kind = _leading_int16(record.key)
     if decoded is None:
         return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
-    key: OffsetCommitKey | GroupMetadataKey | GroupKey | GroupMemberKey
+    key: OffsetCommitKey | GroupMetadataKey | ConsumerKey
     if isinstance(decoded, ConsumerRecord):
         key = consumer_key(decoded)
     elif isinstance(decoded, GroupRecord):

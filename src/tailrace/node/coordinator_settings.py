@@ -22,6 +22,13 @@ GROUP_SETTINGS = (
         at_least=1,
     ),
     setting("group.consumer.max.size", INT, 1_000, "Members of a consumer group (Kafka: no limit).", at_least=1),
+    setting(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        600_000,
+        "Accepted for Kafka's files; regular expressions are resolved whenever topics come and go.",
+        at_least=10_000,
+    ),
     setting("group.max.groups", INT, 10_000, "Groups that a node coordinates (Kafka: no limit).", at_least=1),
     setting(
         "group.max.metadata.bytes",

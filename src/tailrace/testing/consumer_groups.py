@@ -29,6 +29,7 @@ class TableMember:
     node: GroupPath
     name: str
     topics: tuple[str, ...] = ("orders",)
+    regex: str | None = None
     group_id: str = "g"
     instance_id: str | None = None
     assignor: str | None = None
@@ -45,6 +46,7 @@ class TableMember:
                 instance_id=self.instance_id,
                 rebalance_timeout_ms=self.rebalance_timeout_ms,
                 subscribed_topic_names=self.topics,
+                subscribed_topic_regex=self.regex,
                 server_assignor=self.assignor,
                 topic_partitions=(),
             )
@@ -62,9 +64,18 @@ class TableMember:
 
     def subscribe(self, *topics: str) -> ErrorCode:
         """Want other topics from now on."""
-        self.topics = topics
+        return self.subscribe_to_pattern("", *topics)
+
+    def subscribe_to_pattern(self, regex: str, *topics: str) -> ErrorCode:
+        """Want the topics that this matches from now on, and these; an empty one matches nothing."""
+        self.topics, self.regex = topics, regex or None
         return self._take(
-            self._send(member_epoch=self.epoch, instance_id=self.instance_id, subscribed_topic_names=topics)
+            self._send(
+                member_epoch=self.epoch,
+                instance_id=self.instance_id,
+                subscribed_topic_names=topics,
+                subscribed_topic_regex=regex,
+            )
         )
 
     def move(self, rack_id: str) -> ErrorCode:
@@ -94,6 +105,12 @@ class TableMember:
     def partitions(self, topic: str = "orders") -> set[int]:
         """What it reads of a topic."""
         return self.owned.get(self.node.topic_id(topic), set())
+
+    @property
+    def topics_read(self) -> set[str]:
+        """The topics of which it reads partitions."""
+        names = self.node.controller.image.topic_names
+        return {names[topic_id] for topic_id in self.owned}
 
 
 def describe(node: GroupPath, group_id: str = "g") -> DescribedConsumerGroup:

@@ -29,7 +29,7 @@ _CONSUMER_MEMBER = 1
 
 
 class ConsumerGroupHeartbeatHandler:
-    """Answers when what the heartbeat changed is committed."""
+    """Answers when what the heartbeat changed is committed; one with a regular expression, when that is resolved."""
 
     def __init__(self, *, coordinators: GroupCoordinators) -> None:
         self._coordinators = coordinators
@@ -37,7 +37,7 @@ class ConsumerGroupHeartbeatHandler:
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
         check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
-        host = coordinators.host_of(request.group_id)
+        coordinators.host_of(request.group_id)
         if request.member_epoch == JOINING:
             coordinators.check_room_for(request.group_id)
 
@@ -52,8 +52,21 @@ class ConsumerGroupHeartbeatHandler:
             client_id=context.client_id or "",
             client_host=context.connection.peer_host,
             find_topic=coordinators.find_topic,
+            find_matches=coordinators.patterns.find,
         )
-        host.heartbeat(command, coordinators.topics_version, answer)
+
+        def decide(fault: KafkaError | None) -> None:
+            try:
+                if fault is not None:
+                    raise fault
+                coordinators.host_of(request.group_id).heartbeat(command, coordinators.topics_version, answer)
+            except KafkaError as refusal:
+                answer(refusal)
+
+        if request.subscribed_topic_regex:
+            coordinators.patterns.resolve(request.subscribed_topic_regex, decide)
+        else:
+            decide(None)
 
 
 class ConsumerGroupDescribeHandler:

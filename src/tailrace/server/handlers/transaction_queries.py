@@ -1,8 +1,8 @@
 """DescribeTransactions (65) and ListTransactions (66): what is going on, for tools (KIP-664).
 
 Both speak of the transactional ids that this broker coordinates, as committed. ListTransactions: v1 only those that
-have been open for long (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128) as
-those of groups are: a regular expression of a client's can keep the event loop busy for ever.
+have been open for long (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128):
+100,000 ids would have to be matched in turns.
 """
 
 from itertools import groupby

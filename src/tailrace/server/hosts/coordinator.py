@@ -15,6 +15,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.data.transaction_markers import TransactionMarker
 from tailrace.server.hosts.group_coordinator import GroupCoordinatorHost
 from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
+from tailrace.server.hosts.topic_patterns import TopicPatterns
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
 
@@ -44,12 +45,17 @@ class GroupCoordinators:
         self._led = LedCoordinators(
             GROUP_OFFSETS_TOPIC, broker_id=broker_id, find_partition=find_partition, take_over=self._take_over
         )
-        self.topics_version = 0
-        """Another number after each change of the cluster's metadata."""
+        self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
+        self._images = 0
 
     @property
     def config(self) -> GroupConfig:
         return self._config
+
+    @property
+    def topics_version(self) -> int:
+        """Another number after each change of the cluster's metadata, and of what an expression matches."""
+        return self._images + self.patterns.version
 
     def find_topic(self, name: str) -> TopicInfo | None:
         """The topic that has this name now."""
@@ -58,7 +64,8 @@ class GroupCoordinators:
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
-        self.topics_version += 1
+        self._images += 1
+        self.patterns.on_image(image, delta)
         self._led.on_image(image)
         if delta.deleted_topics:
             names = {topic.name for topic in delta.deleted_topics}

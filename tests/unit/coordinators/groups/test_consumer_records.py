@@ -11,6 +11,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ConsumerRecordKind,
     ConsumerValue,
     CurrentMemberAssignmentValue,
+    RegularExpressionValue,
     StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
@@ -70,8 +71,24 @@ def test_a_record_is_kafkas(kind: ConsumerRecordKind, member_id: str, value: Con
     assert decode_record(key, None) == tombstone
 
 
+def test_a_regular_expression_is_recorded_as_kafka_does() -> None:
+    value = RegularExpressionValue(topics=("t", "u"), version=7, timestamp=9)
+    record = ConsumerRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=value)
+    key = bytes.fromhex("0010 000167 00036f2e2a")
+    encoded = bytes.fromhex("0000 03027402750000000000000007000000000000000900")  # as Kafka 4.1 writes it
+    assert encode_record(record) == (key, encoded)
+    assert decode_record(key, encoded) == record
+    tombstone = ConsumerRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=None)
+    assert decode_record(key, None) == tombstone
+    group = ConsumerGroup()
+    group.apply(record)
+    assert (group.matches("o.*"), group.is_gone) == ({"t", "u"}, False)
+    group.apply(tombstone)
+    assert group == ConsumerGroup()
+
+
 def test_kinds_that_newer_servers_write_are_passed_over() -> None:
-    for kind in (4, 9, 16):
+    for kind in (4, 9, 10):
         assert decode_record(kind.to_bytes(2, "big") + b"\0\x01g", b"\0\0") is None
     assert set(VALUE_OF) == set(ConsumerRecordKind)
 

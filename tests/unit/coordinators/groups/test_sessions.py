@@ -31,7 +31,11 @@ def test_nothing_is_remembered_of_a_group_that_did_not_come_to_be() -> None:
         topic_partitions=(),
     )
     command = ConsumerHeartbeat(
-        request=request, client_id="c", client_host="/127.0.0.1", find_topic=lambda name: TopicInfo(b"i" * 16, 4)
+        request=request,
+        client_id="c",
+        client_host="/127.0.0.1",
+        find_topic=lambda name: TopicInfo(b"i" * 16, 4),
+        find_matches=lambda expression: None,
     )
     groups.heartbeat(None, command, 1, 0)
     assert list(histories) == ["g"]

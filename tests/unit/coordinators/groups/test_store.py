@@ -10,6 +10,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ConsumerRecordKind,
     ConsumerValue,
     CurrentMemberAssignmentValue,
+    RegularExpressionValue,
     StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
@@ -61,8 +62,11 @@ def _consumer(group_id: str, kind: ConsumerRecordKind, member_id: str, number: i
                 assigned_partitions=some,
                 partitions_pending_revocation=(),
             ),
+            K.EXPRESSION: RegularExpressionValue(topics=(f"t{number}",), timestamp=0),
         }
         value = values[kind]
+    if kind is K.EXPRESSION:
+        return ConsumerRecord(kind=kind, group_id=group_id, regular_expression=member_id, value=value)
     return ConsumerRecord(
         kind=kind, group_id=group_id, member_id="" if kind in (K.GROUP, K.TARGET) else member_id, value=value
     )

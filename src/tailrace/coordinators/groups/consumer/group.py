@@ -17,6 +17,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ConsumerGroupMetadataValue,
     ConsumerRecord,
     CurrentMemberAssignmentValue,
+    RegularExpressionValue,
     StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
@@ -96,12 +97,14 @@ class ConsumerMember:
 class ConsumerGroup:
     """One group."""
 
-    __slots__ = ("epoch", "members", "metadata_hash", "places", "target_epoch", "targets")
+    __slots__ = ("epoch", "expressions", "members", "metadata_hash", "places", "target_epoch", "targets")
 
     def __init__(self) -> None:
         self.epoch: int | None = None
         """None: the group is no more."""
         self.metadata_hash = 0
+        self.expressions: dict[str, frozenset[str]] = {}
+        """Subscribed regular expression -> the topics that it matched when that was last looked at."""
         self.members: dict[str, ConsumerMember] = {}
         self.places: dict[str, CurrentMemberAssignmentValue] = {}
         """Where members stand whose subscriptions come further on in the log: compaction took those before."""
@@ -111,6 +114,7 @@ class ConsumerGroup:
     def copy(self) -> "ConsumerGroup":
         twin = ConsumerGroup()
         twin.epoch, twin.metadata_hash, twin.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
+        twin.expressions = dict(self.expressions)
         twin.members, twin.places, twin.targets = dict(self.members), dict(self.places), dict(self.targets)
         return twin
 
@@ -123,7 +127,9 @@ class ConsumerGroup:
 
     @property
     def is_gone(self) -> bool:
-        return self.epoch is None and not (self.members or self.places or self.targets or self.target_epoch)
+        return self.epoch is None and not (
+            self.members or self.places or self.targets or self.target_epoch or self.expressions
+        )
 
     @property
     def member_ids(self) -> list[str]:
@@ -144,6 +150,8 @@ class ConsumerGroup:
                 self.targets[member_id] = read_assignment(value.topic_partitions)
             case CurrentMemberAssignmentValue():
                 self._place(member_id, value)
+            case RegularExpressionValue():
+                self.expressions[record.regular_expression] = frozenset(value.topics)
             case None:
                 self._remove(record)
 
@@ -180,6 +188,8 @@ class ConsumerGroup:
                 self.places.pop(record.member_id, None)
             case "TARGET":
                 self.target_epoch = 0
+            case "EXPRESSION":
+                self.expressions.pop(record.regular_expression, None)
             case "TARGET_MEMBER":
                 self.targets.pop(record.member_id, None)
             case "CURRENT":
@@ -202,9 +212,23 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> frozenset[str]:
-        """What anybody subscribes to."""
+        """The topics that any member subscribes to, by name or by a regular expression."""
         # Most members subscribe alike, and to compare costs a tenth of what a set does.
-        return frozenset().union(*{member.subscription.subscribed_topic_names for member in self.members.values()})
+        names = {member.subscription.subscribed_topic_names for member in self.members.values()}
+        return frozenset().union(*names, *map(self.matches, self.subscribed_expressions))
+
+    @property
+    def subscribed_expressions(self) -> frozenset[str]:
+        """The regular expressions that any member subscribes to."""
+        return frozenset(
+            member.subscription.subscribed_topic_regex
+            for member in self.members.values()
+            if member.subscription.subscribed_topic_regex
+        )
+
+    def matches(self, expression: str | None) -> frozenset[str]:
+        """The topics that the expression is known to match; none for None."""
+        return frozenset() if expression is None else self.expressions.get(expression, frozenset())
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """The member with this instance id, if there is one."""

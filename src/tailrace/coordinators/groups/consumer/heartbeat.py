@@ -7,6 +7,7 @@ topics, begins a new group epoch; a new epoch needs a new target; and the member
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Final
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber, TopicInfo
@@ -26,6 +27,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ConsumerRecord,
     ConsumerRecordKind,
     ConsumerValue,
+    RegularExpressionValue,
     StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
@@ -42,9 +44,14 @@ from tailrace.protocol.messages.consumer_groups import (
 )
 
 FindTopic = Callable[[str], TopicInfo | None]
+FindMatches = Callable[[str], RegularExpressionValue | None]
+"""The topics that a regular expression matches now; None: that is not known yet, and the topics' version is another
+when it is."""
 Kind = ConsumerRecordKind
 
 JOINING, LEAVING = 0, -1
+MOST_EXPRESSIONS: Final = 100
+"""Regular expressions of one group that differ: each is looked at whenever the topics change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,7 @@ class ConsumerHeartbeat:
     client_id: str
     client_host: str
     find_topic: FindTopic
+    find_matches: FindMatches
     must_check_topics: bool = True
     """The topics may have changed since this group was last looked at."""
 
@@ -81,9 +89,20 @@ class _Change:
     events: list[tuple[GroupEventKind, str, str]] = field(default_factory=list)
 
     def emit(self, kind: ConsumerRecordKind, value: ConsumerValue | None, member_id: str = "") -> None:
+        record = ConsumerRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value)
+        self._take(record)
+
+    def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
+        """The expression matches these topics now; None: no member subscribes to it any more."""
+        self._take(
+            ConsumerRecord(
+                kind=ConsumerRecordKind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value
+            )
+        )
+
+    def _take(self, record: ConsumerRecord) -> None:
         if not self.records:
             self.group = self.group.copy()
-        record = ConsumerRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value)
         self.records.append(record)
         self.group.apply(record)
 
@@ -107,11 +126,14 @@ def heartbeat(group: ConsumerGroup | None, command: ConsumerHeartbeat, config: G
     owned = _owned(request)
     before = _find_member(change, request, owned, config)
     is_changed = _subscribe(change, before, command)
+    if is_changed or command.must_check_topics:
+        _resolve_expressions(change, command.find_matches)
     _begin_epoch(change, command, is_changed)
     if (change.group.epoch or 0) > change.group.target_epoch:
         _assign(change, command.find_topic)
     member = _step(change, request.member_id, owned)
-    is_full = request.rebalance_timeout_ms != -1 and request.subscribed_topic_names is not None and owned is not None
+    says_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    is_full = request.rebalance_timeout_ms != -1 and says_topics and owned is not None
     is_news = request.member_epoch == JOINING or before is None or before.assigned != member.assigned or is_full
     return change.decided(
         ConsumerGroupHeartbeatResponse(
@@ -227,7 +249,14 @@ def _subscribe(change: _Change, before: ConsumerMember | None, command: Consumer
         reason = f"a new member of client {command.client_id!r} at {command.client_host}"
         change.note(GroupEventKind.JOIN, reason, request.member_id)
     change.emit(Kind.MEMBER, new, request.member_id)
-    return old is None or set(old.subscribed_topic_names) != set(new.subscribed_topic_names)
+    if len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
+        detail = f"group {request.group_id!r} has {MOST_EXPRESSIONS} regular expressions already; use one of those"
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
+    return (
+        old is None
+        or set(old.subscribed_topic_names) != set(new.subscribed_topic_names)
+        or old.subscribed_topic_regex != new.subscribed_topic_regex
+    )
 
 
 def _merged(
@@ -244,6 +273,9 @@ def _merged(
         subscribed_topic_names=tuple(sorted(set(names)))
         if names is not None
         else (old.subscribed_topic_names if old else ()),
+        subscribed_topic_regex=(request.subscribed_topic_regex or None)  # empty: none from now on
+        if request.subscribed_topic_regex is not None
+        else (old.subscribed_topic_regex if old else None),
         rebalance_timeout_ms=request.rebalance_timeout_ms
         if request.rebalance_timeout_ms >= 0 or old is None
         else old.rebalance_timeout_ms,
@@ -252,6 +284,21 @@ def _merged(
         else (old.server_assignor if old else None),
     )
     return of_modern_member(wanted)
+
+
+def _resolve_expressions(change: _Change, find_matches: FindMatches) -> None:
+    """Record what the group's regular expressions match where that is not what it was."""
+    subscribed = change.group.subscribed_expressions
+    for expression in sorted(subscribed):
+        found = find_matches(expression)
+        if found is not None and change.group.expressions.get(expression) != frozenset(found.topics):
+            change.resolve(expression, found)
+    _forget_expressions(change, subscribed)
+
+
+def _forget_expressions(change: _Change, subscribed: frozenset[str]) -> None:
+    for expression in sorted(change.group.expressions.keys() - subscribed):
+        change.resolve(expression, None)
 
 
 def _begin_epoch(change: _Change, command: ConsumerHeartbeat, is_changed: bool) -> None:
@@ -287,13 +334,18 @@ def _assign(change: _Change, find_topic: FindTopic) -> None:
     """A target for everybody, for the group's present epoch."""
     group = change.group
     topics = {name: topic for name in group.topics if (topic := find_topic(name)) is not None}
-    subscriptions = {member.subscription.subscribed_topic_names for member in group.members.values()}
-    ids = {names: frozenset(topics[name].topic_id for name in names if name in topics) for names in subscriptions}
+    wishes = {_wish(member) for member in group.members.values()}
+    ids = {
+        (names, expression): frozenset(
+            topics[name].topic_id for name in group.matches(expression).union(names) if name in topics
+        )
+        for names, expression in wishes
+    }
     members = [
         Subscriber(
             member_id=member.member_id,
             order=member.subscription.instance_id or member.member_id,
-            topic_ids=ids[member.subscription.subscribed_topic_names],
+            topic_ids=ids[_wish(member)],
             target=group.targets.get(member.member_id, NOTHING),
         )
         for member in group.members.values()
@@ -306,6 +358,11 @@ def _assign(change: _Change, find_topic: FindTopic) -> None:
             change.emit(Kind.TARGET_MEMBER, value, member_id)
     change.emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=group.epoch or 0))
     change.note(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
+
+
+def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
+    """What it subscribes to: by name, and by an expression."""
+    return member.subscription.subscribed_topic_names, member.subscription.subscribed_topic_regex
 
 
 def _step(change: _Change, member_id: str, owned: Assignment | None) -> ConsumerMember:
@@ -342,6 +399,7 @@ def _leave(change: _Change, request: ConsumerGroupHeartbeatRequest) -> Heartbeat
 def _remove(change: _Change, member_id: str) -> None:
     metadata_hash = change.group.metadata_hash
     forget(change.emit, member_id)
+    _forget_expressions(change, change.group.subscribed_expressions)
     bump_epoch(change, metadata_hash)
     change.note(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {member_id} is gone")
 
@@ -359,6 +417,7 @@ def retirement(group_id: str, group: ConsumerGroup) -> tuple[ConsumerRecord, ...
     change = _Change(group_id, group)
     for member_id in group.member_ids:
         forget(change.emit, member_id)
+    _forget_expressions(change, frozenset())
     change.emit(Kind.TARGET, None)
     change.emit(Kind.GROUP, None)
     return tuple(change.records)

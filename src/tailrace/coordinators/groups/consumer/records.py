@@ -45,6 +45,14 @@ class GroupMemberKey:
     member_id: str
 
 
+@message(versions="16")
+class ExpressionKey:
+    """The key of the kind that is a regular expression's."""
+
+    group_id: str
+    regular_expression: str
+
+
 @message(versions="0", flexible="0+")
 class ConsumerGroupMetadataValue:
     """The group's epoch. `metadata_hash` tells whether the subscribed topics are still the same."""
@@ -101,6 +109,18 @@ class CurrentMemberAssignmentValue:
     partitions_pending_revocation: tuple[StoredTopicPartitions, ...]
 
 
+@message(versions="0", flexible="0+")
+class RegularExpressionValue:
+    """The topics that a subscribed regular expression matches. `timestamp` in ms since 1970: when they were found.
+
+    `version` is the offset of Kafka's metadata image; -1 makes a Kafka broker resolve the expression anew.
+    """
+
+    topics: tuple[str, ...]
+    version: Int64 = -1
+    timestamp: Int64
+
+
 class ConsumerRecordKind(IntEnum):
     """The number that leads the key."""
 
@@ -109,6 +129,7 @@ class ConsumerRecordKind(IntEnum):
     TARGET = 6
     TARGET_MEMBER = 7
     CURRENT = 8
+    EXPRESSION = 16
 
 
 VALUE_OF: dict[ConsumerRecordKind, type[Any]] = {
@@ -117,6 +138,7 @@ VALUE_OF: dict[ConsumerRecordKind, type[Any]] = {
     ConsumerRecordKind.TARGET: TargetAssignmentMetadataValue,
     ConsumerRecordKind.TARGET_MEMBER: TargetAssignmentMemberValue,
     ConsumerRecordKind.CURRENT: CurrentMemberAssignmentValue,
+    ConsumerRecordKind.EXPRESSION: RegularExpressionValue,
 }
 
 ConsumerValue = (
@@ -125,6 +147,7 @@ ConsumerValue = (
     | TargetAssignmentMetadataValue
     | TargetAssignmentMemberValue
     | CurrentMemberAssignmentValue
+    | RegularExpressionValue
 )
 
 
@@ -135,15 +158,22 @@ class ConsumerRecord:
     kind: ConsumerRecordKind
     group_id: str
     member_id: str = ""
-    """Empty for the kinds that are the whole group's."""
+    """Empty for the kinds that are no member's."""
+    regular_expression: str = ""
+    """Empty for the kinds that are no expression's."""
     value: ConsumerValue | None
 
 
 _OF_GROUP = frozenset((ConsumerRecordKind.GROUP, ConsumerRecordKind.TARGET))
 
 
-def consumer_key(record: ConsumerRecord) -> GroupKey | GroupMemberKey:
+ConsumerKey = GroupKey | GroupMemberKey | ExpressionKey
+
+
+def consumer_key(record: ConsumerRecord) -> ConsumerKey:
     """What the record is about."""
+    if record.kind is ConsumerRecordKind.EXPRESSION:
+        return ExpressionKey(group_id=record.group_id, regular_expression=record.regular_expression)
     if record.kind in _OF_GROUP:
         return GroupKey(group_id=record.group_id)
     return GroupMemberKey(group_id=record.group_id, member_id=record.member_id)
@@ -161,5 +191,10 @@ def decode_consumer_record(
     decoded = None if value is None else decode(VALUE_OF[kind], 0, value, value_position)
     if kind in _OF_GROUP:
         return ConsumerRecord(kind=kind, group_id=decode(GroupKey, kind, key, key_position).group_id, value=decoded)
+    if kind is ConsumerRecordKind.EXPRESSION:
+        named = decode(ExpressionKey, kind, key, key_position)
+        return ConsumerRecord(
+            kind=kind, group_id=named.group_id, regular_expression=named.regular_expression, value=decoded
+        )
     found = decode(GroupMemberKey, kind, key, key_position)
     return ConsumerRecord(kind=kind, group_id=found.group_id, member_id=found.member_id, value=decoded)

@@ -11,16 +11,13 @@ _LONGEST_NAME = 8191
 
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, *, max_bytes: int) -> None:
-    """Raises KafkaError INVALID_REQUEST (42), UNSUPPORTED_ASSIGNOR (112), INVALID_REGULAR_EXPRESSION (128)."""
+    """Raises KafkaError INVALID_REQUEST (42), UNSUPPORTED_ASSIGNOR (112)."""
     fault = _fault(request, version) or _fault_of_size(request, max_bytes)
     if fault is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         detail = f"assignor {request.server_assignor!r} is not served; known are {', '.join(ASSIGNORS)}"
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, detail)
-    if request.subscribed_topic_regex:
-        detail = "regular expressions are not resolved by this release; subscribe to topics by name"
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
 
 
 def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
