@@ -3,6 +3,7 @@
 confluent-kafka (librdkafka) and kafka-python go by transaction.version 0 or 1, Java by 2 (KIP-890).
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from uuid import uuid4
@@ -12,6 +13,7 @@ import kafka
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from interop.java_producer import JavaProducer, java_machine
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin
@@ -22,6 +24,8 @@ pytestmark = pytest.mark.interop
 
 Tool = Callable[..., Dump]
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+CYCLES = int(os.environ.get("CYCLES", "5"))
+"""How often a producer begins right behind a commit; librdkafka's, which is quicker, six times as often."""
 SHORT_MS = 6_000
 """A transaction's time-out. librdkafka gives a record no more time than that to be delivered."""
 
@@ -116,6 +120,23 @@ def _stable(cluster: Cluster, topic: str) -> bool:
             consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE_S)[1] for consumer in (committed, all_)
         ]
     return ends[0] == ends[1]
+
+
+def test_librdkafka_begins_and_aborts_right_behind_a_commit(tailrace_cluster: Cluster, topic: str) -> None:
+    """Markers follow the answer to EndTxn. What the next transaction asks for meanwhile must not end the producer."""
+    producer = _producer(tailrace_cluster)
+    for number in range(6 * CYCLES):
+        producer.begin_transaction()
+        producer.produce(topic, f"{number}".encode(), partition=number % 2)
+        producer.commit_transaction(DEADLINE_S)
+        producer.begin_transaction()
+        producer.produce(topic, b"aborted", partition=(number + 1) % 2)
+        # Some are still at home then, for some the coordinator was asked, some are written.
+        producer.poll(0.004 * (number % 6))
+        producer.abort_transaction(DEADLINE_S)
+    _await_markers(tailrace_cluster, topic)
+    values = sorted(_values(tailrace_cluster, topic, partitions=2), key=int)
+    assert values == [f"{number}".encode() for number in range(6 * CYCLES)]
 
 
 def test_librdkafka_consumes_transforms_and_produces_each_record_once(tailrace_cluster: Cluster) -> None:
@@ -260,6 +281,26 @@ class TestJava:
         assert _values(tailrace_cluster, target) == [f"{number}".encode() for number in range(1500)]
         assert f" {source}" in (described := tool("kafka-consumer-groups", "--describe", "--group", group).out)
         assert " 1500 " in described
+
+    def test_the_producer_aborts_right_behind_a_commit(self, tailrace_cluster: Cluster) -> None:
+        """KAFKA-18464: the markers of 30 partitions are being written; any code but 51 would end the producer."""
+        topic = _topic(tailrace_cluster, partitions=30)
+        with java_machine() as machine:
+            producer = JavaProducer(
+                machine, tailrace_cluster.bootstrap_servers, transactional_id=str(uuid4()), linger_ms="5000"
+            )
+            producer.calls.initTransactions()
+            for number in range(CYCLES):
+                producer.calls.beginTransaction()
+                for partition in range(30):
+                    producer.send(topic, partition, f"{number}")
+                producer.calls.commitTransaction()
+                producer.calls.beginTransaction()
+                producer.send(topic, 0, "aborted")
+                producer.calls.abortTransaction()
+            producer.calls.close()
+        values = sorted(_values(tailrace_cluster, topic, partitions=30), key=int)
+        assert values == [f"{number}".encode() for number in range(CYCLES) for _ in range(30)]
 
     def test_the_tools_show_transactions_and_end_those_that_hang(
         self, tailrace_cluster: Cluster, topic: str, tool: Tool

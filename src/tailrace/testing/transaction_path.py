@@ -18,6 +18,7 @@ from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
     DescribedTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -112,14 +113,26 @@ class TransactionalClient:
 
     def add(self, topic: str, *, partition: int = 0, version: int = 3) -> ErrorCode:
         """AddPartitionsToTxn."""
+        (result,) = self.ask_to_add(topic, partition=partition, version=version).response.results_by_topic_v3_and_below
+        return ErrorCode(result.results_by_partition[0].partition_error_code)
+
+    def ask_to_add(self, topic: str, *, partition: int = 0, version: int = 3) -> Exchange:
+        """Send AddPartitionsToTxn: up to version 3 as a producer does, from 4 on as a broker does for it."""
+        topics = (AddPartitionsToTxnTopic(name=topic, partitions=(partition,)),)
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            topics=topics,
+        )
         request = AddPartitionsToTxnRequest(
+            transactions=(transaction,),
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=(AddPartitionsToTxnTopic(name=topic, partitions=(partition,)),),
+            v3_and_below_topics=topics,
         )
-        (result,) = self.node.send(request, version).response.results_by_topic_v3_and_below
-        return ErrorCode(result.results_by_partition[0].partition_error_code)
+        return self.node.send(request, version)
 
     def send(self, topic: str, *values: bytes, partition: int = 0) -> ErrorCode:
         """Produce one batch within the transaction."""
@@ -152,13 +165,17 @@ class TransactionalClient:
 
     def add_offsets(self, group_id: str) -> ErrorCode:
         """AddOffsetsToTxn."""
+        return ErrorCode(self.ask_to_add_offsets(group_id).response.error_code)
+
+    def ask_to_add_offsets(self, group_id: str) -> Exchange:
+        """Send AddOffsetsToTxn."""
         request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             group_id=group_id,
         )
-        return ErrorCode(self.node.send(request, 3).response.error_code)
+        return self.node.send(request, 3)
 
     def commit_offset(
         self, group_id: str, topic: str, offset: int, *, generation_id: int = -1, member_id: str = ""

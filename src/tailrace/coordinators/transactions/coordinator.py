@@ -92,6 +92,11 @@ class TransactionCoordinator:
             assert following.state in legal, f"{transactional_id!r}: {transaction.state.name} to {following.state.name}"
         return _decision(transactional_id, following, answer)
 
+    def is_changing(self, transactional_id: str) -> bool:
+        """Whether a record of it is on its way into the log, or its transaction is decided and not complete."""
+        transaction = self._transactions.get(transactional_id)
+        return transactional_id in self._pending or (transaction is not None and transaction.state.is_prepared)
+
     def verify(self, command: AddPartitions) -> dict[TopicPartition, ErrorCode]:
         """Which of the partitions are in the transaction; TRANSACTION_ABORTABLE (120) for those that are not (KIP-890).
 

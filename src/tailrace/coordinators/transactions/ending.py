@@ -1,14 +1,19 @@
 """What becomes of EndTxn, given how the transaction stands (pure).
 
-| It is | commit | abort |
+| The transaction is | commit | abort |
 |---|---|---|
+| about to change, or Prepare.. | 51, whichever way it goes | 51 |
 | Ongoing | PrepareCommit | PrepareAbort |
-| Prepare.. or Complete.. the same way | again later (51) or done already | the same |
-| Prepare.. or Complete.. the other way | 48 | 48 |
-| Empty | 48 | 48 |
+| Complete.. the same way, of this epoch | done already | done already |
+| Complete.. the other way, or Empty | 48 | 48; PrepareAbort from a producer of KIP-890 |
 
-A producer of KIP-890 has a new epoch after each end. So who comes with the epoch of before asks again for what was
-decided, and who comes with the present one ends a transaction that has not begun: 48, or an abort of nothing, which
+The order of the checks is Kafka's (KAFKA-18464): the producer id, then whether a change is under way, then the epoch,
+then the state. A change that is under way may be the commit of this very producer, which was answered when the decision
+was committed and not when the markers were: an abort right behind it belongs to the next transaction, and has to come
+again (51). Any other code would end its producer.
+
+A producer of KIP-890 has a new epoch after each end. One that comes with the epoch of before asks again for what was
+decided; one that comes with the present epoch ends a transaction that has not begun: 48, or an abort of nothing, which
 makes sure that it never will with this epoch.
 """
 
@@ -25,25 +30,21 @@ Ended = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Done]
 def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, now_ms: int) -> Ended:
     """The transaction as it will be, and the answer. `is_pending`: a change of it is on its way into the log.
 
-    Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), CONCURRENT_TRANSACTIONS (51),
-    INVALID_TXN_STATE (48).
+    Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90),
+    INVALID_TXN_STATE (48), in this order.
     """
     is_retry = _is_retry(transaction, command)
-    if command.producer_id != transaction.producer_id and not is_retry:
+    if not (is_retry or _is_its_id(transaction, command)):
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"{command.transactional_id!r} belongs to producer {transaction.producer_id}, not {command.producer_id}",
         )
+    if is_pending or transaction.state.is_prepared:
+        raise concurrent(command.transactional_id)
     if not transaction.is_held_by(command.producer_epoch) and not is_retry:
         raise fenced(command.transactional_id, transaction, command.producer_epoch)
-    if is_pending:
-        raise concurrent(command.transactional_id)
     if transaction.state is TransactionState.ONGOING:
         return _decided(transaction, command, now_ms)
-    if transaction.state.is_prepared:
-        if _is_same_end(transaction, command):
-            raise concurrent(command.transactional_id)
-        raise _invalid(transaction, command)
     if command.client_version >= EPOCH_PER_TRANSACTION and not is_retry:
         if command.is_commit:
             raise _invalid(transaction, command)
@@ -78,13 +79,16 @@ def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
     return command.producer_id == transaction.producer_id or is_of_before
 
 
+def _is_its_id(transaction: Transaction, command: EndTransaction) -> bool:
+    """Whether the producer has this id, or has it from the moment when the end is complete."""
+    if command.producer_id == transaction.producer_id:
+        return True
+    return transaction.state.is_prepared and command.producer_id == transaction.next_producer_id
+
+
 def _is_same_end(transaction: Transaction, command: EndTransaction) -> bool:
-    ends = (
-        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        if command.is_commit
-        else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-    )
-    return transaction.state in ends
+    done = TransactionState.COMPLETE_COMMIT if command.is_commit else TransactionState.COMPLETE_ABORT
+    return transaction.state is done
 
 
 def _decided(transaction: Transaction, command: EndTransaction, now_ms: int) -> Ended:

@@ -2,7 +2,8 @@
 
 AddPartitionsToTxn: up to v3 from producers, all partitions or none; from v4 from brokers, for many transactions, and
 perhaps only to look (verify_only). AddOffsetsToTxn adds the partition of `__consumer_offsets` that keeps the group.
-EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then.
+EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then. What
+a producer adds before they are written waits for them.
 
 A producer that has been fenced hears PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
 """
@@ -120,8 +121,10 @@ class _Addition:
             host = self._coordinators.host_of(asked.transactional_id)
             if asked.verify_only:
                 on_done(host.machine.verify(command))
-            else:
+            elif self._is_from_broker:
                 host.submit(command, done)
+            else:
+                host.begin(command, done)
         except KafkaError as refusal:
             done(refusal)
 
@@ -198,7 +201,7 @@ class AddOffsetsToTxnHandler:
                 code = as_version_says(outcome, context.api_version).code
             context.respond(AddOffsetsToTxnResponse(error_code=code))
 
-        self._coordinators.host_of(request.transactional_id).submit(command, answer)
+        self._coordinators.host_of(request.transactional_id).begin(command, answer)
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)

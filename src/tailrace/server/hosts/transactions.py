@@ -4,7 +4,8 @@
    the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
    transaction is complete.
 2. Nobody hears of a decision before it is committed.
-3. On loss of leadership whoever waits hears NOT_COORDINATOR (16); markers on their way are the next coordinator's too,
+3. A producer that begins its next transaction meanwhile waits for the end of the last one (`next_transactions`).
+4. On loss of leadership whoever waits hears NOT_COORDINATOR (16); markers on their way are the next coordinator's too,
    whose epoch makes ours void.
 """
 
@@ -16,6 +17,7 @@ from typing import Protocol
 
 from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
+    AddPartitions,
     Command,
     CompleteTransaction,
     EndTransaction,
@@ -27,6 +29,7 @@ from tailrace.coordinators.transactions.commands import (
 )
 from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
+from tailrace.coordinators.transactions.ending import concurrent
 from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -36,10 +39,10 @@ from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
 from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
 from tailrace.server.hosts.led_machine import LedMachine
+from tailrace.server.hosts.next_transactions import NextTransactions, OnDone
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.waiters import Deadlines
 
-OnDone = Callable[[Response | KafkaError], None]
 OnProducerId = Callable[[ProducerId | KafkaError], None]
 TakeProducerId = Callable[[OnProducerId], None]
 """Gives an id that nobody has had."""
@@ -101,6 +104,9 @@ class TransactionCoordinatorHost:
         """The transactional ids whose markers are being written, or their completion."""
         self._retries: dict[str, Timer] = {}
         """By transactional id, of completions."""
+        self._next = NextTransactions(
+            submit=self._submit_or_refuse, is_changing=self.machine.is_changing, clock=clock, deadlines=deadlines
+        )
 
     @property
     def state(self) -> HostState:
@@ -134,6 +140,9 @@ class TransactionCoordinatorHost:
         The answer is never NeedsProducerId.
         """
         self.check_active()
+        if isinstance(command, EndTransaction) and command.transactional_id in self._next:
+            on_done(concurrent(command.transactional_id))  # it ends what has not begun yet, and is about to
+            return
         try:
             decision = self.machine.decide(command, self._clock.now_ms())
             if decision.records:
@@ -149,11 +158,22 @@ class TransactionCoordinatorHost:
     def _submit_with(self, command: Command, on_done: OnDone, fresh: ProducerId | KafkaError) -> None:
         if isinstance(fresh, KafkaError):
             on_done(fresh)
-            return
+        else:
+            self._submit_or_refuse(_with_producer_id(command, fresh), on_done)
+
+    def _submit_or_refuse(self, command: Command, on_done: OnDone) -> None:
         try:
-            self.submit(_with_producer_id(command, fresh), on_done)
+            self.submit(command, on_done)
         except KafkaError as gone:
             on_done(gone)
+
+    def begin(self, command: AddPartitions, on_done: OnDone) -> None:
+        """As `submit`, for a producer itself: if its last transaction is being ended, this waits until that is done.
+
+        For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51).
+        """
+        self.check_active()
+        self._next.add(command, on_done)
 
     def _committed(self, records: Sequence[TransactionRecord]) -> None:
         self.machine.commit(records)
@@ -193,6 +213,7 @@ class TransactionCoordinatorHost:
         retry = self._retries.pop(transactional_id, None)
         if retry is not None:
             retry.cancel()
+        self._next.ended(transactional_id)
 
     def _abort_timed_out(self) -> None:
         late = self.machine.timed_out(self._clock.now_ms())
@@ -211,6 +232,7 @@ class TransactionCoordinatorHost:
             for writing in self._writing.values():
                 if writing is not None:
                     writing.cancel()
+            self._next.close()
 
 
 class TransactionCoordinators:

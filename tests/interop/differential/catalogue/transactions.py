@@ -67,6 +67,15 @@ def _is_complete(answer: Any) -> bool:
     return answer.error_code not in (*_NOT_YET, _CONCURRENT)
 
 
+def _is_added(answer: Any) -> bool:
+    codes = {
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    }
+    return _CONCURRENT not in codes
+
+
 def _is_coordinated(answer: Any) -> bool:
     return all(partition.error_code not in _NOT_YET for topic in answer.topics for partition in topic.partitions)
 
@@ -240,6 +249,20 @@ def _ending_with_epochs() -> Script:
     last = _of("a commit with KIP-890")
     yield from ask("nothing to commit after a commit with KIP-890", _ends(last, is_commit=True), 5)
     yield from ask("an older EndTxn after one of KIP-890", _ends(last, is_commit=True), 4)
+    yield from _behind_an_end(last)
+
+
+def _behind_an_end(who: Identity) -> Script:
+    """What is asked while markers are being written is done when they are (KAFKA-18464)."""
+    yield from ask("a partition in front of an end", _adds(who, TOPIC, 0), 3)
+    yield from ask("a commit in front of an abort", _ends(who, is_commit=True), 5)
+    following = _of("a commit in front of an abort")
+    yield from ask("an abort right behind a commit", _ends(following, is_commit=False), 5, until=_is_complete)
+    following = _of("an abort right behind a commit")
+    yield from ask("a partition right behind an abort", _adds(following, TOPIC, 0), 3, until=_is_added)
+    yield from ask("an older commit right behind it", _ends(following, is_commit=True), 4)
+    yield from ask("a partition right behind an older commit", _adds(following, TOPIC, 1), 3, until=_is_added)
+    yield from ask("an older abort right behind it", _ends(following, is_commit=False), 4)
 
 
 def _going_on() -> Script:

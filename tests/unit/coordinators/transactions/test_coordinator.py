@@ -199,8 +199,8 @@ class TestEnd:
         [
             (S.EMPTY, E.INVALID_TXN_STATE, E.INVALID_TXN_STATE),
             (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT),
-            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE),
-            (S.PREPARE_ABORT, E.INVALID_TXN_STATE, E.CONCURRENT_TRANSACTIONS),
+            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
+            (S.PREPARE_ABORT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
             (S.COMPLETE_COMMIT, E.NONE, E.INVALID_TXN_STATE),
             (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, E.NONE),
         ],
@@ -221,6 +221,8 @@ class TestEnd:
         [
             (S.EMPTY, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
             (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT),
+            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
+            (S.PREPARE_ABORT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
             (S.COMPLETE_COMMIT, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
             (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, S.PREPARE_ABORT),
         ],
@@ -241,8 +243,8 @@ class TestEnd:
         ("state", "commit", "abort"),
         [
             (S.ONGOING, E.PRODUCER_FENCED, E.PRODUCER_FENCED),
-            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE),
-            (S.PREPARE_ABORT, E.INVALID_TXN_STATE, E.CONCURRENT_TRANSACTIONS),
+            (S.PREPARE_COMMIT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
+            (S.PREPARE_ABORT, E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS),
             (S.COMPLETE_COMMIT, E.NONE, E.INVALID_TXN_STATE),
             (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, E.NONE),
         ],
@@ -255,6 +257,16 @@ class TestEnd:
             following, answer = outcome(known, command)
             assert following is None
             assert answer == (ProducerIdentity(producer_id=7, producer_epoch=4) if expected is E.NONE else expected)
+
+    @pytest.mark.parametrize("command", [COMMIT, ABORT, COMMIT_2, ABORT_2])
+    @pytest.mark.parametrize("is_pending", [True, False])
+    def test_an_end_under_way_is_told_before_the_epoch(self, command: EndTransaction, *, is_pending: bool) -> None:
+        """KAFKA-18464: what is under way may be the producer's own; its epoch is looked at when that is over."""
+        known = transaction(S.ONGOING if is_pending else S.PREPARE_ABORT)
+        early = dataclasses.replace(command, producer_epoch=2)
+        assert outcome(known, early, is_pending=is_pending) == (None, E.CONCURRENT_TRANSACTIONS)
+        other = dataclasses.replace(command, producer_id=8)
+        assert outcome(known, other, is_pending=is_pending) == (None, E.INVALID_PRODUCER_ID_MAPPING)
 
     def test_a_fenced_producer_is_not_taken_for_one_that_has_not_heard(self) -> None:
         fenced = transaction(S.ONGOING, client_version=2).fenced(now_ms=NOW).completed(now_ms=NOW)
@@ -277,6 +289,9 @@ class TestEnd:
         assert (prepared.producer_id, prepared.producer_epoch) == (7, LAST_EPOCH + 1), "the markers are the old one's"
         early = dataclasses.replace(ADD, producer_id=9, producer_epoch=0)
         assert outcome(prepared, early) == (None, E.CONCURRENT_TRANSACTIONS)
+        for at_once in (COMMIT_2, ABORT_2):
+            next_end = dataclasses.replace(at_once, producer_id=9, producer_epoch=0)
+            assert outcome(prepared, next_end) == (None, E.CONCURRENT_TRANSACTIONS)
         completed, _ = outcome(prepared, CompleteTransaction(transactional_id="pay"))
         assert completed is not None
         assert (completed.producer_id, completed.producer_epoch, completed.previous_producer_id) == (9, 0, 7)

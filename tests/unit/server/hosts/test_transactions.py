@@ -1,5 +1,7 @@
 """The transaction coordinators of a node: real partitions, a real metadata log, and a simulated disk."""
 
+from itertools import cycle
+
 import pytest
 
 from tailrace.coordinators.transactions.transaction import Transaction
@@ -9,7 +11,9 @@ from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from tailrace.protocol.messages.metadata import MetadataRequest
 from tailrace.protocol.messages.transactions import ListTransactionsRequest
+from tailrace.server.hosts import next_transactions
 from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import HoldingDisk
 from tailrace.testing.transaction_path import TransactionalClient, TransactionPath
@@ -496,3 +500,101 @@ def test_wherever_a_write_fails_a_transaction_ends_as_it_was_decided(version: in
         assert [again.committed_values(topic) for topic in ("orders", "bills")] == [expected, expected]
         assert again.stable_offset("g", "orders") == (5 if is_commit else -1)
     assert {E.NONE, None, E.NOT_COORDINATOR} == answers
+
+
+def _ending(*, version: int = 0) -> tuple[TransactionalClient, HoldingDisk]:
+    """A producer that has just been told that its transaction is committed, and whose markers wait for the disk."""
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    client = _client(_node(clock=clock, disk=disk), version=version)
+    assert _send(client, "orders", b"one") is E.NONE
+    disk.holds = True
+    answer = client.ask_for_end(is_commit=True)
+    disk.run()
+    assert answer.response.error_code == E.NONE
+    assert _known(client.node).state.is_prepared
+    if version >= 2:
+        client.take(answer.response.producer_id, answer.response.producer_epoch)
+    return client, disk
+
+
+def _added(exchange: Exchange) -> ErrorCode:
+    ((result,),) = (topic.results_by_partition for topic in exchange.response.results_by_topic_v3_and_below)
+    return ErrorCode(result.partition_error_code)
+
+
+def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_transactions, "MAX_WAITING", 2)
+    client, disk = _ending()
+    waiting = [client.ask_to_add("bills") for _ in range(2)]
+    assert client.add("bills") is E.CONCURRENT_TRANSACTIONS
+    disk.holds = False
+    disk.run()
+    client.node.end_turn()
+    assert [_added(each) for each in waiting] == [E.NONE, E.NONE]
+    disk.holds = True
+    assert client.add("bills") is E.NONE
+
+
+class TestTheNextTransaction:
+    """What a producer asks for before the markers of its last transaction are written."""
+
+    def test_its_partitions_are_added_when_the_last_one_is_complete(self) -> None:
+        """And its end, asked for meanwhile, is never that of nothing (48): librdkafka would give up."""
+        client, disk = _ending()
+        added, offsets, ends = client.ask_to_add("bills"), client.ask_to_add_offsets("g"), set()
+        steps = cycle((disk.run, client.node.end_turn))
+        while not (added.is_answered and offsets.is_answered):
+            ends.add(client.ask_for_end(is_commit=False).response.error_code)
+            next(steps)()
+        assert ends == {E.CONCURRENT_TRANSACTIONS}
+        assert (_added(added), offsets.response.error_code) == (E.NONE, E.NONE)
+        assert {each.topic for each in _known(client.node).partitions} == {"bills", "__consumer_offsets"}
+        disk.holds = False
+        assert client.end(is_commit=False) is E.NONE
+        assert client.node.describe_transaction("pay").transaction_state == "CompleteAbort"
+        assert client.node.committed_values("orders") == [b"one"]
+
+    def test_an_abort_right_behind_a_commit_is_done_when_that_is_complete(self) -> None:
+        """KAFKA-18464: Java's producer would have to be closed after any other code."""
+        client, disk = _ending(version=2)
+        abort = client.ask_for_end(is_commit=False).response
+        while abort.error_code == E.CONCURRENT_TRANSACTIONS:
+            disk.run()
+            client.node.end_turn()
+            asked = client.ask_for_end(is_commit=False)
+            disk.run()
+            abort = asked.response
+        assert (abort.error_code, abort.producer_epoch) == (E.NONE, client.producer_epoch + 1)
+        disk.holds = False
+        disk.run()
+        client.node.end_turn()
+        assert client.node.committed_values("orders") == [b"one"]
+
+    def test_it_waits_for_some_seconds(self) -> None:
+        client, _ = _ending()
+        added = client.ask_to_add("bills")
+        client.node.clock.advance(next_transactions.WAIT_MS - 1)
+        assert not added.is_answered
+        client.node.clock.advance(1)
+        assert _added(added) is E.CONCURRENT_TRANSACTIONS
+
+    def test_a_broker_that_asks_is_answered_at_once(self) -> None:
+        """It asks again by itself, and what it asks for others must not wait behind this."""
+        client, _ = _ending(version=2)
+        (result,) = client.ask_to_add("bills", version=5).response.results_by_transaction
+        ((partition,),) = (topic.results_by_partition for topic in result.topic_results)
+        assert partition.partition_error_code == E.CONCURRENT_TRANSACTIONS
+
+    def test_another_producer_is_refused_at_once(self) -> None:
+        client, _ = _ending()
+        client.producer_epoch -= 1
+        assert client.add("bills") is E.PRODUCER_FENCED
+        client.producer_id += 1
+        assert client.add("bills") is E.INVALID_PRODUCER_ID_MAPPING
+
+    def test_a_coordinator_that_is_closed_tells_those_that_wait(self) -> None:
+        client, _ = _ending()
+        waiting = [client.ask_to_add("bills"), client.ask_to_add("orders")]
+        client.node.transactions.coordinators.close()
+        assert [_added(each) for each in waiting] == [E.NOT_COORDINATOR, E.NOT_COORDINATOR]

@@ -1,0 +1,109 @@
+"""What waits for the end of a transaction, by itself; at a coordinator see test_transactions."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.coordinators.transactions.commands import AddPartitions, Done, Response
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.server.hosts.next_transactions import WAIT_MS, NextTransactions, OnDone
+from tailrace.server.waiters import Deadlines
+from tailrace.testing.clock import ManualClock
+
+BUSY = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+
+def command(epoch: int, name: str = "pay") -> AddPartitions:
+    return AddPartitions(transactional_id=name, producer_id=7, producer_epoch=epoch, partitions=frozenset())
+
+
+class World:
+    """A coordinator that decides what it is told to; commands are known by their epochs."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.changing = {"pay"}
+        self.writing: dict[int, OnDone] = {}
+        self.answers: dict[int, Response | KafkaError] = {}
+        self.deadlines = Deadlines(self.clock)
+        self.waiting = NextTransactions(
+            submit=self.submit, is_changing=self.changing.__contains__, clock=self.clock, deadlines=self.deadlines
+        )
+
+    def submit(self, command: AddPartitions, on_done: OnDone) -> None:
+        if command.transactional_id in self.changing:
+            on_done(BUSY)
+            return
+        self.changing.add(command.transactional_id)
+        self.writing[command.producer_epoch] = on_done
+
+    def add(self, *epochs: int) -> None:
+        for epoch in epochs:
+            self.waiting.add(command(epoch), lambda outcome, epoch=epoch: self.answers.update({epoch: outcome}))  # type: ignore[misc]
+
+    def end(self) -> None:
+        """What was under way is committed."""
+        self.changing.discard("pay")
+        self.waiting.ended("pay")
+        self.clock.advance(0)
+
+    def written(self, outcome: Response | KafkaError) -> None:
+        """What is being written has settled, and the machine knows."""
+        self.changing.discard("pay")
+        ((_, on_done),) = self.writing.items()
+        self.writing.clear()
+        on_done(outcome)
+        self.clock.advance(0)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    assert "pay" not in world.waiting
+    assert len(world.deadlines) == 0
+
+
+def test_each_has_its_turn(world: World) -> None:
+    world.add(1, 2)
+    assert "pay" in world.waiting
+    world.end()
+    assert list(world.writing) == [1]
+    world.written(Done())
+    assert list(world.writing) == [2]
+    world.written(Done())
+    assert world.answers == {1: Done(), 2: Done()}
+
+
+def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
+    world.add(1, 2)
+    world.end()
+    failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    world.written(failure)
+    world.written(Done())
+    assert world.answers == {1: failure, 2: Done()}
+
+
+def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
+    """Its end was not told: what was on its way was dropped."""
+    world.add(1)
+    world.changing.clear()
+    world.clock.advance(WAIT_MS)
+    world.written(Done())
+    assert world.answers == {1: Done()}
+
+
+def test_all_are_told_that_it_took_too_long(world: World) -> None:
+    world.add(1)
+    world.clock.advance(WAIT_MS - 1)
+    world.add(2)
+    world.clock.advance(1)
+    assert world.answers == {1: BUSY}
+    world.clock.advance(WAIT_MS)
+    assert world.answers == {1: BUSY, 2: BUSY}
+
+
+def test_all_are_told_when_it_is_closed(world: World) -> None:
+    world.add(1, 2)
+    world.waiting.close()
+    assert world.answers == {1: BUSY, 2: BUSY}
