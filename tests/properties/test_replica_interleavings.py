@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tailrace.testing.simulation.replica_scope import Budget, ReplicaScope, World
 
-BUDGET = Budget(writes=12, crashes=4, shrinks=4, alarms=4)
+BUDGET = Budget(writes=12, crashes=4, shrinks=4, alarms=4, copies=4)
 
 
 def led_to(choices: list[int], budget: Budget = BUDGET) -> World:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.replication.leadership import Horizon, Leadership
+from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaProgress
 from tailrace.testing.simulation import replica_scope
 from tailrace.testing.simulation.replica_scope import Action, Budget, ReplicaScope, World
@@ -52,6 +52,36 @@ def test_a_high_watermark_that_forgets_who_is_proposed_is_found_out(monkeypatch:
         search(Budget(writes=2, shrinks=1))
 
 
+REFUSED = """
+    false alarm 3, unfence 3, learn 1, fetch 3, false alarm 3, alter 1, learn 1,
+    write 1, flush 1, fetch 2, hear 2, flush 2, fetch 2
+"""
+"""Replica 3 is proposed and refused, since it is fenced, and has not what is written then."""
+
+
+def test_a_replica_that_was_refused_is_waited_for_while_a_copy_of_the_proposal_may_come() -> None:
+    scope = ReplicaScope()
+    world = told(scope, scope.start(Budget(writes=1, alarms=2, copies=1)), REFUSED)
+    assert world.committed == ()
+    assert told(scope, world, "unfence 3, late copy 1").agreed.state.in_sync_replicas == (1, 2, 3)
+    world = told(scope, world, "alter 1, learn 1")
+    assert len(world.committed) == 1, "nothing is waited for any more"
+    world = told(scope, world, "unfence 3")
+    assert "late copy 1" not in map(scope.name, scope.actions(world))
+
+
+def test_a_refused_proposal_that_is_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Leadership, proposal: InSyncProposal) -> AfterAnswer:
+        self.resume(None)
+        return AfterAnswer.NOTHING
+
+    monkeypatch.setattr(Leadership, "_refused", refused)
+    scope = ReplicaScope()
+    world = told(scope, scope.start(Budget(writes=1, alarms=2, copies=1)), REFUSED)
+    with pytest.raises(AssertionError, match="may lead, and lacks"):
+        told(scope, world, "unfence 3, late copy 1")
+
+
 def test_a_leader_that_counts_what_it_has_not_flushed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     safe_end_offset = Leadership.safe_end_offset
 
@@ -66,17 +96,21 @@ def test_a_leader_that_counts_what_it_has_not_flushed_is_found_out(monkeypatch: 
 def test_a_leader_that_comes_back_in_the_same_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have lost what others have from it, and write something else at the same offsets in the same epoch."""
     monkeypatch.setattr(replica_scope, "registered", lambda world, broker: world)
-    told = """
+    steps = """
         fetch 3, fetch 2, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, hear 2, flush 2, fetch 2,
         crash 1, return 1, fetch 3, hear 3, fetch 3, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, flush 1
     """
     scope = ReplicaScope()
-    world = scope.start(Budget(writes=2, crashes=1))
-    *steps, last = (step.strip() for step in told.split(","))
-    for step in steps:
-        world = scope.take(world, _named(scope, world, step))
+    world = told(scope, scope.start(Budget(writes=2, crashes=1)), steps.rpartition(",")[0])
     with pytest.raises(AssertionError, match="may lead, and lacks"):
-        scope.take(world, _named(scope, world, last))
+        told(scope, world, "flush 1")
+
+
+def told(scope: ReplicaScope, world: World, steps: str) -> World:
+    """The world after these steps."""
+    for step in steps.split(","):
+        world = scope.take(world, _named(scope, world, step.strip()))
+    return world
 
 
 def _named(scope: ReplicaScope, world: World, name: str) -> Action:

@@ -10,9 +10,10 @@ from tailrace.model.errors import KafkaError
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.forgetful_cluster import run_seed as run_forgetful_seed
 from tailrace.testing.simulation.network import NetworkFaults
-from tailrace.testing.simulation.replica_cluster import ReplicaCluster, ReplicaPlan, run_seed
+from tailrace.testing.simulation.replica_cluster import TOPIC, ReplicaCluster, ReplicaPlan, run_late_copies, run_seed
 
 SEEDS = int(os.environ.get("REPLICA_SEEDS", "24"))
+LATE_COPY_SEEDS = max(1, SEEDS // 3)
 SOMETIMES = (
     "crash",
     "leader crashed",
@@ -22,6 +23,7 @@ SOMETIMES = (
     "election asked for",
     "reassignment",
     "partition: isolate leader",
+    "partition: silence followers",
     "crash that loses what is in the page cache",
     "log cut",
     "in-sync replicas shrunk",
@@ -77,7 +79,7 @@ def test_disks_that_lie_are_found_out() -> None:
             broken.append(breach.law)
         except KafkaError:
             continue  # a checkpoint is torn, and the node says so
-    assert "a leader has everything committed" in broken
+    assert "in sync or eligible has everything committed" in broken
 
 
 @pytest.mark.parametrize("min_in_sync", [1, 2, 3])
@@ -90,3 +92,42 @@ def test_one_broker_cut_off_stops_only_what_needs_it(min_in_sync: int) -> None:
     cluster.run()
     early, late = acked
     assert (late > early) is (min_in_sync < 3)
+
+
+def test_a_proposal_that_comes_late_puts_nobody_in_sync_who_lacks_something() -> None:
+    for seed in range(LATE_COPY_SEEDS):
+        run_late_copies(seed)
+
+
+def test_followers_that_are_cut_off_from_their_leader_stay_out_of_sync_until_they_ask() -> None:
+    """The high watermark stands still meanwhile, so that they lack nothing that is committed."""
+    cluster = ReplicaCluster(2, ReplicaPlan(partitions=1, chaos_ms=14_000))
+    world, network, metadata = cluster.world, cluster.network, cluster.metadata
+    seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def look() -> None:
+        state = metadata.image.partition(TOPIC, 0)
+        if state is not None and (not seen or seen[-1][1] != state.in_sync_replicas):
+            seen.append((world.now_ms, state.in_sync_replicas))
+
+    def leave_only(*followers: int) -> None:
+        state = metadata.image.partition(TOPIC, 0)
+        assert state is not None
+        network.heal()
+        network.separate([state.leader], [one for one in state.replicas if one not in (state.leader, *followers)])
+
+    def return_one() -> None:
+        state = metadata.image.partition(TOPIC, 0)
+        assert state is not None
+        back.append(next(one for one in state.replicas if one != state.leader))
+        leave_only(*back)
+
+    back: list[int] = []
+    world.after_event.append(look)
+    world.after(4_000, leave_only)
+    world.after(10_000, return_one)
+    cluster.run()
+    (_, everyone), (_, alone), (returned_ms, two), (rejoined_ms, _) = seen
+    assert (len(everyone), len(alone), set(two)) == (3, 1, {*alone, *back})
+    assert returned_ms >= 10_000
+    assert rejoined_ms >= 14_000, "the other one is cut off until calm begins"

@@ -1,4 +1,9 @@
-"""What a leader's proposal of in-sync replicas comes to (pure). The order of the checks and the codes are Kafka's."""
+"""What a leader's proposal of in-sync replicas comes to (pure). The order of the checks and the codes are Kafka's.
+
+Every proposal that is carried out raises the partition epoch, also one of what is so already: late copies of whatever
+was proposed in the epoch before are INVALID_UPDATE_VERSION from then on (decision 0025). Kafka's controller writes
+nothing in that case.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -37,10 +42,14 @@ class InSyncChanges:
         return Decision(records=tuple(records), response=PartitionsAltered(outcomes=tuple(outcomes)))
 
     def _change(self, leader: BrokerId, change: InSyncChange, records: list[MetadataRecord]) -> PartitionState:
-        state = self._checked(leader, change)
+        where, state = self._partition(change)
+        _check_epochs(where, leader, change, state)
         in_sync = tuple(replica.broker_id for replica in change.in_sync_replicas)
         if in_sync == state.in_sync_replicas and change.is_recovering == state.is_recovering:
-            return state
+            # Also if one of them is shutting down: it says of no member more than is so already.
+            records.append(change_record(change.partition, state, state))
+            return replace(state, partition_epoch=state.partition_epoch + 1)
+        self._check_members(where, leader, change, state)
         base, remaining = finished(replace(state, is_recovering=change.is_recovering), in_sync)
         after = with_in_sync(self._image, base, remaining)
         records.append(change_record(change.partition, state, after))
@@ -50,7 +59,7 @@ class InSyncChanges:
             )
         return after
 
-    def _checked(self, leader: BrokerId, change: InSyncChange) -> PartitionState:
+    def _partition(self, change: InSyncChange) -> tuple[str, PartitionState]:
         topic = self._image.topic_by_id(change.topic_id)
         if topic is None:
             shown = format_topic_id(change.topic_id)
@@ -59,9 +68,7 @@ class InSyncChanges:
         where = f"{topic.name}-{change.partition}"
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {where}")
-        _check_epochs(where, leader, change, state)
-        self._check_members(where, leader, change, state)
-        return state
+        return where, state
 
     def _check_members(self, where: str, leader: BrokerId, change: InSyncChange, state: PartitionState) -> None:
         proposed = [replica.broker_id for replica in change.in_sync_replicas]

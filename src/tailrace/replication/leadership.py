@@ -4,13 +4,19 @@
    proposed to add. Whatever becomes of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
    alone in sync would run away from it for as long as records keep coming.
-3. One proposal is under way at a time. Its outcome is known when a state of a later partition epoch is, or when the
-   controller has refused it in a way that says that nothing of it will happen.
-4. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: what lies
-   below that is then the same in both logs. It leaves when it has not been caught up for replica.lag.time.max.ms.
+3. One proposal is under way at a time. Its outcome is known when a state of a later partition epoch is.
+4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
+   was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: they count as
+   in rule 1 until the partition epoch has risen. The leader sees to that at once, by proposing the in-sync replicas as
+   they are: the controller then writes a record for that alone (decision 0025).
+5. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: what lies
+   below that is then the same in both logs. Only its own fetch lets it join, or that it has been caught up within
+   replica.lag.time.max.ms: while the high watermark stands still, a silent replica seems complete for ever. It leaves
+   when it has not been caught up for that time.
 """
 
 from collections.abc import Collection
+from enum import Enum
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -20,10 +26,10 @@ from tailrace.replication.replica_progress import NEVER, UNKNOWN, ReplicaFetch, 
 
 DEFAULT_LAG_MS: Final = 30_000
 
-_NOTHING_HAPPENS: Final = frozenset(
-    (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
-)
-"""The proposal was refused whole, and so was any earlier copy of it."""
+_REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
+"""This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
+_NEVER_POSSIBLE: Final = ErrorCode.INVALID_REQUEST
+"""No copy changes anything: what is wrong with the proposal depends on nothing but it and the partition epoch."""
 _NEWS_WILL_COME: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -45,6 +51,16 @@ class InSyncProposal(NamedTuple):
     """(broker, the epoch of its registration; -1 for who has not told it)"""
 
 
+class AfterAnswer(Enum):
+    """What follows from the controller's answer to a proposal."""
+
+    NOTHING = "nothing"
+    REPEAT = "repeat"
+    """The same proposal is to be sent again, a little later: its outcome is not known."""
+    PROPOSE_ANEW = "propose anew"
+    """`propose` has something to say now."""
+
+
 class Horizon(NamedTuple):
     """Where the leader's own log stands."""
 
@@ -59,13 +75,15 @@ class Horizon(NamedTuple):
 class Leadership:
     """One leader's view, for as long as it leads in one epoch."""
 
-    __slots__ = ("_maximal", "_own_id", "pending", "replicas", "state")
+    __slots__ = ("_maximal", "_own_id", "doubted", "pending", "replicas", "state")
 
     def __init__(self, state: PartitionState, *, own_id: BrokerId, now_ms: int) -> None:
         self.state = state
         self._own_id = own_id
         self.pending: InSyncProposal | None = None
         """The proposal that is under way."""
+        self.doubted: frozenset[BrokerId] = frozenset()
+        """Refused in this partition epoch; a late copy of their proposal may put them in sync all the same."""
         self.replicas = {
             replica: ReplicaProgress(caught_up_ms=now_ms) if replica in state.in_sync_replicas else ReplicaProgress()
             for replica in state.replicas
@@ -74,16 +92,18 @@ class Leadership:
         """All others, by id."""
         self._maximal = frozenset(state.in_sync_replicas)
 
-    def resume(self, pending: InSyncProposal | None) -> None:
-        """Take this proposal, or none, for the one that is under way."""
+    def resume(self, pending: InSyncProposal | None, doubted: frozenset[BrokerId] = frozenset()) -> None:
+        """Take this proposal, or none, for the one that is under way, and these replicas for doubted."""
         self.pending = pending
+        self.doubted = doubted
         self._note_maximal()
 
     def take_state(self, state: PartitionState) -> None:
         """Go by what has been agreed on now, in the same leader epoch."""
+        if state.partition_epoch > self.state.partition_epoch:
+            self.pending = None  # it was made in the epoch before, as all that is doubted
+            self.doubted = frozenset()
         self.state = state
-        if self.pending is not None and state.partition_epoch > self.pending.partition_epoch:
-            self.pending = None
         known = self.replicas
         self.replicas = {
             replica: known.get(replica) or ReplicaProgress() for replica in state.replicas if replica != self._own_id
@@ -92,7 +112,7 @@ class Leadership:
 
     def _note_maximal(self) -> None:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
-        self._maximal = frozenset((*self.state.in_sync_replicas, *proposed))
+        self._maximal = frozenset((*self.state.in_sync_replicas, *proposed, *self.doubted))
 
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
         """These are not alive any more: nobody waits for them before they ask again, and have caught up.
@@ -144,16 +164,24 @@ class Leadership:
         return progress.may_join and has_all and not self.state.is_recovering
 
     def propose(self, horizon: Horizon) -> InSyncProposal | None:
-        """The in-sync replicas that should be, as a proposal that is under way from now on; None if all is well."""
-        if self.pending is not None:
-            return None
+        """The in-sync replicas that should be, as a proposal that is under way from now on; None if all is well.
+
+        While replicas are doubted: those that are, so that the partition epoch rises. This is a look in the sense of
+        `ReplicaProgress.may_be_wanted`.
+        """
         state = self.state
         wanted = tuple(replica for replica in state.replicas if self._belongs(replica, horizon))
-        if set(wanted) == set(state.in_sync_replicas) and not state.is_recovering:
+        for progress in self.replicas.values():
+            progress.looked_at()
+        if self.pending is not None:
+            return None
+        if self.doubted:
+            wanted = state.in_sync_replicas
+        elif set(wanted) == set(state.in_sync_replicas) and not state.is_recovering:
             return None
         members = tuple((replica, self._broker_epoch(replica)) for replica in wanted)
         proposal = InSyncProposal(state.leader_epoch, state.partition_epoch, members)
-        self.resume(proposal)
+        self.resume(proposal, self.doubted)
         return proposal
 
     def _belongs(self, replica: BrokerId, horizon: Horizon) -> bool:
@@ -161,7 +189,8 @@ class Leadership:
             return True
         progress = self.replicas[replica]
         if replica not in self.state.in_sync_replicas:
-            return self._can_join(progress, horizon)
+            is_heard = progress.may_be_wanted(now_ms=horizon.now_ms, lag_ms=horizon.lag_ms)
+            return is_heard and self._can_join(progress, horizon)
         return progress.is_caught_up(
             leader_end_offset=horizon.log_end_offset, now_ms=horizon.now_ms, lag_ms=horizon.lag_ms
         )
@@ -169,19 +198,27 @@ class Leadership:
     def _broker_epoch(self, replica: BrokerId) -> int:
         return UNKNOWN if replica == self._own_id else self.replicas[replica].broker_epoch
 
-    def answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> bool:
-        """Take notice of the controller's answer; whether the same is to be proposed again.
+    def answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
+        """Take notice of the controller's answer to a proposal.
 
         A state is taken by `take_state`. Before a doubtful failure the proposal may have been carried out: it stays
         under way, and with it rule 1, until there is news.
         """
         if proposal is not self.pending:
-            return False
+            return AfterAnswer.NOTHING
         if not isinstance(outcome, KafkaError):
             if outcome.partition_epoch == proposal.partition_epoch:
-                self.resume(None)  # it was so already
-            return False
-        if outcome.code in _NOTHING_HAPPENS:
-            self.resume(None)
-            return False
-        return outcome.code not in _NEWS_WILL_COME
+                self.resume(None)  # it was so already; Apache Kafka's controller raises no epoch for that
+            return AfterAnswer.NOTHING
+        if outcome.code is _NEVER_POSSIBLE:
+            self.resume(None, self.doubted)
+            return AfterAnswer.NOTHING
+        if outcome.code in _REFUSED:
+            return self._refused(proposal)
+        return AfterAnswer.NOTHING if outcome.code in _NEWS_WILL_COME else AfterAnswer.REPEAT
+
+    def _refused(self, proposal: InSyncProposal) -> AfterAnswer:
+        doubted = self.doubted.union(member for member, _ in proposal.members).difference(self.state.in_sync_replicas)
+        is_new = doubted != self.doubted
+        self.resume(None, doubted)
+        return AfterAnswer.PROPOSE_ANEW if is_new else AfterAnswer.NOTHING

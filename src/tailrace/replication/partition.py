@@ -18,7 +18,7 @@ from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
 from tailrace.replication.coordinator_batches import batch_of, when_committed
 from tailrace.replication.in_sync import has_enough_in_sync
-from tailrace.replication.leadership import DEFAULT_LAG_MS, Horizon, InSyncProposal, Leadership
+from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.outcomes import (
     NO_TIMESTAMP,
     READ_COMMITTED,
@@ -277,23 +277,23 @@ class Partition(StagingReplica):
             return None
         return self._leadership.propose(self._horizon())
 
-    def in_sync_answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> bool:
-        """The controller's answer to a proposal; whether the same proposal is to be sent again.
+    def in_sync_answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
+        """The controller's answer to a proposal, and what is to be done now.
 
         That a replica has left counts when the image says so: the controller may have gone by a higher
         `min.insync.replicas` than this node has heard of, which the image brings first.
         """
         leadership, known = self._leadership, self.state
         if leadership is None or known is None:
-            return False
-        is_to_be_repeated = leadership.answered(proposal, outcome)
+            return AfterAnswer.NOTHING
+        next_step = leadership.answered(proposal, outcome)
         if isinstance(outcome, PartitionState):
             is_news = outcome.partition_epoch > known.partition_epoch
             keeps_all = set(known.in_sync_replicas) <= set(outcome.in_sync_replicas)
             if is_news and keeps_all and (outcome.leader, outcome.leader_epoch) == (self._broker_id, self.leader_epoch):
                 self.become_leader(outcome)
         self._advance_high_watermark(self._own_end_offset)
-        return is_to_be_repeated
+        return next_step
 
     def is_proposed(self, proposal: InSyncProposal) -> bool:
         """Whether this proposal is still under way."""

@@ -29,6 +29,7 @@ class ReplicaProgress:
     """What is known of one follower."""
 
     __slots__ = (
+        "_has_asked",
         "_leader_end_offset",
         "broker_epoch",
         "caught_up_ms",
@@ -48,6 +49,7 @@ class ReplicaProgress:
         self.caught_up_ms = caught_up_ms
         """The last time as of which it had everything."""
         self.fetched_ms = NEVER
+        self._has_asked = False
         self._leader_end_offset = UNKNOWN
         """Where the leader's log ended at the last fetch."""
 
@@ -64,6 +66,7 @@ class ReplicaProgress:
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self._leader_end_offset = leader_end_offset
         self.fetched_ms = now_ms
+        self._has_asked = True
         self.end_offset = fetch.end_offset
         self.log_start_offset = fetch.log_start_offset
         self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)
@@ -72,3 +75,14 @@ class ReplicaProgress:
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
         """Whether it has everything, or had it as of at most `lag_ms` ago (replica.lag.time.max.ms)."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms
+
+    def may_be_wanted(self, *, now_ms: int, lag_ms: int) -> bool:
+        """Whether it may come in sync at this look: it has asked since the last one, or was caught up just now.
+
+        Just now: at most `lag_ms` ago, for either.
+        """
+        return now_ms - (self.fetched_ms if self._has_asked else self.caught_up_ms) <= lag_ms
+
+    def looked_at(self) -> None:
+        """The leader has looked who should be in sync: what was asked before counts no more for `may_be_wanted`."""
+        self._has_asked = False

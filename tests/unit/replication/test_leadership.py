@@ -5,7 +5,7 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
-from tailrace.replication.leadership import Horizon, InSyncProposal, Leadership
+from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaFetch
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -114,8 +114,122 @@ def test_what_is_proposed_counts_until_it_is_settled() -> None:
     bench.now_ms = 10 * LAG_MS
     assert bench.safe() == 15
     assert bench.propose() is None, "one at a time"
-    bench.leadership.answered(proposal, KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+
+
+def refused(bench: Bench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> None:
+    """Replica 2 at offset 15 is proposed, and refused."""
+    bench.fetch(TWO, 15)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    assert bench.leadership.answered(proposal, KafkaError(code)) is AfterAnswer.PROPOSE_ANEW
+    bench.now_ms = 10 * LAG_MS
+
+
+def test_a_refused_replica_counts_until_a_late_copy_of_the_proposal_cannot_be_carried_out_any_more() -> None:
+    bench = Bench(state(ONE))
+    refused(bench)
+    assert bench.safe() == 15
+    barrier = bench.leadership.propose(bench.horizon)
+    assert barrier == InSyncProposal(5, 0, ((ONE, -1),)), "the present in-sync replicas, for a later partition epoch"
+    assert bench.safe() == 15
+    assert bench.leadership.answered(barrier, state(ONE, epoch=1)) is AfterAnswer.NOTHING
+    bench.leadership.take_state(state(ONE, epoch=1))
     assert (bench.leadership.pending, bench.safe()) == (None, 20)
+
+
+def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_risen() -> None:
+    bench = Bench(state(ONE))
+    refused(bench)
+    assert not bench.fetch(TWO, 20)
+    assert bench.propose() == (ONE,)
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert bench.fetch(TWO, 20)
+    assert bench.propose() == (ONE, TWO)
+
+
+def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
+    bench = Bench(state(ONE))
+    refused(bench)
+    barrier = bench.leadership.propose(bench.horizon)
+    assert barrier is not None
+    outcome = KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
+    assert bench.leadership.answered(barrier, outcome) is AfterAnswer.NOTHING
+    bench.leadership.take_state(state(ONE, TWO, epoch=1))
+    assert (bench.leadership.pending, bench.safe()) == (None, 15)
+
+
+def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own_brokers() -> None:
+    """Apache Kafka's controller answers a proposal of what is so already with the partition epoch as it is."""
+    bench = Bench(state(ONE))
+    refused(bench)
+    barrier = bench.leadership.propose(bench.horizon)
+    assert barrier is not None
+    bench.leadership.answered(barrier, state(ONE))
+    assert (bench.leadership.pending, bench.safe()) == (None, 20)
+
+
+def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> None:
+    bench = Bench(state(ONE))
+    refused(bench)
+    barrier = bench.leadership.propose(bench.horizon)
+    assert barrier is not None
+    outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
+    assert bench.leadership.answered(barrier, outcome) is AfterAnswer.NOTHING
+    assert (bench.safe(), bench.propose()) == (15, (ONE,))
+
+
+def test_a_refused_departure_leaves_no_doubt() -> None:
+    bench = Bench(state(ONE, TWO, THREE))
+    bench.now_ms = LAG_MS + 1
+    bench.fetch(TWO, 20)
+    proposal = bench.leadership.propose(bench.horizon)
+    assert proposal is not None
+    outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
+    assert bench.leadership.answered(proposal, outcome) is AfterAnswer.NOTHING
+    assert bench.propose() == (ONE, TWO), "looked at anew"
+
+
+def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
+    """The state that a leader has is followed again whenever a setting of its topic changes."""
+    bench = Bench(state(ONE))
+    bench.fetch(TWO, 15)
+    proposal = bench.leadership.propose(bench.horizon)
+    bench.leadership.take_state(state(ONE))
+    bench.now_ms = 10 * LAG_MS
+    assert (bench.leadership.pending, bench.safe()) == (proposal, 15)
+
+
+def test_a_state_of_the_same_partition_epoch_does_not_end_a_doubt() -> None:
+    bench = Bench(state(ONE))
+    refused(bench)
+    bench.leadership.take_state(state(ONE))
+    assert bench.safe() == 15
+
+
+def test_a_silent_replica_does_not_come_in_sync_with_another_one() -> None:
+    bench = Bench(state(ONE, TWO, THREE))
+    bench.fetch(TWO, 19)
+    bench.fetch(THREE, 19)
+    bench.now_ms = LAG_MS + 1
+    assert bench.propose() == (ONE,)
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert bench.propose() is None, "both have everything below the high watermark, and nothing was heard of them"
+    assert bench.fetch(TWO, 19)
+    assert bench.propose() == (ONE, TWO)
+
+
+def test_a_slow_replica_comes_in_sync_by_its_own_fetch_only() -> None:
+    """It has not been caught up for replica.lag.time.max.ms, and has everything below the high watermark."""
+    bench = Bench(state(ONE))
+    bench.now_ms = 10 * LAG_MS
+    assert bench.fetch(TWO, 12)
+    bench.fetch(THREE, 11)
+    assert bench.propose() == (ONE, TWO)
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert bench.propose() is None, "a fetch counts for one look"
+    assert bench.fetch(TWO, 13)
+    bench.now_ms += LAG_MS + 1
+    assert bench.propose() is None, "this look came too late"
 
 
 def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
@@ -129,24 +243,26 @@ def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_repeated", "is_pending"),
+    ("code", "next_step", "is_pending"),
     [
-        (ErrorCode.REQUEST_TIMED_OUT, True, True),
-        (ErrorCode.NOT_CONTROLLER, True, True),
-        (ErrorCode.INVALID_UPDATE_VERSION, False, True),
-        (ErrorCode.FENCED_LEADER_EPOCH, False, True),
-        (ErrorCode.NEW_LEADER_ELECTED, False, True),
-        (ErrorCode.INELIGIBLE_REPLICA, False, False),
-        (ErrorCode.OPERATION_NOT_ATTEMPTED, False, False),
-        (ErrorCode.INVALID_REQUEST, False, False),
+        (ErrorCode.REQUEST_TIMED_OUT, AfterAnswer.REPEAT, True),
+        (ErrorCode.NOT_CONTROLLER, AfterAnswer.REPEAT, True),
+        (ErrorCode.INVALID_UPDATE_VERSION, AfterAnswer.NOTHING, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, AfterAnswer.NOTHING, True),
+        (ErrorCode.NEW_LEADER_ELECTED, AfterAnswer.NOTHING, True),
+        (ErrorCode.INELIGIBLE_REPLICA, AfterAnswer.PROPOSE_ANEW, False),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, AfterAnswer.PROPOSE_ANEW, False),
+        (ErrorCode.INVALID_REQUEST, AfterAnswer.NOTHING, False),
     ],
 )
-def test_what_may_have_been_carried_out_stays_under_way(code: ErrorCode, is_repeated: bool, is_pending: bool) -> None:
+def test_what_may_have_been_carried_out_stays_under_way(
+    code: ErrorCode, next_step: AfterAnswer, is_pending: bool
+) -> None:
     bench = Bench(state(ONE))
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
-    assert bench.leadership.answered(proposal, KafkaError(code)) is is_repeated
+    assert bench.leadership.answered(proposal, KafkaError(code)) is next_step
     assert (bench.leadership.pending is proposal) is is_pending
 
 
@@ -155,7 +271,7 @@ def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
-    assert not bench.leadership.answered(proposal, state(ONE, TWO))
+    assert bench.leadership.answered(proposal, state(ONE, TWO)) is AfterAnswer.NOTHING
     assert bench.leadership.pending is None
 
 

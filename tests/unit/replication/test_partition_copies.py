@@ -10,6 +10,7 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import stamp
+from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.partition import Appended, NotLeader, Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.testing.clock import ManualClock
@@ -179,7 +180,7 @@ def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
     assert proposal is not None
     assert bench.partition.propose_in_sync() is None
     assert bench.partition.is_proposed(proposal)
-    assert not bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1))
+    assert bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert bench.partition.state == state(1, 2, 3, partition_epoch=1)
     assert not bench.partition.is_proposed(proposal)
 
@@ -193,7 +194,7 @@ def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
     proposal = bench.partition.propose_in_sync()
     assert proposal is not None
     alone = state(1, partition_epoch=1, replicas=(1, 2))
-    assert not bench.partition.in_sync_answered(proposal, alone)
+    assert bench.partition.in_sync_answered(proposal, alone) is AfterAnswer.NOTHING
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
     bench.take(alone, TopicConfig(min_insync_replicas=2))
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
@@ -206,7 +207,7 @@ def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
     proposal = bench.partition.propose_in_sync()
     assert proposal is not None
     bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
-    assert not bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1))
+    assert bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert not bench.partition.is_leader
 
 

@@ -2,7 +2,8 @@
 
 A follower's fetch may show that it has caught up; time, that it has not. Either way the partition makes a proposal, and
 all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One command is
-under way at a time. What the controller has not refused for good is proposed again, until it is news.
+under way at a time. What the controller has neither carried out nor refused is proposed again, until it is news; after
+a refusal something else may have to be proposed at once (`replication.leadership`, rule 4).
 """
 
 import logging
@@ -20,7 +21,7 @@ from tailrace.metadata.partition_commands import (
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
-from tailrace.replication.leadership import DEFAULT_LAG_MS, InSyncProposal
+from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, InSyncProposal
 from tailrace.replication.partition import Partition
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.ports import Clock, Controller, Timer
@@ -225,5 +226,8 @@ class InSyncKeeper:
             _logger.debug(
                 "event=in-sync-changed partition=%s in_sync=%s", partition.topic_partition, outcome.in_sync_replicas
             )
-        if partition.in_sync_answered(one.proposal, outcome):
+        next_step = partition.in_sync_answered(one.proposal, outcome)
+        if next_step is AfterAnswer.REPEAT:
             self._repeated.append(one)
+        elif next_step is AfterAnswer.PROPOSE_ANEW:
+            self._waiting[partition] = None

@@ -18,7 +18,7 @@ from tailrace.server.data.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.simulation.breach import Breach
-from tailrace.testing.simulation.replica_cluster import TOPIC, ReplicaCluster, ReplicaPlan
+from tailrace.testing.simulation.replica_cluster import LAG_MS, TOPIC, ReplicaCluster, ReplicaPlan
 from tailrace.testing.simulation.replica_laws import ReplicaLaws, StoredBatch, batches_between
 from tailrace.testing.simulation.replica_node import DATA, ReplicaNode
 
@@ -30,7 +30,7 @@ class KeptLaws(ReplicaLaws):
     """The one law that holds here."""
 
     def __init__(self, *, sometimes: Counter[str]) -> None:
-        super().__init__(min_in_sync=1, is_flushed=True, sometimes=sometimes)
+        super().__init__(min_in_sync=1, is_flushed=True, lag_ms=LAG_MS, sometimes=sometimes)
         self._kept: dict[tuple[int, TopicPartition], dict[int, StoredBatch]] = {}
 
     def check(self) -> None:

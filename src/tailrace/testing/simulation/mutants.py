@@ -35,13 +35,14 @@ RELOADED_FOR_NODES = (
     "tailrace.testing.simulation",
 )
 WORLDS = {
-    "quorum": ("raft_cluster", RELOADED),
-    "metadata": ("metadata_replicas", RELOADED),
-    "replica": ("replica_cluster", RELOADED_FOR_REPLICAS),
-    "forgetful": ("forgetful_cluster", RELOADED_FOR_REPLICAS),
-    "nodes": ("quorum_cluster", RELOADED_FOR_NODES),
+    "quorum": ("raft_cluster.run_seed", RELOADED),
+    "metadata": ("metadata_replicas.run_seed", RELOADED),
+    "replica": ("replica_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "late copies": ("replica_cluster.run_late_copies", RELOADED_FOR_REPLICAS),
+    "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
-"""What is run for each kind of mutant, a module with `run_seed`; and what is loaded anew for that."""
+"""The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
 
 
 class Patch(NamedTuple):
@@ -101,7 +102,8 @@ class Mutant(NamedTuple):
     @contextmanager
     def loaded(self) -> Iterator[Callable[[int], str | None]]:
         """A function that runs a seed with the mutant and gives the law that was broken, if any."""
-        name, reloaded = WORLDS[self.kind]
+        path, reloaded = WORLDS[self.kind]
+        name, function = path.split(".")
         with _mutated(self.patches, reloaded):
             module = import_module(f"tailrace.testing.simulation.{name}")
             breach: type[AssertionError] = import_module("tailrace.testing.simulation.breach").Breach
@@ -109,7 +111,7 @@ class Mutant(NamedTuple):
             def run(seed: int) -> str | None:
                 logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
                 try:
-                    module.run_seed(seed)
+                    getattr(module, function)(seed)
                 except breach as error:
                     return str(getattr(error, "law", ""))
                 finally:

@@ -98,6 +98,25 @@ class ReplicaPlan:
             reassignments_per_s=some("reassignments", 0.4),
         )
 
+    @classmethod
+    def of_late_copies(cls, seed: int) -> "ReplicaPlan":
+        """Messages come twice, and late, while brokers are taken for dead.
+
+        A proposal that was refused comes again when it can be carried out.
+        """
+        world = World(seed)
+        return cls(
+            min_in_sync=world.choice((1, 1, 2), "swarm", "least"),
+            network=NetworkFaults(duplication=0.5, slow=0.3, slow_delay_ms=world.choice((400, 1_500), "swarm", "late")),
+            longest_disk_ms=world.choice((5, 60), "swarm", "disk"),
+            latest_image_ms=world.choice((30, 300), "swarm", "images"),
+            crashes_per_s=world.choice((0.0, 0.3), "swarm", "crashes"),
+            partitions_per_s=world.choice((0.0, 0.3), "swarm", "partitions"),
+            fencings_per_s=world.choice((1.0, 3.0, 6.0), "swarm", "fencings"),
+            elections_per_s=world.choice((0.0, 0.5), "swarm", "elections"),
+            chaos_ms=8_000,
+        )
+
 
 class _Producer:
     """Sends values to one partition, one batch at a time, each until it is acknowledged."""
@@ -207,6 +226,7 @@ class ReplicaCluster:
         self.network = Network(self.world, plan.network)
         self.metadata = ReplicaMetadata(self.world, self.network, latest_ms=plan.latest_image_ms)
         self.laws = self._make_laws()
+        self.laws.image = lambda: self.metadata.image
         defaults = TopicConfig(
             min_insync_replicas=plan.min_in_sync,
             # The page cache may lose the name of a segment before one that stays: that is the log's fault, not ours.
@@ -226,6 +246,7 @@ class ReplicaCluster:
                 is_flushed=plan.is_flushed,
                 lying_sync=plan.lying_sync,
                 find=lambda node_id: self.nodes[node_id],
+                on_command=lambda node, command: self.laws.submitted(node, command, self.world.now_ms),
             )
             for number in range(1, plan.brokers + 1)
         }
@@ -236,9 +257,8 @@ class ReplicaCluster:
         self._is_chaos = self._is_producing = True
 
     def _make_laws(self) -> ReplicaLaws:
-        return ReplicaLaws(
-            min_in_sync=self.plan.min_in_sync, is_flushed=self.plan.is_flushed, sometimes=self.world.sometimes
-        )
+        plan, sometimes = self.plan, self.world.sometimes
+        return ReplicaLaws(min_in_sync=plan.min_in_sync, is_flushed=plan.is_flushed, lag_ms=LAG_MS, sometimes=sometimes)
 
     # The run
 
@@ -364,7 +384,8 @@ class ReplicaCluster:
     def _partition(self) -> None:
         self.network.heal()
         ids = [CONTROLLER, CLIENT, *self.nodes]
-        kind = self.world.choice(("heal", "split", "one way", "isolate leader"), "kind", "partition")
+        kinds = ("heal", "split", "one way", "isolate leader", "silence followers")
+        kind = self.world.choice(kinds, "kind", "partition")
         if kind == "split":
             left = [node_id for node_id in ids if self.world.chance(0.5, "side", node_id)]
             self.network.separate(left, [node_id for node_id in ids if node_id not in left])
@@ -372,6 +393,8 @@ class ReplicaCluster:
             self.network.block([self.world.choice(list(self.nodes), "from", "partition")], ids)
         elif kind == "isolate leader" and (leader := self._leader_of(self._any_partition("cut off"))) is not None:
             self.network.separate([leader.node_id], [one for one in ids if one != CLIENT])
+        elif kind == "silence followers" and (leader := self._leader_of(self._any_partition("silent"))) is not None:
+            self.network.separate([leader.node_id], self.nodes)  # the controller is heard on both sides
         self.world.sometimes[f"partition: {kind}"] += 1
         self.world.after(self.world.between(100, 2500, "healing", kind), self.network.heal)
 
@@ -487,3 +510,8 @@ def run_seed(seed: int, *, plan_of: Callable[[int], ReplicaPlan] = ReplicaPlan.o
     cluster = ReplicaCluster(seed, plan_of(seed))
     cluster.run()
     return cluster
+
+
+def run_late_copies(seed: int) -> ReplicaCluster:
+    """One run of `ReplicaPlan.of_late_copies`. Raises Breach."""
+    return run_seed(seed, plan_of=ReplicaPlan.of_late_copies)

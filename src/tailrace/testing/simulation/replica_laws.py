@@ -7,14 +7,20 @@
 - "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
 - "committed is on enough disks": when a leader's high watermark passes a record, as many of its in-sync replicas as
   min.insync.replicas asks for have it flushed, or will find it after a crash.
+- "in sync or eligible has everything committed": at every moment, whoever the controller's image calls that and is up
+  has all that was ever committed; it may lead in the next.
+- "a silent replica does not join": its leader proposes to add only who has asked within replica.lag.time.max.ms.
 - "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from tailrace.model.partitions import TopicPartition
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.replication.partition import Partition
 from tailrace.testing.simulation.breach import Breach
@@ -33,8 +39,10 @@ class StoredBatch(NamedTuple):
 class ReplicaLaws:
     """Sees every node, and remembers what was committed."""
 
-    def __init__(self, *, min_in_sync: int, is_flushed: bool, sometimes: Counter[str]) -> None:
+    def __init__(self, *, min_in_sync: int, is_flushed: bool, lag_ms: int, sometimes: Counter[str]) -> None:
         self.nodes: list[ReplicaNode] = []
+        self.image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE
+        """What is agreed on, at every moment."""
         self.sometimes = sometimes
         self.committed: dict[TopicPartition, dict[int, StoredBatch]] = {}
         """By base offset."""
@@ -43,6 +51,10 @@ class ReplicaLaws:
         """(partition, leader epoch, broker) of all who have led."""
         self._min_in_sync = min_in_sync
         self._is_flushed = is_flushed
+        self._lag_ms = lag_ms
+        self._compared: set[tuple[TopicPartition, int, Life]] = set()
+        """(partition, partition epoch, life) of those that may lead and were compared with what is committed."""
+        self._proposed: set[tuple[Life, InSyncChange]] = set()
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
         self._sizes: dict[Partition, tuple[int, int]] = {}
         self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
@@ -53,6 +65,50 @@ class ReplicaLaws:
             if node.is_up and node.is_serving:
                 for partition in node.table:
                     self._look_at(node, partition)
+        nodes = {node.node_id: node for node in self.nodes}
+        for topic in self.image().topics.values():
+            for number, state in topic.partitions.items():
+                self._check_who_may_lead(TopicPartition(topic.name, number), state, nodes)
+
+    def _check_who_may_lead(
+        self, name: TopicPartition, state: PartitionState, nodes: dict[BrokerId, ReplicaNode]
+    ) -> None:
+        end_offset = self.committed_end.get(name, 0)
+        for broker_id in (*state.in_sync_replicas, *state.eligible_leader_replicas):
+            node = nodes[broker_id]
+            if not (end_offset and node.is_up and node.is_serving):
+                continue  # it is looked at when it is back
+            partition = node.table.find(*name)
+            is_whole = partition is not None and partition.log.log_end_offset >= end_offset
+            key = (name, state.partition_epoch, node.life)
+            if partition is not None and is_whole and key not in self._compared:
+                self._compared.add(key)
+                is_whole = self._missing(partition) is None
+            if not is_whole:
+                raise Breach(
+                    "in sync or eligible has everything committed",
+                    f"{name} on {broker_id}, in sync {state.in_sync_replicas}, eligible"
+                    f" {state.eligible_leader_replicas} in partition epoch {state.partition_epoch}: {end_offset} is"
+                    f" committed, and there is {None if partition is None else partition.log.log_end_offset}",
+                )
+
+    def submitted(self, node: ReplicaNode, command: Any, now_ms: int) -> None:
+        """A node sends this to the controller."""
+        for change in command.changes if isinstance(command, AlterPartition) else ():
+            if (node.life, change) in self._proposed:
+                continue  # it is repeated until its outcome is known, whatever has become of the members
+            self._proposed.add((node.life, change))
+            partition = next(one for one in node.table if _is_of(one, change))
+            assert partition.state is not None
+            for member in change.in_sync_replicas:
+                heard_ms = node.heard_ms.get(member.broker_id)
+                is_new = member.broker_id not in (node.node_id, *partition.state.in_sync_replicas)
+                if is_new and (heard_ms is None or now_ms - heard_ms > self._lag_ms):
+                    raise Breach(
+                        "a silent replica does not join",
+                        f"{partition.topic_partition}: {node.node_id} has heard of {member.broker_id} at {heard_ms},"
+                        f" and proposes it at {now_ms}",
+                    )
 
     def _look_at(self, node: ReplicaNode, partition: Partition) -> None:
         name, high_watermark = partition.topic_partition, partition.high_watermark
@@ -116,14 +172,20 @@ class ReplicaLaws:
         newest = max(led for where, led, _ in self.leaders if where == name)
         if partition.leader_epoch < newest:
             return
-        found = dict(batches_between(partition, partition.log.log_start_offset, partition.log.log_end_offset))
-        for base_offset, batch in self.committed.get(name, {}).items():
-            if base_offset >= partition.log.log_start_offset and found.get(base_offset) != batch:
-                raise Breach(
-                    "a leader has everything committed",
-                    f"{name} on {node.node_id} in epoch {partition.leader_epoch}, at {base_offset}:"
-                    f" {found.get(base_offset)} is not {batch}",
-                )
+        if (missing := self._missing(partition)) is not None:
+            raise Breach(
+                "a leader has everything committed",
+                f"{name} on {node.node_id} in epoch {partition.leader_epoch}, {missing}",
+            )
+
+    def _missing(self, partition: Partition) -> str | None:
+        """The first difference between a log and what is committed; None if it has everything above its start."""
+        start = partition.log.log_start_offset
+        found = dict(batches_between(partition, start, partition.log.log_end_offset))
+        for base_offset, batch in self.committed.get(partition.topic_partition, {}).items():
+            if base_offset >= start and found.get(base_offset) != batch:
+                return f"at {base_offset}: {found.get(base_offset)} is not {batch}"
+        return None
 
     def _check_disks(self, leader: ReplicaNode, partition: Partition) -> None:
         state, end_offset = partition.state, partition.high_watermark
@@ -150,6 +212,10 @@ class ReplicaLaws:
         batch = self.committed.get(name, {}).get(base_offset)
         if batch is None or batch.crc != crc:
             raise Breach("acknowledged is committed", f"{name} at {base_offset}: {batch}")
+
+
+def _is_of(partition: Partition, change: InSyncChange) -> bool:
+    return (partition.topic_id, partition.topic_partition.partition) == (change.topic_id, change.partition)
 
 
 def batches_between(partition: Partition, start: int, end: int) -> Iterable[tuple[int, StoredBatch]]:

@@ -15,6 +15,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.config_entries import BrokerSetting
@@ -158,7 +159,9 @@ class ReplicaNode:
         is_flushed: bool = True,
         lying_sync: bool = False,
         find: Callable[[int], "ReplicaNode"],
+        on_command: Callable[["ReplicaNode", Any], None],
     ) -> None:
+        """`on_command` is told what the node is about to ask of the controller."""
         self.node_id = BrokerId(node_id)
         self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", node_id), lying_sync=lying_sync)
         self.files.make_dirs(DATA)
@@ -184,6 +187,9 @@ class ReplicaNode:
         self._lag_ms = lag_ms
         self._is_flushed = is_flushed
         self._find = find
+        self._on_command = on_command
+        self.heard_ms: dict[int, int] = {}
+        """When each other broker's last fetch came, in this life."""
         self._starts = count(1)
         self._applied_offset = 0
         metadata.subscribe(self)
@@ -202,6 +208,7 @@ class ReplicaNode:
             forgets, self.forgets = self.forgets, None
             forgets(self.files)
         self.life = Life()
+        self.heard_ms = {}
         self.clock = SimulatedClock(self._world, self.do, self.life)
         self.is_serving = False
         self.do(self._start)
@@ -339,6 +346,7 @@ class ReplicaNode:
 
     def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
         """A `server.ports.Controller`."""
+        self._on_command(self, command)
         self._metadata.ask(self, command, lambda answer: self.do(lambda: on_done(answer)))
 
     # Requests
@@ -414,6 +422,8 @@ def ask(
 
     def deliver() -> None:
         if target.is_up:
+            if isinstance(request, FetchRequest):
+                target.heard_ms[source] = world.now_ms
             target.serve(frame, answered)
         else:
             world.after(1, lambda: on_reply(None))

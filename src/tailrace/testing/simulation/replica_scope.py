@@ -12,15 +12,17 @@ Laws, in every world:
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from tailrace.metadata import rules_26
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch, PartitionState
 from tailrace.replication.follower import cut_offset
 from tailrace.replication.in_sync import has_enough_in_sync
-from tailrace.replication.leadership import Horizon, InSyncProposal, Leadership
+from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.storage.epoch_cache import EpochCache
 
@@ -39,6 +41,8 @@ class Budget(NamedTuple):
     """Replicas that are taken for slow."""
     alarms: int = 0
     """Brokers that are fenced and are not dead."""
+    copies: int = 0
+    """Refused proposals of which another copy is still on its way."""
 
 
 class Agreed(NamedTuple):
@@ -73,6 +77,7 @@ class Copy(NamedTuple):
     fetched: tuple[tuple[BrokerId, int], ...] = ()
     """As leader: the last fetch offset of each follower."""
     pending: InSyncProposal | None = None
+    doubted: tuple[BrokerId, ...] = ()
     heard: Heard | None = None
 
 
@@ -83,6 +88,8 @@ class World(NamedTuple):
     agreed: Agreed
     committed: tuple[Entry, ...]
     budget: Budget
+    late: tuple[InSyncProposal, ...] = ()
+    """Copies of refused proposals."""
 
 
 class Action(NamedTuple):
@@ -120,7 +127,12 @@ class ReplicaScope:
         return int.from_bytes(blake2b(repr(_plain(world)).encode(), digest_size=8).digest(), "big") or 1
 
     def actions(self, world: World) -> Sequence[Action]:
-        return [action for broker in IDS for action in self._of(world, broker)]
+        actions = [action for broker in IDS for action in self._of(world, broker)]
+        fenced = world.agreed.fenced
+        for number, proposal in enumerate(world.late):
+            if _is_current(proposal, world.agreed.state) and not fenced.intersection(_members(proposal)):
+                actions.append(Action("late copy", world.agreed.state.leader, number))
+        return actions
 
     def _of(self, world: World, broker: BrokerId) -> list[Action]:
         copy, agreed, budget = world.copies[broker - 1], world.agreed, world.budget
@@ -184,6 +196,9 @@ class ReplicaScope:
                 after = self._shrink(world, broker)
             case "alter":
                 after = self._alter(world, broker)
+            case "late copy":
+                self.sometimes.add("a late copy is carried out")
+                after = _agree(world, _settled(world.agreed, _members(world.late[action.detail])))
             case "crash":
                 log = copy.log[: copy.flushed + action.detail]
                 down = Copy(copy.known, is_up=False, log=log, flushed=len(log))
@@ -249,11 +264,11 @@ class ReplicaScope:
         before, agreed = copy.known.state, world.agreed
         copy = copy._replace(known=agreed)
         if anew or before.leader_epoch != agreed.state.leader_epoch:
-            copy = copy._replace(led_from=len(copy.log), fetched=(), pending=None, leaders_mark=0)
+            copy = copy._replace(led_from=len(copy.log), fetched=(), pending=None, doubted=(), leaders_mark=0)
             if agreed.state.leader == broker:
                 self.sometimes.add("a new leader")
-        elif copy.pending is not None and agreed.state.partition_epoch > copy.pending.partition_epoch:
-            copy = copy._replace(pending=None)
+        elif agreed.state.partition_epoch > before.partition_epoch:
+            copy = copy._replace(pending=None, doubted=())
         return _marked(copy, broker)
 
     def _shrink(self, world: World, broker: BrokerId) -> World:
@@ -267,13 +282,29 @@ class ReplicaScope:
     def _alter(self, world: World, broker: BrokerId) -> World:
         proposal = world.copies[broker - 1].pending
         assert proposal is not None
-        members = tuple(member for member, _ in proposal.members)
+        members = _members(proposal)
+        if members == world.agreed.state.in_sync_replicas:
+            self.sometimes.add("late copies are ruled out")
+            state = world.agreed.state
+            return _agree(world, world.agreed._replace(state=replace(state, partition_epoch=state.partition_epoch + 1)))
         if world.agreed.fenced.intersection(members):
-            self.sometimes.add("a member is ineligible")
-            return _put(world, broker, _marked(world.copies[broker - 1]._replace(pending=None), broker))
+            return self._refuse(world, broker, proposal)
         grows = len(members) > len(world.agreed.state.in_sync_replicas)
         self.sometimes.add("a replica joins" if grows else "a replica leaves")
         return _agree(world, _settled(world.agreed, members))
+
+    def _refuse(self, world: World, broker: BrokerId, proposal: InSyncProposal) -> World:
+        self.sometimes.add("a member is ineligible")
+        copy = world.copies[broker - 1]
+        leadership = _leadership(copy, broker)
+        refusal = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
+        if leadership.answered(proposal, refusal) is AfterAnswer.PROPOSE_ANEW:
+            leadership.propose(_horizon(copy))
+        copy = copy._replace(pending=leadership.pending, doubted=tuple(sorted(leadership.doubted)))
+        if world.budget.copies:
+            budget = world.budget._replace(copies=world.budget.copies - 1)
+            world = world._replace(late=(*world.late, proposal), budget=budget)
+        return _put(world, broker, _marked(copy, broker))
 
     # Laws
 
@@ -316,6 +347,10 @@ def _is_current(proposal: InSyncProposal, state: PartitionState) -> bool:
     return (proposal.leader_epoch, proposal.partition_epoch) == (state.leader_epoch, state.partition_epoch)
 
 
+def _members(proposal: InSyncProposal) -> tuple[BrokerId, ...]:
+    return tuple(member for member, _ in proposal.members)
+
+
 def _put(world: World, broker: BrokerId, copy: Copy) -> World:
     copies = world.copies
     return world._replace(copies=(*copies[: broker - 1], copy, *copies[broker:]))
@@ -338,7 +373,7 @@ def _leadership(copy: Copy, broker: BrokerId) -> Leadership:
         progress.end_offset = offset
         progress.caught_up_ms = 0
         progress.may_join = replica not in copy.known.fenced
-    made.resume(copy.pending)
+    made.resume(copy.pending, frozenset(copy.doubted))
     return made
 
 
@@ -409,4 +444,4 @@ def _plain(world: World) -> object:
         )
 
     copies = [(agreed(copy.known), tuple(copy[1:])) for copy in world.copies]
-    return copies, agreed(world.agreed), world.committed, tuple(world.budget)
+    return copies, agreed(world.agreed), world.committed, tuple(world.budget), world.late

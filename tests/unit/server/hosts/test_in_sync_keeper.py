@@ -181,12 +181,29 @@ def test_a_refusal_of_one_partition_leaves_the_others_alone() -> None:
         bench.fetch(partition, 2)
     bench.clock.advance(0)
     bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA), state((1, 2), partition_epoch=1))
+    assert [partition.state == state((1, 2), partition_epoch=1) for partition in bench.partitions] == [False, True]
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1])]], "so that no late copy of the proposal can be carried out"
+    bench.answer(state((1,), partition_epoch=1))
     bench.clock.advance(50)
     assert bench.proposed == []
-    assert [partition.state == state((1, 2), partition_epoch=1) for partition in bench.partitions] == [False, True]
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     assert bench.proposed == [[(0, [1, 2])]]
+
+
+def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_no_longer() -> None:
+    bench = Bench((1,))
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.node.produce("orders", b"a", acks=1)
+    bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    partition.exclude_followers([BrokerId(2)])
+    assert partition.high_watermark == 0, "a late copy of the proposal may still be carried out"
+    bench.clock.advance(0)
+    bench.answer(state((1,), partition_epoch=1))
+    assert partition.high_watermark == 1
 
 
 @pytest.mark.parametrize("replicas", [(1, 2, 3), (1,)], ids=["with others", "alone"])
@@ -208,6 +225,8 @@ def test_nobody_waits_for_a_broker_that_is_fenced() -> None:
     bench.fetch(partition, 2)
     bench.clock.advance(0)
     bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    bench.clock.advance(0)
+    bench.answer(state((1,), partition_epoch=1))
     bench.node.produce("orders", b"a", acks=1)
     assert partition.high_watermark == 0
     fenced = replace(bench.controller.image.brokers[BrokerId(2)], fenced=True)
