@@ -20,6 +20,7 @@ from tailrace.metadata.broker_commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
+from tailrace.metadata.changed_records import ChangedRecords, RecordKey, key_of
 from tailrace.metadata.commands import (
     AlterConfigs,
     ConfigChange,
@@ -288,3 +289,34 @@ def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand]
         assert kept == {
             (topic.name, number): state for topic in image.topics.values() for number, state in topic.partitions.items()
         }
+
+
+def snapshot_of(image: ClusterImage) -> dict[RecordKey, MetadataRecord]:
+    records = list(records_of(image))
+    snapshot = {key_of(record): record for record in records}
+    assert len(snapshot) == len(records), "each record has a name of its own"
+    return snapshot
+
+
+@given(st.lists(commands, min_size=4, max_size=25), st.integers(0, 12), st.integers(1, 4))
+def test_changed_records_are_the_difference_of_two_snapshots(
+    wanted: list[ControllerCommand], first: int, group: int
+) -> None:
+    """However many batches a node applies at once; and what came in between and changed again counts besides."""
+    made = list(batches(machine_with_random_bytes(), wanted))
+    image, _ = apply_all(EMPTY_IMAGE, (record for batch in made[:first] for record in batch))
+    base = before = snapshot_of(image)
+    changed = ChangedRecords(image, snapshot_records=None)
+    added_and_changed: set[RecordKey] = set()
+    later = made[first:]
+    for at in range(0, len(later), group):
+        between = image
+        for batch in later[at : at + group]:
+            between, _ = apply_all(between, batch)
+            after = snapshot_of(between)
+            added_and_changed |= {key for key in before if key not in base and before[key] != after.get(key)}
+            before = after
+        image, delta = apply_all(image, (record for batch in later[at : at + group] for record in batch))
+        changed.note(image, delta)
+        differing = sum(after.get(key) != record for key, record in base.items())
+        assert len(changed) == differing + len(added_and_changed)

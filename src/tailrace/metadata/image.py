@@ -5,7 +5,7 @@
 3. Images share what did not change: see `persistent_map` for what a change costs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
@@ -174,6 +174,22 @@ class ChangedPartition(NamedTuple):
     state: PartitionState
 
 
+class RecordKind(IntEnum):
+    """The kinds of records that a snapshot is made of."""
+
+    TOPIC = 1
+    PARTITION = 2
+    SETTING = 3
+    BROKER = 4
+    CONTROLLER = 5
+    FEATURE = 6
+    PRODUCER_IDS = 7
+
+
+RecordKey = tuple[RecordKind, *tuple[Hashable, ...]]
+"""Names one record of a snapshot: its kind, and what tells two of a kind apart (`changed_records.key_of`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDelta:
     """What differs between two images, for those who act on changes."""
@@ -185,6 +201,9 @@ class ImageDelta:
     changed_configs: tuple[ConfigResource, ...] = ()
     changed_brokers: tuple[BrokerId, ...] = ()
     """Registered, changed or gone."""
+    superseded: Set[RecordKey] = field(default=frozenset(), compare=False, repr=False)
+    """Records of a snapshot that were there, some perhaps only between these two images, and have been modified or
+    deleted. Empty where no records are known that lead from one image to the other, and in `pieces`."""
 
     def pieces(self, size: int) -> "Iterator[ImageDelta]":
         """The same changes in portions of about `size` partitions, for whoever must not be held up by all of them.

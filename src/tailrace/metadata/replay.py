@@ -17,6 +17,8 @@ from tailrace.metadata.image import (
     ClusterImage,
     ConfigResource,
     ImageDelta,
+    RecordKey,
+    RecordKind,
     ResourceType,
     sorted_resources,
 )
@@ -121,6 +123,7 @@ class Replay:
         self._transaction = None if kept is None else list(kept)
         self._changed_configs: set[ConfigResource] = set()
         self._changed_brokers: set[BrokerId] = set()
+        self._superseded: set[RecordKey] = set()
 
     def steps(self, records: Iterable[StoredRecord]) -> Steps[None]:
         """Take these records, in steps of a few milliseconds."""
@@ -170,13 +173,16 @@ class Replay:
                 broker = self._broker(record.broker_id, record.broker_epoch)
                 del self._brokers[broker.broker_id]
                 self._changed_brokers.add(broker.broker_id)
+                self._superseded.add((RecordKind.BROKER, broker.broker_id))
             case FeatureLevelRecord():
                 self._set_feature(record)
             case ProducerIdsRecord():
                 assert record.next_producer_id > self._next_producer_id, "a block of producer ids was given twice"
+                if self._next_producer_id:
+                    self._superseded.add((RecordKind.PRODUCER_IDS,))
                 self._next_producer_id = record.next_producer_id
             case RegisterControllerRecord():
-                self._controllers[BrokerId(record.controller_id)] = registered_controller(record)
+                self._register_controller(record)
             case NoOpRecord() | ZkMigrationStateRecord():
                 pass
             case ClearElrRecord():
@@ -199,6 +205,7 @@ class Replay:
     def _remove_topic(self, topic_id: TopicId) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self._topics.remove(topic_id))
         if resource in self._configs:
+            self._superseded.update((RecordKind.SETTING, resource, name) for name in self._configs[resource])
             del self._configs[resource]
             self._changed_configs.add(resource)
 
@@ -207,6 +214,8 @@ class Replay:
     def _set_config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
         overrides = dict(self._configs.get(resource) or {})
+        if overrides.get(record.name, record.value) != record.value:
+            self._superseded.add((RecordKind.SETTING, resource, record.name))
         if record.value is None:
             overrides.pop(record.name, None)
         else:
@@ -224,12 +233,20 @@ class Replay:
                 f"the cluster runs {METADATA_VERSION_FEATURE} {record.feature_level} and this release knows up to"
                 f" {METADATA_VERSION}; start this node with a newer release",
             )
+        if self._features.get(record.name) not in (None, record.feature_level):
+            self._superseded.add((RecordKind.FEATURE, record.name))
         if record.feature_level != 0:
             self._features[record.name] = record.feature_level
         elif record.name in self._features:
             del self._features[record.name]
 
-    # Brokers, and what follows for partitions
+    # Brokers and controllers, and what follows for partitions
+
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        controller_id = BrokerId(record.controller_id)
+        if controller_id in self._controllers:
+            self._superseded.add((RecordKind.CONTROLLER, controller_id))
+        self._controllers[controller_id] = registered_controller(record)
 
     def derived(self, record: BrokerEvent) -> Steps[Derived]:
         """What follows from this record for the partitions as they are now."""
@@ -291,6 +308,8 @@ class Replay:
         return broker
 
     def _put_broker(self, broker: BrokerImage) -> None:
+        if broker.broker_id in self._brokers:
+            self._superseded.add((RecordKind.BROKER, broker.broker_id))
         self._brokers[broker.broker_id] = broker
         self._changed_brokers.add(broker.broker_id)
 
@@ -322,6 +341,7 @@ class Replay:
             changed_partitions=changed,
             changed_configs=sorted_resources(self._changed_configs),
             changed_brokers=tuple(sorted(self._changed_brokers)),
+            superseded=self._superseded | self._topics.superseded,
         )
 
     def image(self) -> ClusterImage:

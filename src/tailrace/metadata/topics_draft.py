@@ -6,7 +6,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from tailrace.metadata.derive import Steps
-from tailrace.metadata.image import ChangedPartition, ClusterImage, TopicImage, confusable_form
+from tailrace.metadata.image import (
+    ChangedPartition,
+    ClusterImage,
+    RecordKey,
+    RecordKind,
+    TopicImage,
+    confusable_form,
+)
 from tailrace.metadata.image_values import changed_partition
 from tailrace.metadata.persistent_map import MapDraft
 from tailrace.metadata.records import PartitionChangeRecord
@@ -53,6 +60,8 @@ class TopicsDraft:
         self._deleted: list[TopicImage] = []
         self._changed: dict[TopicPartition, PartitionState] = {}
         """Of topics that are not new."""
+        self.superseded: set[RecordKey] = set()
+        """Topics and partitions that were there and have been changed or removed (`ImageDelta.superseded`)."""
 
     def create(self, name: str, topic_id: TopicId) -> None:
         """A topic without partitions."""
@@ -73,6 +82,8 @@ class TopicsDraft:
         for number, state in topic.partitions.items():
             self._count_replicas(state, -1)
             self._changed.pop(TopicPartition(name, number), None)
+            self.superseded.add((RecordKind.PARTITION, topic_id, number))
+        self.superseded.add((RecordKind.TOPIC, topic_id))
         if topic_id in self._created:
             del self._created[topic_id]
         else:
@@ -143,7 +154,9 @@ class TopicsDraft:
             self._changed[TopicPartition(topic.name, number)] = state
         if before is None:
             self._count_replicas(state, 1)
-        elif before.replicas is not state.replicas and before.replicas != state.replicas:
+            return
+        self.superseded.add((RecordKind.PARTITION, topic.topic_id, number))
+        if before.replicas is not state.replicas and before.replicas != state.replicas:
             self._count_replicas(before, -1)
             self._count_replicas(state, 1)
         elif before.leader != state.leader:

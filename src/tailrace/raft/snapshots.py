@@ -28,8 +28,9 @@ class SnapshotTrigger:
     ) -> bool:
         """Whether both of the text's conditions hold, or the bound is passed.
 
-        `changed_records` counts records of the latest snapshot that were modified or deleted since, new ones not;
-        `log_bytes` the records in the log from that snapshot to the high watermark.
+        `changed_records` counts records that the latest snapshot holds and that are others now or gone, and those that
+        were added since and then modified or deleted; new ones not. `log_bytes` is the size of the records in the log
+        from that snapshot to the high watermark.
         """
         if log_bytes < self.min_log_bytes:
             return False
@@ -170,7 +171,7 @@ def fair_shares(remaining: Sequence[int], max_bytes: int) -> list[int]:
     """How many of `max_bytes` each of these snapshots gets that have so many bytes left to send.
 
     Each gets the average if it has as much; what it does not need goes to the others, evenly again (KIP-630). Bytes
-    that cannot be divided go to the first ones.
+    that cannot be divided go to some of those that want more.
     """
     shares = [0] * len(remaining)
     order = sorted(range(len(remaining)), key=lambda index: remaining[index])

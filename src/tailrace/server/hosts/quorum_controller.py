@@ -365,6 +365,7 @@ class QuorumController:
     def _act_on(self, change: _Change) -> Steps[None]:
         self._applied, self._applied_ms = change.id, change.appended_ms
         self._snapshots.appended(change.size_bytes)
+        self._snapshots.changed(change.image, change.delta)
         yield from self._show(change.image, change.delta)
         self._perhaps_snapshot()
 
@@ -375,7 +376,6 @@ class QuorumController:
         for number, portion in enumerate(delta.pieces(self._slice_partitions)):
             if number:
                 yield
-            self._snapshots.changed(portion)
             tell_each(self._listeners, image, portion)
         self._acted_end_offset = applied.end_offset
         self._tell_who_waits()

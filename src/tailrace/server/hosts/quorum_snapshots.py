@@ -7,6 +7,7 @@ import logging
 from itertools import islice
 from typing import Final
 
+from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.snapshot_image import snapshot_values
 from tailrace.model.errors import CorruptRecords, StorageError
@@ -25,30 +26,17 @@ _logger = logging.getLogger("tailrace.server")
 class _Baseline:
     """The latest snapshot, and what has happened since."""
 
-    def __init__(self, image: ClusterImage = EMPTY_IMAGE, *, records_count: int = 0, size_bytes: int = 0) -> None:
-        self.image = image
-        self.records_count = records_count
+    def __init__(
+        self, image: ClusterImage = EMPTY_IMAGE, *, records_count: int | None = 0, size_bytes: int = 0
+    ) -> None:
+        """`records_count` None: the snapshot is being written."""
         self.size_bytes = size_bytes
         self.log_bytes = 0
-        self._changed: set[object] = set()
+        self.changed = ChangedRecords(image, snapshot_records=records_count)
 
     @property
-    def changed_records(self) -> int:
-        return len(self._changed)
-
-    def note(self, delta: ImageDelta) -> None:
-        """What has changed counts, each once, if the snapshot holds it and says something else."""
-        image = self.image
-        for topic in delta.deleted_topics:
-            if topic.topic_id in image.topic_names:
-                self._changed.add(topic.topic_id)
-                self._changed.update((topic.topic_id, number) for number in topic.partitions)
-        for (_, number), state in delta.changed_partitions:
-            name = image.topic_names.get(state.topic_id)
-            if name is not None and number in image.topics[name].partitions:
-                self._changed.add((state.topic_id, number))
-        self._changed.update(one for one in delta.changed_configs if one in image.configs)
-        self._changed.update(one for one in delta.changed_brokers if one in image.brokers)
+    def records_count(self) -> int:
+        return self.changed.snapshot_records or 0
 
 
 class MetadataSnapshots:
@@ -66,9 +54,9 @@ class MetadataSnapshots:
         """Batches of so many bytes are committed and applied."""
         self._baseline.log_bytes += size_bytes
 
-    def changed(self, delta: ImageDelta) -> None:
-        """These are the changes, or some of them."""
-        self._baseline.note(delta)
+    def changed(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """What is committed and applied has led to this image by these changes."""
+        self._baseline.changed.note(image, delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
         """The image comes from this snapshot."""
@@ -80,7 +68,7 @@ class MetadataSnapshots:
         """Whether it is time for another one (KIP-630, "When to Snapshot")."""
         base = self._baseline
         return self._writer is None and self._trigger.is_due(
-            changed_records=base.changed_records,
+            changed_records=len(base.changed),
             snapshot_records=base.records_count,
             snapshot_bytes=base.size_bytes,
             log_bytes=base.log_bytes,
@@ -102,7 +90,7 @@ class MetadataSnapshots:
         self._writer = writer
         begun_ms = self._clock.monotonic_ms()
         # What comes from now on counts for the next one; what it says of this one is known when it is written.
-        self._baseline = _Baseline(image, records_count=self._baseline.records_count)
+        self._baseline = _Baseline(image, records_count=None)
         values = snapshot_values(image)
 
         def write_slice() -> None:
@@ -134,7 +122,7 @@ class MetadataSnapshots:
         except CorruptRecords as fault:
             self._host.fail(fault)
             return
-        self._baseline.records_count = writer.records_count
+        self._baseline.changed.snapshot_records = writer.records_count
         self._baseline.size_bytes = writer.part.size_bytes
         self.measures.generated.note(self._clock.monotonic_ms() - begun_ms)
         _logger.info(
