@@ -99,8 +99,11 @@ class Replica:
 
     @property
     def position(self) -> LogEnd:
-        """How far the log reaches, for elections: an empty log reaches to its snapshot (KIP-630)."""
-        return LogEnd(self.last_epoch, self.end_offset)
+        """How far this replica reaches, for elections: "the latest epoch and end offset for a replica is the latest
+        snapshot or replicated log" (KIP-630). An empty log reaches to its snapshot; one that is about to be replaced,
+        to the snapshot that has been fetched completely."""
+        end = LogEnd(self.last_epoch, self.end_offset)
+        return end if self.installing is None else max(end, self.installing.position)
 
     @property
     def other_voters(self) -> tuple[ReplicaKey, ...]:

@@ -169,9 +169,9 @@ class TestPreVotes:
         )
         bench.answer(part, whole)
         assert bench.last(do.InstallSnapshot) == do.InstallSnapshot(snapshot_id)
-        assert not granted(bench, vote(5, 3, pre_vote=True))
+        assert not granted(bench, vote(5, 3, last=(5, 3), pre_vote=True))
         bench.advance(2000)
-        assert granted(bench, vote(5, 3, pre_vote=True))
+        assert granted(bench, vote(5, 3, last=(5, 3), pre_vote=True))
 
     def test_are_refused_by_a_leader(self) -> None:
         bench = RaftBench()
