@@ -1,8 +1,12 @@
 """KIP-630, Kafka Raft snapshots: the text's sentences, in short, and what a replica does by them."""
 
+from typing import Any
+
 import pytest
 
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, MalformedMessage
+from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.protocol.messages import fetch
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig, SnapshotFile
@@ -23,6 +27,7 @@ from tailrace.raft.snapshots import (
     superfluous_snapshots,
     validate_position,
 )
+from tailrace.server.hosts.raft_wire import request_to_wire, response_from_wire, response_to_wire
 from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
 from tailrace.testing.simulation.raft_state import key_of
 
@@ -44,6 +49,23 @@ def follower_with(**more) -> RaftBench:
     begin = BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=2, leader_epoch=5, voter=key_of(1))
     assert error_of(bench.receive(begin)) is ErrorCode.NONE
     return bench
+
+
+def fetch_answer_with(fields: dict[str, Any]) -> fetch.FetchResponse:
+    """What node 2, which leads in epoch 5, answers to a Fetch."""
+    part = fetch.PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=2,
+        last_stable_offset=2,
+        log_start_offset=7,
+        current_leader=fetch.LeaderIdAndEpoch(leader_id=2, leader_epoch=5),
+        aborted_transactions=None,
+        records=b"",
+        **fields,
+    )
+    topic = fetch.FetchableTopicResponse(topic="__cluster_metadata", topic_id=METADATA_TOPIC_ID, partitions=(part,))
+    return fetch.FetchResponse(responses=(topic,))
 
 
 def snapshot_request(snapshot_id: SnapshotId, position: int, max_bytes: int, epoch: int) -> FetchSnapshotRequest:
@@ -93,6 +115,7 @@ class TestWhenToSnapshot:
         assert SnapshotTrigger().is_due(log_bytes=1000 << 20, **common)
 
     def test_only_committed_records_are_snapshotted(self) -> None:
+        """An in-memory representation of the replicated log up to at most the high-watermark."""
         bench = leader_with(log=[1, 1, 1, 1])
         assert "not committed" in (bench.node.snapshot_fault(SnapshotId(4, 1)) or "")
         bench.fetch(2, 7, 2)
@@ -119,6 +142,13 @@ class TestWhenToIncreaseTheLogStartOffset:
         bench.fetch(3, 8, 1)
         bench.advance(2000)
         assert bench.all(do.RaiseLogStart) == [do.RaiseLogStart(8)]
+
+    def test_one_record_short_of_it_is_behind(self) -> None:
+        """All of the live replicas (followers and observers) have replicated LogStartOffset."""
+        bench = self.bench()
+        bench.fetch(3, 7, 1)
+        bench.advance(2000)
+        assert bench.all(do.RaiseLogStart) == []
 
     def test_an_observer_is_a_replica_too(self) -> None:
         bench = self.bench()
@@ -340,6 +370,42 @@ class TestHandlingFetchResponses:
         bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abc", **wrong))
         assert bench.all(do.WriteSnapshotPart) == []
 
+    @pytest.mark.parametrize("snapshot_id", [SnapshotId(-1, 4), SnapshotId(40, -1), SnapshotId(-1, -1)])
+    def test_an_answer_about_no_snapshot_leads_back_to_fetch(self, snapshot_id: SnapshotId) -> None:
+        """The follower can rediscover the new snapshot by sending another Fetch request."""
+        bench = self.downloading()
+        (sent,) = bench.sent(FetchSnapshotRequest)
+        message = response_to_wire(self.part(bench, 0, b"abc", snapshot_id=snapshot_id), request_to_wire(sent.request))
+        response = response_from_wire(message)
+        assert isinstance(response, FetchSnapshotResponse)
+        bench.answer(sent, response)
+        assert bench.last(do.DiscardSnapshotPart) == do.DiscardSnapshotPart(self.ID)
+        assert bench.all(do.WriteSnapshotPart) == []
+        bench.advance(30)
+        assert len(bench.sent(FetchRequest)) == 2
+
+    @pytest.mark.parametrize(
+        "half",
+        [
+            {"snapshot_id": fetch.SnapshotId(end_offset=-1, epoch=3)},
+            {"snapshot_id": fetch.SnapshotId(end_offset=7, epoch=-1)},
+            {"diverging_epoch": fetch.EpochEndOffset(end_offset=-1, epoch=3)},
+            {"diverging_epoch": fetch.EpochEndOffset(end_offset=2, epoch=-1)},
+        ],
+        ids=["no end", "no epoch", "diverging without an end", "diverging without an epoch"],
+    )
+    def test_half_a_snapshot_id_is_no_answer(self, half: dict[str, Any]) -> None:
+        """If SnapshotId is set: half of one is neither a snapshot nor the word that our log is the leader's."""
+        with pytest.raises(MalformedMessage, match="half"):
+            response_from_wire(fetch_answer_with(half))
+        bench = follower_with(log=[1, 1, 1])
+        (sent,) = bench.sent(FetchRequest)
+        bench.step(events.RequestFailed(sent.request_id))  # what the host makes of it
+        assert bench.all(do.HighWatermarkMoved) == []
+        assert len(bench.sent(FetchRequest)) == 1
+        bench.advance(30)
+        assert len(bench.sent(FetchRequest)) == 2
+
     def test_a_new_epoch_ends_the_download(self) -> None:
         bench = self.downloading()
         begin = BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=6, voter=key_of(1))
@@ -475,6 +541,27 @@ class TestChangesToLeaderElection:
         response = bench.receive(self.vote(last_epoch, last_offset))
         assert isinstance(response, VoteResponse)
         assert response.vote_granted is granted
+
+    @pytest.mark.parametrize(
+        ("last_epoch", "last_offset", "granted"),
+        [(1, 10, False), (4, 39, False), (4, 40, True), (5, 2, True)],
+    )
+    @pytest.mark.parametrize("is_damaged", [False, True])
+    def test_a_snapshot_that_is_being_validated_counts(
+        self, last_epoch: int, last_offset: int, granted: bool, is_damaged: bool
+    ) -> None:
+        """The follower needs to use the snapshot with epoch E1 and end offset O1, and not the replicated log."""
+        bench = follower_with(log=[1, 1])
+        bench.answer(bench.sent(FetchRequest)[0], bench.led(snapshot_id=SnapshotId(40, 4), log_start_offset=40))
+        part = FetchSnapshotResponse(
+            leader_id=2, leader_epoch=5, snapshot_id=SnapshotId(40, 4), size=1, position=0, data=b"x"
+        )
+        bench.answer(bench.sent(FetchSnapshotRequest)[0], part)
+        if is_damaged:  # then the log is all that there is
+            bench.step(events.SnapshotRejected(SnapshotId(40, 4), "a checksum"))
+        response = bench.receive(self.vote(last_epoch, last_offset))
+        assert isinstance(response, VoteResponse)
+        assert response.vote_granted is (granted or is_damaged)
 
     def test_a_snapshot_newer_than_the_log_replaces_it_at_the_start(self) -> None:
         """The replica must set the LogStartOffset and LEO to the snapshot's end offset."""

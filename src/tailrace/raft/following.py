@@ -204,7 +204,8 @@ class Following:
         download = role.download
         if download is None or (request.snapshot_id, request.position) != (download.id, download.position):
             return
-        if response.error in DROPPED_SNAPSHOT:
+        if response.error in DROPPED_SNAPSHOT or (response.error is ErrorCode.NONE and response.snapshot_id is None):
+            # An answer about no snapshot (Kafka: a negative id) is none about this one either.
             # "The follower can rediscover the new snapshot by sending another Fetch request."
             self._drop_download(role, download)
             replica.links.back_off(role.leader_id, now_ms)

@@ -160,6 +160,13 @@ class RaftNode:
         """Why the state machine may not write this snapshot, or None if it may."""
         return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
 
+    def snapshot_shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
+        """How many bytes of one answer go to each of these snapshots, asked for from these positions on (KIP-630).
+
+        Together at most `max_bytes` and `RaftConfig.snapshot_max_bytes`; 0 for a snapshot that is not here.
+        """
+        return self._serving.shares(asked, max_bytes)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When a Tick is due. In the past: at once."""

@@ -1,6 +1,6 @@
 """How a leader answers those who fetch: records, where logs part, or a snapshot and its bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tailrace.model.errors import ErrorCode
 from tailrace.raft.effects import ReadLog, ReadSnapshot, SendResponse
@@ -16,7 +16,7 @@ from tailrace.raft.rpc import (
     LogEnd,
     SnapshotId,
 )
-from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, validate_position
+from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, fair_shares, validate_position
 
 
 class Serving:
@@ -134,6 +134,15 @@ class Serving:
         else:
             leader.served[snapshot.id] = now_ms
             self._send_part(token, request, snapshot)
+
+    def shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
+        """How many bytes each of these snapshots, from these positions on, gets of one answer (`fair_shares`)."""
+        most = min(max_bytes, self._replica.config.snapshot_max_bytes)
+        return fair_shares([self._remaining(*one) for one in asked], most)
+
+    def _remaining(self, snapshot_id: SnapshotId, position: int) -> int:
+        snapshot = self._find(snapshot_id)
+        return snapshot.size_bytes - position if snapshot is not None and 0 <= position <= snapshot.size_bytes else 0
 
     def _find(self, snapshot_id: SnapshotId) -> SnapshotFile | None:
         return next((one for one in self._replica.log.snapshots if one.id == snapshot_id), None)

@@ -1,6 +1,9 @@
 """What replicas of the metadata log fetch, records and snapshots, as Kafka's messages: Fetch (1), FetchSnapshot (59).
 For `raft_wire`."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.messages import fetch, fetch_snapshot
@@ -23,6 +26,9 @@ from tailrace.server.hosts.metadata_partition_wire import (
     known_code,
     leadership,
 )
+
+_MOST_SNAPSHOTS: Final = 16
+"""Asked for in one request: a replica asks for one, and each takes a step of the machine."""
 
 # What is asked
 
@@ -93,14 +99,26 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRequest:
     )
 
 
-def fetch_snapshot_asked(message: fetch_snapshot.FetchSnapshotRequest) -> FetchSnapshotRequest:
+def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple[FetchSnapshotRequest, ...]:
+    """One for each snapshot, or position in one, that is asked for; partitions without snapshots have none.
+
+    Each may have `max_bytes` of the message, which is what all of them together may have.
+    """
     wanted = [part for topic in message.topics if topic.name == TOPIC for part in topic.partitions]
     wanted = [part for part in wanted if part.partition == INDEX]
-    if len(wanted) > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{METADATA_PARTITION} is asked for {len(wanted)} times")
+    if len(wanted) > _MOST_SNAPSHOTS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{METADATA_PARTITION} is asked for {len(wanted)} times, more than {_MOST_SNAPSHOTS}",
+        )
     if not wanted:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"only {METADATA_PARTITION} has snapshots")
-    (part,) = wanted
+    return tuple(_snapshot_asked(message, part) for part in wanted)
+
+
+def _snapshot_asked(
+    message: fetch_snapshot.FetchSnapshotRequest, part: fetch_snapshot.SnapshotPosition
+) -> FetchSnapshotRequest:
     return FetchSnapshotRequest(
         cluster_id=message.cluster_id,
         replica=ReplicaKey(message.replica_id, part.replica_directory_id),
@@ -140,24 +158,18 @@ def fetch_response(response: FetchResponse, where: Where) -> fetch.FetchResponse
 
 
 def fetch_snapshot_response(
-    response: FetchSnapshotResponse, request: fetch_snapshot.FetchSnapshotRequest, where: Where
+    responses: Sequence[FetchSnapshotResponse], request: fetch_snapshot.FetchSnapshotRequest, where: Where
 ) -> fetch_snapshot.FetchSnapshotResponse:
-    if is_for_all(response):
-        return fetch_snapshot.FetchSnapshotResponse(error_code=response.error, topics=())
-    part = fetch_snapshot.SnapshotPart(
-        index=INDEX,
-        error_code=response.error,
-        snapshot_id=_wire_id(response.snapshot_id),
-        current_leader=fetch_snapshot.SnapshotLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
-        size=response.size,
-        position=response.position,
-        unaligned_records=response.data,
-    )
+    """`responses` answer, in order, what `fetch_snapshots_asked` has made of the request."""
+    for response in responses:
+        if is_for_all(response):
+            return fetch_snapshot.FetchSnapshotResponse(error_code=response.error, topics=())
+    parts = map(_snapshot_part, responses)
     topics = tuple(
         fetch_snapshot.SnapshotPartTopic(
             name=topic.name,
             partitions=tuple(
-                part if (topic.name, one.partition) == METADATA_PARTITION else unknown_snapshot_part(one)
+                next(parts) if (topic.name, one.partition) == METADATA_PARTITION else unknown_snapshot_part(one)
                 for one in topic.partitions
             ),
         )
@@ -169,6 +181,18 @@ def fetch_snapshot_response(
         else (fetch_snapshot.SnapshotLeaderEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
     )
     return fetch_snapshot.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
+
+
+def _snapshot_part(response: FetchSnapshotResponse) -> fetch_snapshot.SnapshotPart:
+    return fetch_snapshot.SnapshotPart(
+        index=INDEX,
+        error_code=response.error,
+        snapshot_id=_wire_id(response.snapshot_id),
+        current_leader=fetch_snapshot.SnapshotLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
+        size=response.size,
+        position=response.position,
+        unaligned_records=response.data,
+    )
 
 
 def unknown_snapshot_part(
@@ -199,10 +223,8 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRespo
         error=known_code(part.error_code),
         high_watermark=part.high_watermark,
         log_start_offset=part.log_start_offset,
-        diverging=LogEnd(diverging.epoch, diverging.end_offset)
-        if diverging.epoch >= 0 and diverging.end_offset >= 0
-        else None,
-        snapshot_id=_known_id(snapshot_id),
+        diverging=LogEnd(*whole) if (whole := _whole(diverging.epoch, diverging.end_offset)) else None,
+        snapshot_id=SnapshotId(*whole) if (whole := _whole(snapshot_id.end_offset, snapshot_id.epoch)) else None,
         records=part.records or None,
         **leadership(part.current_leader.leader_id, part.current_leader.leader_epoch),
     )
@@ -222,6 +244,19 @@ def fetch_snapshot_answer(message: fetch_snapshot.FetchSnapshotResponse, for_all
         data=part.unaligned_records,
         **leadership(part.current_leader.leader_id, part.current_leader.leader_epoch),
     )
+
+
+def _whole(*pair: int) -> tuple[int, ...] | None:
+    """An epoch and an offset, or None if both are not set. Raises MalformedMessage if one is.
+
+    An answer with half of them would pass for one with neither, which says that the replica's log is a prefix of the
+    leader's. Kafka ignores such an answer too, and asks again after a while.
+    """
+    if all(number < 0 for number in pair):
+        return None
+    if any(number < 0 for number in pair):
+        raise MalformedMessage(f"an answer with half a SnapshotId or half a DivergingEpoch: {pair}")
+    return pair
 
 
 def _known_id(snapshot_id: fetch.SnapshotId) -> SnapshotId | None:

@@ -2,7 +2,7 @@
 
 A message is made in the fullest form; encoding leaves out what an older version does not have. `oldest_version` says
 which version a request needs at least so that nothing of weight is lost. The log has one partition, so one stands in
-each message; FetchSnapshot alone may name others, which are not served.
+each message. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
 
 What comes from outside is checked as far as its form goes (`metadata_partition_wire`). Whether values make sense
 (offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer epoch that
@@ -12,7 +12,7 @@ it hears of, so an epoch that leaves none to come is refused here; those of Fetc
 from collections.abc import Sequence
 from typing import assert_never
 
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.raft.rpc import (
     BeginQuorumEpochRequest,
@@ -33,7 +33,7 @@ from tailrace.raft.voters import Endpoint, ReplicaKey
 from tailrace.server.hosts import elections_wire as elections
 from tailrace.server.hosts import fetches_wire as fetches
 from tailrace.server.hosts.fetches_wire import is_of_metadata, unknown_snapshot_part
-from tailrace.server.hosts.metadata_partition_wire import known_code
+from tailrace.server.hosts.metadata_partition_wire import Where, known_code
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 
 __all__ = [
@@ -41,8 +41,10 @@ __all__ = [
     "oldest_version",
     "request_from_wire",
     "request_to_wire",
+    "response_for_snapshots",
     "response_from_wire",
     "response_to_wire",
+    "snapshots_from_wire",
     "unknown_snapshot_part",
 ]
 
@@ -100,8 +102,26 @@ def request_from_wire(message: QuorumRequest) -> Request:
         case fetch.FetchRequest():
             return fetches.fetch_asked(message)
         case fetch_snapshot.FetchSnapshotRequest():
-            return fetches.fetch_snapshot_asked(message)
+            asked = snapshots_from_wire(message)
+            if len(asked) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(asked)} snapshots are asked for at once")
+            return asked[0]
     assert_never(message)
+
+
+def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshotRequest]:
+    """What a FetchSnapshot asks of this log, one for each snapshot. Raises as `request_from_wire`."""
+    return fetches.fetch_snapshots_asked(message)
+
+
+def response_for_snapshots(
+    responses: Sequence[FetchSnapshotResponse],
+    request: fetch_snapshot.FetchSnapshotRequest,
+    *,
+    leader: Endpoint | None = None,
+) -> fetch_snapshot.FetchSnapshotResponse:
+    """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
+    return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
 
 
 Answered = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
@@ -110,7 +130,7 @@ Answered = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | Fe
 
 def response_to_wire(response: Response, request: QuorumRequest, *, leader: Endpoint | None = None) -> QuorumResponse:
     """The message that answers this. `leader` is where the leader named in it listens, if that is known."""
-    where = (leader, response.leader_id) if leader is not None and response.leader_id >= 0 else None
+    where = _where(leader, response.leader_id)
     match response:
         case VoteResponse():
             return elections.vote_response(response, where)
@@ -120,10 +140,14 @@ def response_to_wire(response: Response, request: QuorumRequest, *, leader: Endp
             return fetches.fetch_response(response, where)
         case FetchSnapshotResponse():
             assert isinstance(request, fetch_snapshot.FetchSnapshotRequest), f"not an answer to {request}"
-            return fetches.fetch_snapshot_response(response, request, where)
+            return fetches.fetch_snapshot_response((response,), request, where)
         case QuorumDescription():
             raise AssertionError("a description is not for replicas")
     assert_never(response)
+
+
+def _where(leader: Endpoint | None, leader_id: int) -> Where:
+    return (leader, leader_id) if leader is not None and leader_id >= 0 else None
 
 
 def response_from_wire(message: QuorumResponse) -> Answered:

@@ -6,7 +6,15 @@ from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import SnapshotFile
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse, Request, Response, SnapshotId
+from tailrace.raft.rpc import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    Response,
+    SnapshotId,
+)
 from tailrace.raft.voters import ReplicaKey
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.raft_host import RaftHost
@@ -24,6 +32,8 @@ class RaftSnapshotLaws(Watcher):
         """As the first node wrote it."""
         self._asked_ms: dict[tuple[ReplicaKey, SnapshotId], int] = {}
         """When a leader was last asked for a part of it."""
+        self._reached: dict[tuple[ReplicaKey, ReplicaKey], tuple[int, int]] = {}
+        """By leader and replica: the furthest offset it has fetched from in this term, and when it last fetched."""
 
     def started(self, host: RaftHost) -> None:
         """Who comes back does not lead, and nobody fetches from it any more.
@@ -40,6 +50,8 @@ class RaftSnapshotLaws(Watcher):
     def _forget_who_asked(self, host: RaftHost) -> None:
         for asked in [one for one in self._asked_ms if one[0] == host.key]:
             del self._asked_ms[asked]
+        for replica in [one for one in self._reached if one[0] == host.key]:
+            del self._reached[replica]
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
         if not isinstance(response, FetchResponse | FetchSnapshotResponse) or response.error is not ErrorCode.NONE:
@@ -50,13 +62,23 @@ class RaftSnapshotLaws(Watcher):
             raise Breach("only a leader serves", f"{host.key} is {role} and sends {response}")
 
     def stepping(self, host: RaftHost, event: events.Event) -> None:
-        if not isinstance(event, events.RequestReceived) or not isinstance(event.request, FetchSnapshotRequest):
+        if not isinstance(event, events.RequestReceived):
+            return
+        if isinstance(event.request, FetchRequest):
+            self._note_fetch(host, event.request)
+        if not isinstance(event.request, FetchSnapshotRequest):
             return
         request, node = event.request, host.node
         stored = host.disk.snapshots.get(request.snapshot_id)
         is_asked_for = stored is not None and 0 <= request.position <= len(stored.data)
         if is_asked_for and node.is_leader and request.leader_epoch == node.epoch:
             self._asked_ms[host.key, request.snapshot_id] = host.now_ms
+
+    def _note_fetch(self, host: RaftHost, request: FetchRequest) -> None:
+        if host.node.is_leader and request.leader_epoch == host.node.epoch and request.replica.id >= 0:
+            replica = host.key, request.replica
+            before, _ = self._reached.get(replica, (0, 0))
+            self._reached[replica] = max(before, request.fetch_offset), host.now_ms
 
     def loads_snapshot(self, host: RaftHost, snapshot_id: SnapshotId) -> None:
         if host.node.is_leader:
@@ -75,6 +97,19 @@ class RaftSnapshotLaws(Watcher):
         if not snapshots or snapshots[-1].id.end_offset < offset:
             newest = snapshots[-1].id if snapshots else None
             raise Breach("the log start is never above the newest snapshot", f"{host.key}: {offset}, {newest}")
+        if self._roles.get(host.key) == "Leader":
+            self._check_live_replicas(host, offset)
+
+    def _check_live_replicas(self, host: RaftHost, offset: int) -> None:
+        """What a replica asked for was too much or stale at times: then this asks less than the text does."""
+        snapshot = next((one for one in host.log.snapshots if one.id.end_offset == offset), None)
+        if snapshot is not None and snapshot.last_contained_ms + host.config.start_offset_lag_ms <= host.now_ms:
+            return
+        for (leader, replica), (reached, asked_ms) in self._reached.items():
+            is_live = asked_ms + host.config.live_replica_ms > host.now_ms
+            if leader == host.key and is_live and reached < offset:
+                detail = f"{host.key} raises it to {offset}; {replica} has reached {reached}"
+                raise Breach("the log start waits for live replicas", detail)
 
     def deletes_snapshots(self, host: RaftHost, ids: Sequence[SnapshotId]) -> None:
         for one in ids:

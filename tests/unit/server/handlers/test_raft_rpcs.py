@@ -12,6 +12,7 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum, raft_voters
 from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.schema import replace
 from tailrace.raft.events import UpdateVoter
 from tailrace.raft.rpc import VoteResponse
 from tailrace.raft.voters import Endpoint, Voter
@@ -245,6 +246,43 @@ def test_bytes_of_a_snapshot_and_the_three_refusals(
     other = fetch_snapshot.SnapshotTopic(name="orders", partitions=snapshot_from(0, epoch).topics[0].partitions)
     unknown = part(leader, fetch_snapshot.FetchSnapshotRequest(topics=(other,)))
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    """The leader will evenly distribute the number of bytes sent; what one does not need the others get."""
+    epoch = leader.host.node.epoch
+    leader.host.perform(lambda: leader.controller.write_snapshot())
+    cluster.world.run(until_ms=cluster.world.now_ms + 500)
+    (stored,) = leader.host.log.snapshots
+    size, end_offset = stored.size_bytes, stored.id.end_offset
+
+    def sent(max_bytes: int, *positions: int, end: int = end_offset) -> list[int]:
+        asked = [snapshot_from(position, epoch, end_offset=end).topics[0].partitions[0] for position in positions]
+        other = replace(asked[0], partition=1)
+        topics = (
+            fetch_snapshot.SnapshotTopic(name="orders", partitions=(asked[0],)),
+            fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
+        )
+        request = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
+        orders, metadata = Asked(cluster, RaftRpcHandler(leader.host), request).answer().topics
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [one.error_code for one in (*orders.partitions, metadata.partitions[0])] == [unknown, unknown]
+        assert [one.position for one in metadata.partitions[1:]] == list(positions)
+        return [len(one.unaligned_records) for one in metadata.partitions[1:]]
+
+    assert sent(100, 0) == [100]
+    assert sent(100, 0, 0) == [50, 50]
+    assert sent(100, 0, size - 10) == [90, 10]
+    assert sent(100, 0, size - 10, 5) == [45, 10, 45]
+    assert sent(100, 0, size) == [100, 0]
+    assert sent(100, 0, size + 1) == [100, 0]
+    assert sum(sent(1, 0, 0)) == 1
+    assert sent(100, 0, end=end_offset - 1) == [0]
+    asked = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
+    topics = (fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=asked),)
+    too_many = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
+    answer = Asked(cluster, RaftRpcHandler(leader.host), too_many).answer()
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, follower: QuorumNode) -> None:
