@@ -85,7 +85,7 @@ class FetchHandler:
         replica = None if self._replicas is None else self._replicas.reader(request, context.api_version)
         fetch = _Fetch(request, context, self._partitions, self._fetch_max_bytes, replica, self._endpoints)
         timeout_ms = wait_ms(request)
-        fetch.read(is_last=timeout_ms == 0)
+        fetch.read(is_last=timeout_ms == 0 or fetch.wants_nothing)
         if replica is not None:
             replica.noted()
         if fetch.is_done or timeout_ms == 0 or not self._polls.has_room_for(fetch):
@@ -149,6 +149,11 @@ class _Fetch:
         self.partitions: list[Partition] = []
         self.is_done = False
         self.response: FetchResponse | None = None
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether there are no bytes to wait for (`min_bytes` 0): what the first look finds is the answer."""
+        return self._wanted_bytes <= 0
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
         """Answer if enough has become readable since the last look, or there is something to say, or it is the end."""

@@ -111,6 +111,18 @@ def test_an_offset_above_the_high_watermark_waits_and_is_then_not_available_from
     assert new.fetched.high_watermark == 0
 
 
+@pytest.mark.parametrize("max_wait_ms", [0, 500])
+def test_above_the_high_watermark_a_fetch_that_wants_no_bytes_does_not_wait_and_gets_the_same_answer(
+    max_wait_ms: int,
+) -> None:
+    node = DataPath("/logs", files=SimulatedDisk(), disk=DeferredDisk())
+    node.create()
+    node.produce("orders", b"a", b"b", acks=1)
+    asked = node.fetch("orders", 1, max_wait_ms=max_wait_ms, min_bytes=0, version=11)
+    assert asked.is_answered
+    assert asked.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize("offset", [-1, 3, 2**40])
 def test_out_of_range_is_answered_at_once_with_what_the_range_is(node: DataPath, offset: int) -> None:
     node.produce("orders", b"a", b"b")
