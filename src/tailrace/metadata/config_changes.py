@@ -16,7 +16,7 @@ from tailrace.metadata.stated_values import stated_value
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
-from tailrace.model.partitions import topic_name_fault
+from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
 from tailrace.model.settings import Setting, SettingType, Table, attribute_name, find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
@@ -75,6 +75,8 @@ class ConfigChanges:
         fault = topic_name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name == METADATA_TOPIC:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the settings of {METADATA_TOPIC} can only be read (KIP-630)")
         if name not in self._image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
-from tailrace.model.settings import Setting, Value, attribute_name
+from tailrace.model.settings import Setting, SettingType, Value, attribute_name
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 
@@ -116,6 +116,23 @@ def topic_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Itera
             value, source = overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
             synonyms.insert(0, Synonym(name=name, value=value, source=source))
         yield ConfigEntry(setting=setting, value=value, source=source, synonyms=tuple(synonyms), read_only=False)
+
+
+METADATA_CLEANUP_POLICY: Final = Setting(
+    name="cleanup.policy",
+    type=SettingType.LIST,
+    default=("snapshot",),
+    doc="The log of the cluster's metadata is kept short by snapshots. Can only be read (KIP-630).",
+)
+
+
+def metadata_topic_entries() -> Iterator[ConfigEntry]:
+    """The one setting of `__cluster_metadata`."""
+    setting = METADATA_CLEANUP_POLICY
+    value = setting.format(setting.default)
+    source = ConfigSource.DEFAULT_CONFIG
+    own = Synonym(name=setting.name, value=value, source=source)
+    yield ConfigEntry(setting=setting, value=value, source=source, synonyms=(own,), read_only=True)
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:

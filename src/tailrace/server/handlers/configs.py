@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import topic_name_fault
+from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
 from tailrace.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -19,7 +19,13 @@ from tailrace.protocol.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from tailrace.server.config_entries import ConfigEntry, broker_entries, shared_broker_entries, topic_entries
+from tailrace.server.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    metadata_topic_entries,
+    shared_broker_entries,
+    topic_entries,
+)
 from tailrace.server.context import RequestContext
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Controller
@@ -78,6 +84,8 @@ class DescribeConfigsHandler:
         fault = topic_name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name == METADATA_TOPIC:
+            return metadata_topic_entries()
         image = self._controller.image
         if name not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")

@@ -323,3 +323,15 @@ def test_a_resource_that_is_asked_for_twice_is_refused(node: AdminPath) -> None:
         (ErrorCode.INVALID_REQUEST, ()),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ()),
     ]
+
+
+def test_the_cleanup_policy_of_the_metadata_log_can_only_be_read(node: AdminPath) -> None:
+    """KIP-630: "The __cluster_metadata topic will have a cleanup.policy value of snapshot. This configuration can only
+    be read. Updates to this configuration will not be allowed."""
+    (policy,) = describe(node, "__cluster_metadata", synonyms=True, documentation=True).configs
+    assert (policy.name, policy.value, policy.read_only) == ("cleanup.policy", "snapshot", True)
+    assert describe(node, "__cluster_metadata", keys=("retention.ms",)).configs == ()
+    for change in (("cleanup.policy", 0, "compact"), ("cleanup.policy", 0, "snapshot"), ("retention.ms", 0, "1")):
+        refusal = alter(node, ResourceType.TOPIC, "__cluster_metadata", change)
+        assert refusal.error_code == ErrorCode.POLICY_VIOLATION
+        assert "can only be read" in (refusal.error_message or "")
