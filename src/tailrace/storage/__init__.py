@@ -11,7 +11,7 @@ from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
-from tailrace.storage.recovery import Damage, RecoveryReport
+from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.timestamps import TimestampOffset
 from tailrace.storage.transaction_index import AbortedTransaction
 
@@ -24,6 +24,7 @@ __all__ = [
     "ClosedTopic",
     "Compaction",
     "Damage",
+    "DamagedLog",
     "Duplicate",
     "EpochCache",
     "EpochEntry",

@@ -3,7 +3,8 @@
 Rules of both protocols:
 
 1. Every failure is a StorageError that names the path and the operating system's words.
-2. A file only grows at its end. `writev` says how much it wrote; the caller cuts back what it did not want.
+2. A file only grows at its end. `writev` says how much it wrote; the caller cuts back what it did not want. Only a
+   `Note` of a few bytes is written in place.
 3. What was written is safe from a power cut after `sync`, a name after `sync_dir` of its directory, and not before.
 4. `open(create=True)` makes a new inode, whatever had the name before. No inode is ever used twice.
 
@@ -83,11 +84,30 @@ class File(Protocol):
         ...
 
 
+class Note(Protocol):
+    """A file of a few bytes that is written in place, again and again."""
+
+    def overwrite(self, content: Buffer) -> None:
+        """Put these bytes over those that are there, which are as many.
+
+        They are not durable before `sync_file`, nor a new name before `sync_dir`; a power cut may tear them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. Harmless if done twice."""
+        ...
+
+
 class FileSystem(Protocol):
     """Directories and whole files, by path."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """The file at this path. Without `create` a missing file is noticed at its first use."""
+        ...
+
+    def open_note(self, path: str) -> Note:
+        """The note at this path, which is made at its first use."""
         ...
 
     def list_dir(self, path: str) -> list[str]:
@@ -265,9 +285,34 @@ class OsFile:
             raise storage_error("close", self._path, fault) from fault
 
     def _reopen(self) -> int:
-        self._descriptor = self._files.open_descriptor(self._path)
+        self._descriptor = self._open()
         self._files.remember(self)
         return self._descriptor
+
+    def _open(self) -> int:
+        return self._files.open_descriptor(self._path)
+
+
+class OsNote(OsFile):
+    """A note of the operating system. Its descriptor does not append."""
+
+    __slots__ = ()
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as fault:
+            raise storage_error("open", self._path, fault) from fault
+
+    def overwrite(self, content: Buffer) -> None:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
+        self.used = True
+        try:
+            written = os.pwrite(descriptor, content, 0)
+        except OSError as fault:
+            raise storage_error("write to", self._path, fault) from fault
+        if written != len(content):
+            raise _short_write(self._path, written, len(content))
 
 
 def _write_many(descriptor: int, buffers: Sequence[Buffer]) -> int:
@@ -302,6 +347,9 @@ class OsFiles:
         file = OsFile(self, path, self._create(path))
         self.remember(file)
         return file
+
+    def open_note(self, path: str) -> OsNote:
+        return OsNote(self, path, -1)
 
     def _create(self, path: str) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

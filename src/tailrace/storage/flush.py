@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from crc32c import crc32c
+
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.files import File, FileSystem, join
+from tailrace.storage.files import File, FileSystem, join, parent
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
 
@@ -17,6 +19,7 @@ class FlushTicket:
 
     __slots__ = (
         "_epoch_checkpoint",
+        "_note",
         "_system",
         "directories",
         "end_offset",
@@ -37,9 +40,11 @@ class FlushTicket:
         end_offset: int,
         generation: int,
         finished_files: tuple[File, ...] = (),
+        note: str | None = None,
     ) -> None:
         self._system = system
         self._epoch_checkpoint = epoch_checkpoint
+        self._note = note
         self.segments = segments
         """Rolled segments that this flush covers."""
         self.files = files
@@ -60,17 +65,32 @@ class FlushTicket:
             replace_file(self._system, *self._epoch_checkpoint)
         for directory in self.directories:
             self._system.sync_dir(directory)
+        if self._note is not None:
+            self._system.sync_file(self._note)
+            self._system.sync_dir(parent(self._note))
+
+    @property
+    def epochs_crc(self) -> int | None:
+        """The checksum of the file of leader epochs that this flush has written; None if it has written none."""
+        return None if self._epoch_checkpoint is None else crc32c(self._epoch_checkpoint[1])
 
 
 class Flushes:
     """The flushes of one log, one at a time, and what the next one has to see to beside the batches."""
 
-    __slots__ = ("_files", "_generation", "_ticket", "unsynced_directories", "unsynced_files")
+    __slots__ = ("_files", "_generation", "_ticket", "epochs_crc", "unsynced_directories", "unsynced_files")
 
     def __init__(
-        self, files: FileSystem, *, unsynced_directories: tuple[str, ...] = (), unsynced_files: tuple[File, ...] = ()
+        self,
+        files: FileSystem,
+        *,
+        epochs_crc: int | None,
+        unsynced_directories: tuple[str, ...] = (),
+        unsynced_files: tuple[File, ...] = (),
     ) -> None:
         self._files = files
+        self.epochs_crc = epochs_crc
+        """The checksum of the file of leader epochs; None if it is not known."""
         self._generation = 0
         self._ticket: FlushTicket | None = None
         self.unsynced_directories = unsynced_directories
@@ -114,6 +134,7 @@ class Flushes:
         end_offset: int,
         has_new_batches: bool,
         others: Iterable[File] = (),
+        note: str | None = None,
     ) -> FlushTicket:
         """What has to be synced for all that is in the log now, which ends at `end_offset`, to be durable."""
         assert self._ticket is None, f"{directory}: a flush is under way"
@@ -137,6 +158,7 @@ class Flushes:
             end_offset=end_offset,
             generation=self._generation,
             finished_files=self.unsynced_files,
+            note=note,
         )
         self.unsynced_directories = self.unsynced_files = ()
         return self._ticket
@@ -149,6 +171,8 @@ class Flushes:
             file.unpin()
         for file in ticket.finished_files:
             file.close()
+        if ticket.epochs_crc is not None:
+            self.epochs_crc = ticket.epochs_crc
         if ticket.generation == self._generation:
             synced = frozenset(ticket.files)
             for segment in ticket.segments:

@@ -25,9 +25,10 @@ from tailrace.storage.compaction import Cleanable
 from tailrace.storage.compactions import Compactions
 from tailrace.storage.files import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
+from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.recovery import LoadedLog, Loader
+from tailrace.storage.recovery import Acknowledged, DamagedLog, LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.storage.segment import Segment
@@ -55,6 +56,7 @@ class Log(ReadableLog):
         "_is_changed",
         "_limits",
         "_log_producers",
+        "_note",
         "first_dirty_offset",
         "flushed_offset",
     )
@@ -87,9 +89,13 @@ class Log(ReadableLog):
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._flushes = Flushes(
             files,
+            epochs_crc=loaded.epochs_crc,
             unsynced_directories=(directory, parent(directory)) if is_unsure else (),
             unsynced_files=loaded.unsynced_files,
         )
+        self._note = FlushedNote(directory, files=files)
+        if damage is None and not loaded.report.clean and self.flushed_offset > 0:
+            self._note.write(self.flushed_offset, loaded.epochs_crc)  # nobody flushes what recovery has made durable
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
         self._is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
 
@@ -102,20 +108,26 @@ class Log(ReadableLog):
         config: TopicConfig,
         now_ms: int,
         recovery_point: int = 0,
+        high_watermark: int = 0,
+        leader_epoch: int | None = None,
         log_start_offset: int = 0,
         first_dirty_offset: int = 0,
         clean: bool = False,
         allow_damage: bool = False,
+        cuts_damage: bool = False,
         is_durable: bool = True,
     ) -> "Log":
         """The log in this directory, which is made if it is not there.
 
-        `recovery_point` is the flushed offset that was last made durable outside; below it nothing is ever cut. `clean`
-        says that the log was closed cleanly and nothing has to be checked; `first_dirty_offset` is where the last
-        compaction ended. Damage below the recovery point raises
-        CorruptRecords that names file and position, or with `allow_damage` gives an offline log whose part before the
-        damage can be read (`recovery.damage`). `is_durable=False` is for page-cache durability: recovery does not
-        suspect the page cache. Nothing that is stored needs `now_ms` today.
+        `recovery_point` and `high_watermark` are those that were last made durable outside: below them, and below what
+        the log itself has noted as flushed, nothing is ever cut (`storage.recovery`). `leader_epoch` is the partition's
+        in the metadata: a batch of a later one is damaged. `clean` says that the log was closed cleanly and nothing has
+        to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
+        file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
+        (`recovery.damage`), or with `cuts_damage`, for an operator who has chosen to lose it, a log that is cut there.
+        `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
+        page-cache durability: recovery does not suspect the page cache, and a power cut may cut below the high
+        watermark. Nothing that is stored needs `now_ms` today.
         """
         if not files.exists(directory):
             files.make_dirs(directory)
@@ -123,19 +135,19 @@ class Log(ReadableLog):
             directory,
             files=files,
             limits=SegmentLimits(config, name=directory),
-            recovery_point=recovery_point,
+            acknowledged=Acknowledged(recovery_point, high_watermark, leader_epoch),
             log_start_offset=log_start_offset,
             clean=clean,
             is_compacted=config.is_compacted,
             is_durable=is_durable,
+            cuts_damage=cuts_damage,
         )
         loaded = loader.load()
         if loaded.report.damage is not None and not allow_damage:
-            raise CorruptRecords(
-                f"{loaded.report.damage}; this part was flushed, so it is not cut off. Let another replica restore the "
-                "partition, or restore the file"
-            )
+            raise DamagedLog(loaded.report.damage)
         log = cls(directory, loaded, files=files, config=config)
+        if loaded.report.clean and loaded.noted_end_offset > log.log_end_offset:
+            log._note.lower(log.log_end_offset)  # another program has cut it
         if log.log_start_offset < first_dirty_offset <= log.log_end_offset:
             log.first_dirty_offset = first_dirty_offset
         return log
@@ -354,12 +366,15 @@ class Log(ReadableLog):
             end_offset=self.log_end_offset,
             has_new_batches=self.flushed_offset < self.log_end_offset,
             others=self._compactions.unsynced_files,
+            note=self._note.take_due(),
         )
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Take over what `ticket.sync` has made durable. Nothing counts if the log was truncated meanwhile."""
         if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
+            # After the sync, and before anybody is told.
+            self._note.write(self.flushed_offset, self._flushes.epochs_crc)
         self._compactions.mark_synced(frozenset(ticket.files))
 
     def flush(self) -> None:
@@ -397,6 +412,7 @@ class Log(ReadableLog):
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return
+            self._note.lower(end_offset)
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
             self._log_producers.remove_snapshots_above(end_offset)
@@ -433,6 +449,7 @@ class Log(ReadableLog):
         self._flushes.note_truncation()
         self._is_changed = True
         try:
+            self._note.lower(0)
             self._log_producers.remove_snapshots_above(-1)
             self._flushes.forget_removed_files()
             self._segments.restart(offset)
@@ -614,6 +631,7 @@ class Log(ReadableLog):
                 self._close_cleanly()
         finally:
             self._segments.close()
+            self._note.close()
             for file in self._flushes.unsynced_files:
                 file.close()
             self._fail("it was closed")

@@ -2,22 +2,29 @@
 
 1. After a clean stop everything is trusted; only the batches behind the last index entry are walked over.
 2. Otherwise every batch is checked from the segment that holds the recovery point on: checksum, offsets that continue
-   the ones before, leader epochs that do not fall, batches that tile the file, nothing behind the last one.
-3. A fault at or above the recovery point is a write that was never acknowledged as flushed: the log is cut there and
-   the report says what went. A fault below it is damage: nothing is cut, and the log is neither written to nor taken
-   for a short one.
-4. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
+   the ones before, leader epochs that are those of the metadata and of `leader-epoch-checkpoint`, batches that tile the
+   file, nothing behind the last one.
+3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor taken for a short
+   one. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
+   high watermark is never above what is flushed (log.durability=flushed), the one that was written down last.
+4. A fault at or above it is a write that nobody was told is flushed, which a power cut may tear in any order: the log
+   is cut there, whatever follows, and the report says what went.
+5. Under page-cache durability a power cut may take what lies below the high watermark. Such a log is cut, can be used,
+   and the report says that it has lost something (`lost_acknowledged`).
+6. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
 from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file
-from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.storage.epoch_cache import UNDEFINED, EpochCache, EpochEntry
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -27,6 +34,7 @@ from tailrace.storage.file_names import (
     segment_name,
 )
 from tailrace.storage.files import File, FileSystem, join, parent
+from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.leftovers import remove_leftovers
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
@@ -47,9 +55,25 @@ class Damage(NamedTuple):
     path: str
     position: int
     reason: str
+    good_end_offset: int
+    """Below it the log is good: it can be read up to here."""
+    flushed_end_offset: int
+    """What was flushed ended here, or further up."""
 
     def __str__(self) -> str:
         return f"{self.path} at position {self.position}: {self.reason}"
+
+
+class DamagedLog(CorruptRecords):
+    """A log that does not open: something that was flushed is not there any more."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(
+            f"{damage}; this copy is good up to offset {damage.good_end_offset} and was flushed up to "
+            f"{damage.flushed_end_offset}, so the rest is not cut off. Let another replica restore the partition, or "
+            "restore the file"
+        )
+        self.damage = damage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,10 +92,19 @@ class RecoveryReport:
     indexes_rebuilt: int = 0
     snapshots_discarded: int = 0
     damage: Damage | None = None
+    acknowledged_end_offset: int = 0
+    """Up to here the log was acknowledged, as far as is noted: it was flushed, or lay below the high watermark."""
+    end_offset: int = 0
+    """Where the log ends that can be used; with damage, up to where it is good."""
 
     @property
     def damaged(self) -> bool:
         return self.damage is not None
+
+    @property
+    def lost_acknowledged(self) -> bool:
+        """Whether this copy lacks something that was acknowledged: it must not be elected for what it has."""
+        return self.damage is not None or self.end_offset < self.acknowledged_end_offset
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,6 +126,22 @@ class LoadedLog:
     report: RecoveryReport
     unsynced_files: tuple[File, ...] = ()
     """Other files of the directory that are not durable yet."""
+    epochs_crc: int | None = None
+    """The checksum of the file of leader epochs; None if it is not known."""
+    noted_end_offset: int = 0
+    """How far the log is flushed by its own note."""
+
+
+class Acknowledged(NamedTuple):
+    """What is known outside a log of how far it reaches and was acknowledged. A part that is not known holds nothing
+    against any bytes."""
+
+    recovery_point: int = 0
+    """The flushed offset that was last made durable outside."""
+    high_watermark: int = 0
+    """The high watermark that was last made durable."""
+    leader_epoch: int | None = None
+    """The partition's leader epoch in the metadata: no batch has a later one."""
 
 
 @dataclass(slots=True)
@@ -123,16 +172,22 @@ class Loader:
         *,
         files: FileSystem,
         limits: SegmentLimits,
-        recovery_point: int,
+        acknowledged: Acknowledged,
         log_start_offset: int,
         clean: bool,
         is_compacted: bool,
         is_durable: bool,
+        cuts_damage: bool = False,
     ) -> None:
         self._directory = directory
         self._files = files
         self._limits = limits
-        self._recovery_point = recovery_point
+        self._recovery_point = acknowledged.recovery_point
+        self._flushed_end = max(acknowledged.recovery_point, acknowledged.high_watermark if is_durable else 0)
+        self._leader_epoch = _EVERYTHING if acknowledged.leader_epoch is None else acknowledged.leader_epoch
+        self._known_epochs: EpochCache | None = None
+        self._synced_end = acknowledged.recovery_point
+        self._cuts_damage = cuts_damage
         self._log_start_offset = log_start_offset
         self._is_compacted = is_compacted
         self._gap_bound = UNKNOWN_GAPS
@@ -141,7 +196,11 @@ class Loader:
         self._segments: list[Segment] = []
         self._is_new = False
         self._found_epochs: list[_FoundEpoch] = []
-        self._report = RecoveryReport(clean=clean)
+        self._epochs_content: bytes | None = None
+        self._noted_end = 0
+        self._report = RecoveryReport(
+            clean=clean, acknowledged_end_offset=max(acknowledged.recovery_point, acknowledged.high_watermark)
+        )
 
     def load(self) -> LoadedLog:
         """The log. With damage, the part before it (`report.damage`)."""
@@ -149,6 +208,7 @@ class Loader:
         self._names = remove_leftovers(self._files, self._directory, limits=self._limits)
         if GAP_BOUND in self._names:
             self._gap_bound = read_gap_bound(self._files, self._directory)
+        self._read_notes()
         bases = sorted(base for name in self._names if (base := offset_in_name(name, LOG_SUFFIX)) is not None)
         self._segments = [Segment(self._directory, base, files=self._files, limits=self._limits) for base in bases]
         if not self._segments:
@@ -156,12 +216,14 @@ class Loader:
             end_offset, checked_from = self._segments[0].base_offset, 0
         else:
             end_offset, checked_from = self._find_end()
-        if self._recovery_point > end_offset and not self._report.damaged:
+        if end_offset < self._flushed_end and not self._cuts_damage and not self._report.damaged:
             active = self._segments[-1]
             self._report.damage = Damage(
                 active.log_path,
                 active.size_bytes,
-                f"the log ends at offset {end_offset} but was flushed up to {self._recovery_point}",
+                f"the log ends at offset {end_offset} but was flushed up to {self._flushed_end}",
+                end_offset,
+                self._flushed_end,
             )
         producers, snapshot_offset = ProducerState(), -1
         if not self._report.damaged:
@@ -174,8 +236,10 @@ class Loader:
         epochs = self._epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
             # The log is about to call itself flushed; the next recovery may not look at these batches again.
-            replace_file(self._files, join(self._directory, LEADER_EPOCHS), epochs.to_bytes())
+            self._epochs_content = epochs.to_bytes()
+            replace_file(self._files, join(self._directory, LEADER_EPOCHS), self._epochs_content)
             epochs.is_dirty = False
+        self._report.end_offset = end_offset
         return LoadedLog(
             segments=self._segments,
             limits=self._limits,
@@ -187,7 +251,30 @@ class Loader:
             gap_bound=self._gap_bound,
             is_new=self._is_new,
             report=self._report,
+            noted_end_offset=self._noted_end,
+            epochs_crc=None if self._epochs_content is None else crc32c(self._epochs_content),
         )
+
+    def _read_notes(self) -> None:
+        """What the directory itself says of how far the log was flushed, and in which leader epochs."""
+        if LEADER_EPOCHS in self._names:
+            self._epochs_content = self._files.read_bytes(join(self._directory, LEADER_EPOCHS))
+        note = read_note(self._files, self._directory) if FLUSHED_OFFSET in self._names else None
+        if note is None:
+            return
+        self._noted_end = note.offset
+        report = self._report
+        if not report.clean:
+            # After a clean stop the recovery point says it, and another program may have cut the log since the note.
+            self._synced_end = max(self._synced_end, note.offset)
+            self._flushed_end = max(self._flushed_end, note.offset)
+            report.acknowledged_end_offset = max(report.acknowledged_end_offset, note.offset)
+        if self._epochs_content is not None and crc32c(self._epochs_content) == note.epochs_crc:
+            # Otherwise nobody knows whether a batch is wrong or that file is, whose format has no checksum.
+            try:
+                self._known_epochs = EpochCache.from_bytes(self._epochs_content)
+            except CorruptRecords:
+                self._known_epochs = None
 
     def _start_empty(self) -> None:
         start = self._log_start_offset
@@ -202,14 +289,14 @@ class Loader:
             except CorruptRecords:
                 # All of a cleanly closed log was flushed, so whatever the scan finds is damage.
                 self._report.clean = False
-                self._recovery_point = _EVERYTHING
+                self._flushed_end = _EVERYTHING
                 first = len(self._segments) - 1
         else:
             bases = [segment.base_offset for segment in self._segments]
             first = max(sum(base <= self._recovery_point for base in bases) - 1, 0)
         end_offset = self._scan_from(first)
-        if self._recovery_point == _EVERYTHING:
-            self._recovery_point = end_offset
+        if self._flushed_end == _EVERYTHING:
+            self._flushed_end = self._recovery_point = end_offset
         return end_offset, first
 
     def _clean_end(self) -> int:
@@ -222,8 +309,21 @@ class Loader:
             is_known = position > start or not start
             if is_known and not self._continues(header.base_offset, end_offset):
                 raise CorruptRecords(f"offset {header.base_offset} follows offset {end_offset - 1}")
+            self._check_epoch(header)
             end_offset = header.end_offset
         return end_offset
+
+    def _check_epoch(self, header: BatchHeader) -> None:
+        """Blame a batch whose leader epoch, which no checksum covers, is another than it was appended in."""
+        epoch = header.partition_leader_epoch
+        if epoch > self._leader_epoch:
+            raise CorruptRecords(f"leader epoch {epoch} has not begun; the partition's is {self._leader_epoch}")
+        known = self._known_epochs
+        if known is None or header.base_offset >= self._synced_end:
+            return  # epochs are durable with the first batch of theirs, not before
+        expected = known.epoch_of(header.base_offset)
+        if expected not in (epoch, UNDEFINED.epoch):
+            raise CorruptRecords(f"leader epoch {epoch} where {LEADER_EPOCHS} says {expected}")
 
     def _scan_from(self, first: int) -> int:
         """Check all segments from this one on and cut the log where the first fault is; its end offset."""
@@ -261,6 +361,7 @@ class Loader:
                     raise CorruptRecords(f"offset {header.base_offset} follows offset {scan.end_offset - 1}")
                 if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                     raise CorruptRecords(f"offset {header.last_offset} is too far from {segment.base_offset}")
+                self._check_epoch(header)
                 if header.partition_leader_epoch < epoch:
                     raise CorruptRecords(f"leader epoch {header.partition_leader_epoch} follows {epoch}")
                 if header.partition_leader_epoch > epoch:
@@ -280,8 +381,11 @@ class Loader:
         segment, later = self._segments[at], self._segments[at + 1 :]
         # A segment that does not continue the one before it goes whole, but a log keeps at least one.
         is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
-        if scan.end_offset < self._recovery_point:
-            self._report.damage = Damage(segment.log_path, scan.valid_bytes, scan.fault)
+        if scan.end_offset < self._flushed_end and not self._cuts_damage:
+            bound = self._synced_end if self._flushed_end == _EVERYTHING else self._flushed_end
+            self._report.damage = Damage(
+                segment.log_path, scan.valid_bytes, scan.fault, scan.end_offset, max(bound, scan.end_offset)
+            )
             # The part before the damage can still be read.
             segment.size_bytes = scan.valid_bytes
             self._segments = self._segments[: at if is_misplaced else at + 1]
@@ -344,9 +448,9 @@ class Loader:
     def _epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
         """The epochs of the checkpoint file below the part that was checked, those of the batches from there on."""
         cache, was_right = EpochCache(), True
-        if LEADER_EPOCHS in self._names:
+        if self._epochs_content is not None:
             try:
-                cache = EpochCache.from_bytes(self._files.read_bytes(join(self._directory, LEADER_EPOCHS)))
+                cache = EpochCache.from_bytes(self._epochs_content)
             except CorruptRecords:
                 was_right = False
         if checked_from < len(self._segments):

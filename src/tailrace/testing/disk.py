@@ -218,6 +218,23 @@ class SimulatedFile:
         """Nothing: descriptors cost nothing here."""
 
 
+class SimulatedNote:
+    """A small file that is written in place."""
+
+    def __init__(self, disk: "SimulatedDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._boot = disk.boots
+
+    def overwrite(self, content: Buffer) -> None:
+        if self._boot != self._disk.boots:
+            raise PowerCut(f"{self._path} was opened before the power cut")
+        self._disk.overwrite(self._path, content)
+
+    def close(self) -> None:
+        """Nothing: descriptors cost nothing here."""
+
+
 class SimulatedDisk:
     """A FileSystem in memory. Same seed and same calls, same losses.
 
@@ -385,6 +402,23 @@ class SimulatedDisk:
         file = self.open(path, create=True)
         append_all(file, content)
         file.sync()
+
+    def overwrite(self, path: str, content: Buffer) -> None:
+        """Write in place, for SimulatedNote."""
+        directory, name = self._walk(path)
+        self.check_power()
+        token = self.begin("overwrite", path)
+        inode = directory.entries.get(name)
+        if inode is None:
+            inode = _Inode()
+            directory.change({name: inode})
+        assert isinstance(inode, _Inode), f"{path} is a directory"
+        inode.data[: len(content)] = content
+        inode.changes.append((0, bytes(content)))
+        self.end(token)
+
+    def open_note(self, path: str) -> SimulatedNote:
+        return SimulatedNote(self, path)
 
     def sync_file(self, path: str) -> None:
         self.open(path).sync()

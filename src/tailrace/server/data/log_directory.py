@@ -151,10 +151,20 @@ class LogDirectory:
             return None
         return line
 
-    def open_log(self, partition: TopicPartition, *, topic_id: TopicId, config: TopicConfig, now_ms: int) -> Log:
+    def open_log(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        config: TopicConfig,
+        now_ms: int,
+        leader_epoch: int | None = None,
+    ) -> Log:
         """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
 
-        Syncs what it changes: for a start, not for an event loop.
+        `leader_epoch` is the partition's in the metadata: nothing was written in a later one. `Log.recovery` says
+        whether something that was acknowledged is gone (`lost_acknowledged`); where it is damaged, DamagedLog is
+        raised. Syncs what it changes: for a start, not for an event loop.
         """
         directory = join(self.path, str(partition))
         if partition in self._found:
@@ -170,6 +180,8 @@ class LogDirectory:
                 config=config,
                 now_ms=now_ms,
                 recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition),
+                high_watermark=self._checkpoints[HIGH_WATERMARKS].get(partition),
+                leader_epoch=leader_epoch,
                 log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
                 first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition),
                 clean=self.was_clean,
@@ -179,13 +191,16 @@ class LogDirectory:
             # Its checkpoints must stay: without them, the damage would be a torn end next time, and be cut.
             self._found.add(partition)
             raise
-        if log.recovery.bytes_cut or log.recovery.segments_removed:
-            _logger.warning(
-                "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d reason=%s",
+        if log.recovery.bytes_cut or log.recovery.segments_removed or log.recovery.lost_acknowledged:
+            is_lost = log.recovery.lost_acknowledged
+            _logger.log(
+                logging.ERROR if is_lost else logging.WARNING,
+                "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
                 partition,
                 log.log_end_offset,
                 log.recovery.bytes_cut,
                 log.recovery.segments_removed,
+                log.recovery.acknowledged_end_offset,
                 log.recovery.cut_reason,
             )
         return log

@@ -77,7 +77,9 @@ def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[Topic
     for partition in partitions:
         log = partition.log
         if name == HIGH_WATERMARKS:
-            yield partition.topic_partition, partition.high_watermark
+            bound = partition.recovery_bound  # about to be cut there
+            high_watermark = partition.high_watermark
+            yield partition.topic_partition, high_watermark if bound is None else min(high_watermark, bound)
         elif name == RECOVERY_POINTS:
             yield partition.topic_partition, partition.recovery_point
         elif name == LOG_STARTS:

@@ -6,7 +6,7 @@ Metadata decides which partitions exist and who leads them; this table carries i
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
@@ -24,6 +24,9 @@ from tailrace.server.data.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import ClosedTopic, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+
+_BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
+"""What recovery holds against a log that ends too early."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -244,7 +247,11 @@ class PartitionTable:
         except (KafkaError, ValueError) as fault:
             _logger.warning("event=closed-log-ignored partition=%s fault=%s action=open", topic_partition, fault)
         return self._directory.open_log(
-            topic_partition, topic_id=dormant.state.topic_id, config=dormant.config, now_ms=self._clock.now_ms()
+            topic_partition,
+            topic_id=dormant.state.topic_id,
+            config=dormant.config,
+            now_ms=self._clock.now_ms(),
+            leader_epoch=dormant.state.leader_epoch,
         )
 
     def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
@@ -252,7 +259,11 @@ class PartitionTable:
         self._offline.pop(key, None)
         try:
             log = self._directory.open_log(
-                topic_partition, topic_id=state.topic_id, config=config, now_ms=self._clock.now_ms()
+                topic_partition,
+                topic_id=state.topic_id,
+                config=config,
+                now_ms=self._clock.now_ms(),
+                leader_epoch=state.leader_epoch,
             )
         except KafkaError as fault:
             self._offline[key] = fault.detail
@@ -373,7 +384,8 @@ class PartitionTable:
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
         """Have it durable that the log need not reach beyond this offset: it is about to be cut. Then `on_lowered`.
 
-        From then on until it is cut, or gets another role, no recovery point is above that.
+        From then on until it is cut, or gets another role, no recovery point and no high watermark on the disk is above
+        that: recovery takes a log that ends below one of them for damaged.
         """
         partition.recovery_bound = offset
         if offset >= partition.log.log_start_offset:
@@ -389,7 +401,15 @@ class PartitionTable:
         self._checkpoints.write(LOG_STARTS, start_is_lowered, of=(partition,))  # recovery drops what ends below it
 
     def _lower_recovery_point(self, partition: Partition, on_lowered: OnWritten) -> None:
-        self._checkpoints.write(RECOVERY_POINTS, on_lowered, of=(partition,))
+        outcomes: list[KafkaError | None] = []
+
+        def one_is_lowered(fault: KafkaError | None) -> None:
+            outcomes.append(fault)
+            if len(outcomes) == len(_BOUNDS):
+                on_lowered(next((fault for fault in outcomes if fault is not None), None))
+
+        for name in _BOUNDS:  # written in one go
+            self._checkpoints.write(name, one_is_lowered, of=(partition,))
 
     def write_log_starts(self, on_written: OnWritten | None = None, *, of: Iterable[Partition] | None = None) -> None:
         """Checkpoint the first readable offsets, which may lie within a segment; then call `on_written`.

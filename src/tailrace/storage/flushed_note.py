@@ -1,0 +1,125 @@
+"""How far one log is known to be flushed, noted in its directory after every flush: the line between damage and a tail.
+
+Recovery has to tell bytes that were flushed and are now others (damage, never cut) from a write that was under way when
+the power went (a torn tail, cut). The recovery point of the whole node is written once a minute only; this note is as
+new as the last flush that anybody was told of. It is written after the sync of the batches and never before.
+
+The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take
+it back to an older one, which is true as well, or tear it, which its checksum tells; then the checkpoints of the node
+say how far the log was flushed. Every `SYNC_INTERVAL` flushes it is synced with the batches.
+
+One line of ours beside Kafka's files, always of the same length:
+
+    0 00000000000000000500 1b2c3d4e 5f607182
+
+That is a version, the offset, the CRC-32C of `leader-epoch-checkpoint` as it stood then (Kafka's format has none), and
+the CRC-32C of what stands before it.
+"""
+
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tailrace.model.errors import StorageError
+from tailrace.storage.files import FileSystem, Note, join
+
+FLUSHED_OFFSET: Final = "flushed-offset-checkpoint"
+SYNC_INTERVAL: Final = 128
+"""So many flushes of a log, and the note of them is synced too."""
+_VERSION: Final = "0"
+_UNKNOWN: Final = "--------"
+_LINE_BYTES: Final = 41
+
+
+class FlushedEnd(NamedTuple):
+    """What a note says."""
+
+    offset: int
+    """Below it all is durable."""
+    epochs_crc: int | None
+    """The checksum of the file of leader epochs at that time; None if it was not known."""
+
+
+def format_note(end: FlushedEnd) -> bytes:
+    """The line of a note."""
+    epochs_crc = _UNKNOWN if end.epochs_crc is None else f"{end.epochs_crc:08x}"
+    content = f"{_VERSION} {end.offset:020d} {epochs_crc}".encode("ascii")
+    return content + b" %08x\n" % crc32c(content)
+
+
+def parse_note(line: bytes) -> FlushedEnd | None:
+    """What a line says; None for one that is torn, damaged or of another version."""
+    content, _, checksum = line.rpartition(b" ")
+    try:
+        if len(line) != _LINE_BYTES or checksum != b"%08x\n" % crc32c(content):
+            return None
+        version, offset, epochs_crc = content.decode("ascii").split(" ")
+        if version != _VERSION:
+            return None
+        return FlushedEnd(int(offset), None if epochs_crc == _UNKNOWN else int(epochs_crc, 16))
+    except ValueError:
+        return None
+
+
+def read_note(files: FileSystem, directory: str) -> FlushedEnd | None:
+    """The note in a log's directory; None if there is none that can be believed. Raises StorageError."""
+    path = join(directory, FLUSHED_OFFSET)
+    return parse_note(files.read_bytes(path)) if files.exists(path) else None
+
+
+class FlushedNote:
+    """The note of one open log."""
+
+    __slots__ = ("_count", "_directory", "_files", "_note", "_noted")
+
+    def __init__(self, directory: str, *, files: FileSystem) -> None:
+        self._directory = directory
+        self._files = files
+        self._note: Note | None = None
+        self._noted: FlushedEnd | None = None
+        self._count = 0
+
+    def write(self, offset: int, epochs_crc: int | None) -> None:
+        """Note that all below this offset is durable. A note that cannot be written stays as it was: it is true."""
+        end = FlushedEnd(offset, epochs_crc)
+        if end == self._noted:
+            return
+        try:
+            self._overwrite(end)
+        except StorageError:
+            return
+        self._count += 1
+
+    def take_due(self) -> str | None:
+        """The path of the note if the flush that begins now is to sync it, with its name."""
+        if self._count < SYNC_INTERVAL:
+            return None
+        self._count = 0
+        return join(self._directory, FLUSHED_OFFSET)
+
+    def lower(self, offset: int) -> None:
+        """Have it durable that no more than this is promised: the log is about to be cut. Raises StorageError."""
+        path = join(self._directory, FLUSHED_OFFSET)
+        noted = self._noted
+        if noted is not None and noted.offset <= offset:
+            return
+        if noted is None:
+            if not self._files.exists(path):
+                return
+            found = read_note(self._files, self._directory)
+            if found is not None and found.offset <= offset:
+                return
+        self._overwrite(FlushedEnd(offset, None))
+        self._files.sync_file(path)
+
+    def _overwrite(self, end: FlushedEnd) -> None:
+        note = self._note
+        if note is None:
+            note = self._note = self._files.open_note(join(self._directory, FLUSHED_OFFSET))
+        note.overwrite(format_note(end))
+        self._noted = end
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._note is not None:
+            self._note.close()
