@@ -23,6 +23,7 @@ from tailrace.metadata.partition_commands import (
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
+    Leaving,
     PartitionsAltered,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -116,6 +117,7 @@ changes = st.builds(
         tuple
     ),
     is_recovering=st.booleans(),
+    leaving=st.none() | st.sampled_from(Leaving),
 )
 proposals = st.builds(
     AlterPartition,
@@ -135,7 +137,7 @@ def by_topic(command: AlterPartition) -> list[InSyncChange]:
 @given(proposals)
 def test_proposals_of_in_sync_replicas(command: AlterPartition) -> None:
     request = over_the_wire(replicas_wire.alter_partition_request(command), 3)
-    assert request.wants_end_offset
+    assert request.wants_end_offset is not any(one.leaving for one in command.changes)
     read = replicas_wire.alter_partition_command(request, 3)
     assert (read.broker_id, read.broker_epoch) == (command.broker_id, command.broker_epoch)
     assert list(read.changes) == by_topic(command)

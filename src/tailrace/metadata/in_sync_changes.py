@@ -1,4 +1,6 @@
-"""What a leader's proposal of in-sync replicas comes to (pure). The order of the checks and the codes are Kafka's.
+"""What a leader's proposal of in-sync replicas comes to, and a replica's word that it leaves (pure).
+
+The order of the checks and the codes are Kafka's.
 
 Every proposal that is carried out raises the partition epoch, also one of what is so already: late copies of whatever
 was proposed in the epoch before are INVALID_UPDATE_VERSION from then on (decision 0025). Kafka's controller writes
@@ -9,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.leaving_replicas import without_replica
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncOutcome, PartitionsAltered
 from tailrace.metadata.reassignments import finished
 from tailrace.metadata.records import MetadataRecord
@@ -43,7 +46,10 @@ class InSyncChanges:
 
     def _change(self, leader: BrokerId, change: InSyncChange, records: list[MetadataRecord]) -> PartitionState:
         where, state = self._partition(change)
-        _check_epochs(where, leader, change, state)
+        _check_epochs(where, change, state)
+        if change.leaving is not None:
+            return self._leave(where, leader, change, state, records)
+        _check_leader(where, leader, change, state)
         in_sync = tuple(replica.broker_id for replica in change.in_sync_replicas)
         if in_sync == state.in_sync_replicas and change.is_recovering == state.is_recovering:
             # Also if one of them is shutting down: it says of no member more than is so already.
@@ -57,6 +63,26 @@ class InSyncChanges:
             raise KafkaError(
                 ErrorCode.NEW_LEADER_ELECTED, f"the change is made, and broker {after.leader} leads from now on"
             )
+        return after
+
+    def _leave(
+        self,
+        where: str,
+        broker_id: BrokerId,
+        change: InSyncChange,
+        state: PartitionState,
+        records: list[MetadataRecord],
+    ) -> PartitionState:
+        assert change.leaving is not None
+        if broker_id not in state.replicas:
+            raise _invalid(f"{where}: broker {broker_id} is none of its replicas {list(state.replicas)}")
+        if change.in_sync_replicas or change.is_recovering:
+            raise _invalid(f"{where}: a replica that leaves proposes nothing else")
+        if change.partition_epoch < state.partition_epoch:
+            raise _old_partition_epoch(where, change, state)
+        after = without_replica(self._image, broker_id, state, change.leaving)
+        if after is not state:
+            records.append(change_record(change.partition, state, after))
         return after
 
     def _partition(self, change: InSyncChange) -> tuple[str, PartitionState]:
@@ -89,20 +115,27 @@ class InSyncChanges:
                 )
 
 
-def _check_epochs(where: str, leader: BrokerId, change: InSyncChange, state: PartitionState) -> None:
+def _check_epochs(where: str, change: InSyncChange, state: PartitionState) -> None:
     if change.leader_epoch > state.leader_epoch or change.partition_epoch > state.partition_epoch:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{where}: the leader knows more than this controller")
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{where}: the sender knows more than this controller")
     if change.leader_epoch < state.leader_epoch:
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH, f"{where} is in leader epoch {state.leader_epoch}, not {change.leader_epoch}"
         )
+
+
+def _check_leader(where: str, leader: BrokerId, change: InSyncChange, state: PartitionState) -> None:
     if leader != state.leader:
         raise _invalid(f"{where} is led by broker {state.leader}, not {leader}")
     if change.partition_epoch < state.partition_epoch:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"{where} is in partition epoch {state.partition_epoch}, not {change.partition_epoch}",
-        )
+        raise _old_partition_epoch(where, change, state)
+
+
+def _old_partition_epoch(where: str, change: InSyncChange, state: PartitionState) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"{where} is in partition epoch {state.partition_epoch}, not {change.partition_epoch}",
+    )
 
 
 def _invalid(fault: str) -> KafkaError:

@@ -16,9 +16,21 @@ class InSyncReplica:
     broker_epoch: int = -1
 
 
+class Leaving(IntEnum):
+    """Why a replica leaves by its own word, as on the wire."""
+
+    LOST = 1
+    """It lacks, or may lack, something that it has acknowledged."""
+    STALLED = 2
+    """It has everything, and cannot store more for now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncChange:
-    """The in-sync replicas that the leader of one partition proposes, on what it knows of the partition."""
+    """The in-sync replicas that the leader of one partition proposes, on what it knows of the partition.
+
+    Or, with `leaving`, that the replica which asks leaves, leader or not; no in-sync replicas are named then.
+    """
 
     topic_id: TopicId
     partition: int
@@ -26,11 +38,12 @@ class InSyncChange:
     partition_epoch: int
     in_sync_replicas: tuple[InSyncReplica, ...]
     is_recovering: bool = False
+    leaving: Leaving | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """A leader proposes in-sync replicas (KIP-497); each partition succeeds or fails by itself."""
+    """A leader proposes in-sync replicas (KIP-497), or a replica leaves; each partition succeeds or fails by itself."""
 
     broker_id: BrokerId
     broker_epoch: int

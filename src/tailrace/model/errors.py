@@ -1,5 +1,6 @@
 """Kafka's error codes, and the one exception that crosses layers."""
 
+import errno
 from enum import IntEnum
 
 
@@ -216,8 +217,18 @@ class CorruptRecords(KafkaError):
         super().__init__(code, detail)
 
 
+_SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
 class StorageError(KafkaError):
     """The disk failed or is full. The detail names the path and the operating system's words."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, number: int = 0) -> None:
+        """`number` is the operating system's errno, 0 if it has none."""
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+        self.number = number
+
+    @property
+    def is_shortage(self) -> bool:
+        """Whether space, descriptors or memory were short: nothing that is stored is in doubt, and it may pass."""
+        return self.number in _SHORTAGES

@@ -1,7 +1,8 @@
 """The broker of one node: its partitions, groups, handlers and upkeep, from registration to the last answer.
 
-Start: partitions are found on the disk; the broker registers; it carries out what the metadata says of it; it is
-unfenced; only then are clients let in. Stop: the requests that were taken are answered, within a time limit.
+Start: partitions are found on the disk; the broker registers; it carries out what the metadata says of it; the replicas
+that have lost something leave; it is unfenced; only then are clients let in. Stop: the requests that were taken are
+answered, within a time limit.
 """
 
 import asyncio
@@ -49,6 +50,7 @@ from tailrace.server.hosts.errands import Errands
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.hosts.replica_failures import ReplicaFailures
 from tailrace.server.live_settings import LiveSettings
 from tailrace.storage import OsFiles
 
@@ -130,6 +132,7 @@ class Broker:
         """The partitions of this broker, those that it follows, and who follows those that it leads."""
         config, clock = self._config, self._clock
         lag_ms, syncing = config.integer("replica.lag.time.max.ms"), self.flush_thread
+        self.failures = ReplicaFailures(broker_id=self._id, controller=self._controller, clock=clock)
         self._log_directory = LogDirectory(directory, files=self._files, is_durable=config.is_flushed)
         self.partitions = PartitionTable(
             self._log_directory,
@@ -140,6 +143,7 @@ class Broker:
             is_flushed=config.is_flushed,
             leaders=ImageLeaders(self._metadata),
             replica_lag_time_max_ms=lag_ms,
+            failures=self.failures,
         )
         self.keeper = InSyncKeeper(
             broker_id=self._id,
@@ -249,8 +253,14 @@ class Broker:
             if not starting.done():
                 starting.set_result(lifecycle.broker_epoch)
 
-        # A node that was killed between a decision and its execution makes up for it before it serves.
-        self._turns.run(lambda: self.partitions.when_made(lambda: lifecycle.serve(served)))
+        def reported() -> None:
+            for topic_partition in self.partitions.take_vanished():
+                self.failures.recovered(topic_partition)  # from now on it is as empty as a new one, and no worse
+            # A node that was killed between a decision and its execution makes up for it before it serves.
+            self.partitions.when_made(lambda: lifecycle.serve(served))
+
+        # Nothing elects this broker before it is unfenced: nor a replica of it, then, that has lost something.
+        self._turns.run(lambda: self.failures.when_reported(reported))
         await starting
         say_what_is_overruled(self._config, self._metadata.image)
         self.keeper.start()
@@ -259,9 +269,9 @@ class Broker:
 
     def _registration(self, advertised: Sequence[Endpoint]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)
-        # This broker still has everything that it had acknowledged before it stopped (KIP-966).
+        # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for the replicas
+        # that turn out to have lost something: it says so of each when it has opened their logs.
         keeps_all = self._config.is_flushed or self._log_directory.was_clean
-        keeps_all = keeps_all and not self._log_directory.has_lost_logs
         return RegisterBroker(
             broker_id=self._id,
             incarnation_id=secrets.token_bytes(16),
@@ -282,11 +292,12 @@ class Broker:
         def load(image: ClusterImage) -> None:
             self.followers.load(image)
             self.keeper.load(image)
+            self.failures.start()
             for on_image in coordinators:
                 on_image(image, full_delta(image))
 
         duties = Duties(self._metadata, applier=applier, turns=self._turns)
-        await duties.begin(load, (self.followers.on_image, self.keeper.on_image, *coordinators))
+        await duties.begin(load, (self.followers.on_image, self.keeper.on_image, self.failures.on_image, *coordinators))
         self._metadata.answer_when(self.partitions.when_made)
 
     # Stop
@@ -302,6 +313,7 @@ class Broker:
             await self._handed_over(handed_over)
         self._turns.run(lifecycle.close)
         self._turns.run(self.keeper.stop)
+        self._turns.run(self.failures.stop)
 
     async def _handed_over(self, done: asyncio.Event) -> None:
         """Return when it is done, or when there has been no controller for a while: all nodes may be stopping."""
@@ -333,6 +345,7 @@ class Broker:
         """The start has failed, or was given up: let go of everything that outlives it."""
         if self._lifecycle is not None:
             self._lifecycle.close()
+        self.failures.stop()
         self._peers.close()
         self.flush_thread.stop()
 

@@ -177,7 +177,7 @@ class FileSystem(Protocol):
 
 def storage_error(action: str, path: str, fault: OSError) -> StorageError:
     """The error for a failed call of the operating system."""
-    return StorageError(f"cannot {action} {path}: {fault.strerror or fault}")
+    return StorageError(f"cannot {action} {path}: {fault.strerror or fault}", fault.errno or 0)
 
 
 class OsFile:

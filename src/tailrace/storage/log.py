@@ -13,7 +13,7 @@ Invariants:
 Synchronous and not thread-safe, except `FlushTicket.sync`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
@@ -57,8 +57,10 @@ class Log(ReadableLog):
         "_limits",
         "_log_producers",
         "_note",
+        "_on_offline",
         "first_dirty_offset",
         "flushed_offset",
+        "is_damaged",
     )
 
     def __init__(self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig) -> None:
@@ -85,6 +87,9 @@ class Log(ReadableLog):
         """Below it the log is compacted; a checkpoint that the owner writes now and then."""
         damage = loaded.report.damage
         self._failure = str(damage) if damage is not None else ""
+        self.is_damaged = damage is not None
+        """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
+        self._on_offline: Callable[[], None] | None = None
         # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._flushes = Flushes(
@@ -190,6 +195,14 @@ class Log(ReadableLog):
     def failure(self) -> str:
         """Why the log is offline; empty if it is not."""
         return self._failure
+
+    def when_offline(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once if the log goes offline other than by `close`: from within what fails."""
+        self._on_offline = callback
+
+    def condemn(self, damage: str) -> None:
+        """Put the log offline: this was found damaged, below what is flushed."""
+        self._fail(damage, is_damaged=True)
 
     @property
     def is_flushed(self) -> bool:
@@ -335,8 +348,13 @@ class Log(ReadableLog):
         except StorageError as fault:
             self._fail(f"a failed append could not be cut back: {fault.detail}")
 
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
+    def _fail(self, reason: str, *, is_damaged: bool = False) -> None:
+        self.is_damaged = self.is_damaged or is_damaged
+        if not self._failure:
+            self._failure = reason
+            on_offline, self._on_offline = self._on_offline, None
+            if on_offline is not None:
+                on_offline()
 
     def _refuse(self) -> None:
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
@@ -434,7 +452,8 @@ class Log(ReadableLog):
             self.epochs.truncate_from_end(end_offset)
             self._log_producers.reload(end_offset)
         except (StorageError, CorruptRecords) as fault:
-            self._fail(f"a truncation to {offset} failed: {fault.detail}")
+            is_damaged = isinstance(fault, CorruptRecords)
+            self._fail(f"a truncation to {offset} failed: {fault.detail}", is_damaged=is_damaged)
             raise
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -634,6 +653,7 @@ class Log(ReadableLog):
             self._note.close()
             for file in self._flushes.unsynced_files:
                 file.close()
+            self._on_offline = None
             self._fail("it was closed")
 
     def _close_cleanly(self) -> None:

@@ -30,7 +30,7 @@ from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.partition import Partition
 from tailrace.server.data.log_directory import LogDirectory
-from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.partitions import Failures, PartitionTable
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
@@ -97,6 +97,7 @@ class DataPath:
         is_flushed: bool = True,
         verifier: TransactionVerifier | None = None,
         is_verified: bool = True,
+        failures: Failures | None = None,
     ) -> None:
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
@@ -107,6 +108,7 @@ class DataPath:
             disk=self.disk,
             clock=self.clock,
             is_flushed=is_flushed,
+            failures=failures,
         )
         self.table.open()
         self.deadlines = Deadlines(self.clock)

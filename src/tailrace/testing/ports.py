@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tailrace.model.partitions import TopicPartition
 from tailrace.server.ports import Buffer
 from tailrace.storage import Log
 
@@ -24,6 +25,20 @@ class NoPeer:
         timeout_ms: int | None = None,
     ) -> None:
         self._call(lambda: on_reply(None))
+
+
+class NotedFailures:
+    """A `server.data.partitions.Failures` that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, TopicPartition]] = []
+        """How, and which."""
+
+    def lost(self, topic_partition: TopicPartition, /) -> None:
+        self.all.append(("lost", topic_partition))
+
+    def stalled(self, topic_partition: TopicPartition, /) -> None:
+        self.all.append(("stalled", topic_partition))
 
 
 class ImmediateDisk:

@@ -22,6 +22,8 @@ class AlterPartitionData:
     leader_recovery_state: Int8 = field(versions="1+", default=0)
     """1 while the leader recovers from an unclean election (KIP-704)."""
     partition_epoch: Int32
+    leaving: Int8 = field(versions="0+", tag=10000, default=0)
+    """Ours: the replica that asks leaves, leader or not: 1 since it has lost something, 2 since it cannot store."""
 
 
 @struct

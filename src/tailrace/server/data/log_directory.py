@@ -114,10 +114,9 @@ class LogDirectory:
         self._closed = noted
         return taken
 
-    @property
-    def has_lost_logs(self) -> bool:
-        """Whether a log that held something flushed was not found by `scan`."""
-        return any(self._vanished.values())
+    def has_vanished(self, partition: TopicPartition) -> bool:
+        """Whether its log held something flushed, and its directory was not found by `scan`."""
+        return bool(self._vanished.get(partition))
 
     @property
     def free_bytes(self) -> int:

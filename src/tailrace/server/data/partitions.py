@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -50,6 +50,28 @@ class Leaders(Protocol):
         ...
 
 
+class Failures(Protocol):
+    """Hears which replicas of this node have failed: `server.hosts.replica_failures.ReplicaFailures`."""
+
+    def lost(self, topic_partition: TopicPartition, /) -> None:
+        """It lacks, or may lack, something that it has acknowledged."""
+        ...
+
+    def stalled(self, topic_partition: TopicPartition, /) -> None:
+        """It has everything, and cannot store more for now."""
+        ...
+
+
+class NoFailures:
+    """Of a node that tells nobody."""
+
+    def lost(self, topic_partition: TopicPartition, /) -> None:
+        pass
+
+    def stalled(self, topic_partition: TopicPartition, /) -> None:
+        pass
+
+
 class NoLeaders:
     """The metadata of a node that is alone: every partition that exists is here."""
 
@@ -77,11 +99,14 @@ class PartitionTable:
         is_flushed: bool = True,
         leaders: Leaders | None = None,
         replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
+        failures: Failures | None = None,
     ) -> None:
         """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
         self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
         self._dormant = DormantPartitions()
         self.leaders: Leaders = NoLeaders() if leaders is None else leaders
+        self._failures: Failures = NoFailures() if failures is None else failures
+        self._vanished: list[TopicPartition] = []
         self._directory = directory
         self._broker_id = broker_id
         self._disk = disk
@@ -190,6 +215,9 @@ class PartitionTable:
         if known is not None or key in self._by_name:
             self.create(topic_partition, state=state, config=config)
             return
+        if self._directory.has_vanished(topic_partition):
+            self._vanished.append(topic_partition)
+            self._failures.lost(topic_partition)
         line = self._directory.take_closed(topic_partition, state.topic_id)
         if line is None and (key in self._offline or self._directory.is_found(topic_partition)):
             self.create(topic_partition, state=state, config=config)
@@ -197,6 +225,11 @@ class PartitionTable:
         self._dormant.put(topic_partition, Dormant(state, config, line or EMPTY_LOG))
         if line is None:
             self._work.make(topic_partition, state.topic_id)
+
+    def take_vanished(self) -> list[TopicPartition]:
+        """The partitions that were added and whose directories had vanished: empty now, as new replicas are. Once."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
 
     def when_made(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all partitions added so far are durable; at once if they are."""
@@ -234,7 +267,7 @@ class PartitionTable:
         try:
             partition = self._put(topic_partition, state, dormant.config, self._reopened(topic_partition, dormant))
         except KafkaError as fault:
-            self._offline[topic, number] = fault.detail
+            self._not_opened(topic_partition, fault)
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
             return None
         self._take_role(partition, state)
@@ -266,9 +299,25 @@ class PartitionTable:
                 leader_epoch=state.leader_epoch,
             )
         except KafkaError as fault:
-            self._offline[key] = fault.detail
+            self._not_opened(topic_partition, fault)
             raise
         return self._put(topic_partition, state, config, log)
+
+    def _not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+        self._offline[topic_partition] = fault.detail
+        if isinstance(fault, StorageError) and fault.is_shortage:
+            self._failures.stalled(topic_partition)
+        else:
+            self._failures.lost(topic_partition)
+
+    def _gone_offline(self, topic_partition: TopicPartition, log: Log) -> None:
+        _logger.error(
+            "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
+        )
+        if log.is_damaged:
+            self._failures.lost(topic_partition)
+        else:
+            self._failures.stalled(topic_partition)  # what is flushed is there: who opens it again finds it
 
     def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
         partition = Partition(
@@ -285,6 +334,7 @@ class PartitionTable:
             monotonic_ms=self._clock.monotonic_ms,
             lag_ms=self._lag_ms,
         )
+        log.when_offline(lambda: self._gone_offline(topic_partition, log))
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)
         self._by_name[topic_partition] = partition

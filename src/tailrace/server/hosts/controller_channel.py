@@ -7,8 +7,9 @@ carried out twice:
 - RegisterBroker, RegisterController: the incarnation id tells that it is the same process, and the answer is the same.
 - BrokerHeartbeat, AssignDirectories: fenced by the broker epoch; they say how things are.
 - AlterPartition: fenced by the broker, leader and partition epochs. One that took effect unnoticed is answered with
-  INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image. Another copy of one
-  that was refused may take effect later: the leader reckons with that (`replication.leadership`, rule 4).
+  INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image; likewise a
+  replica that leaves. Another copy of one that was refused may take effect later: the leader reckons with that
+  (`replication.leadership`, rule 4).
 - AllocateProducerIds: fenced by the broker epoch; a block that nobody was told of is lost.
 - UnfenceBroker: a heartbeat that says that the broker has read its own registration.
 - CreateTopics: in an envelope that an active controller opens once; one that a later controller opens finds that the

@@ -1,6 +1,7 @@
 """The log of one coordinator partition, as its host uses it: replayed in slices, appended to, waited for.
 
-1. Replay gives committed records only, in order, and never holds up the event loop for more than a slice.
+1. Replay gives committed records only, in order, and never holds up the event loop for more than a slice. A log that
+   turns out to be damaged goes offline, so that another replica leads it, and has the coordinator.
 2. An append is told of twice: to the machine when it has settled, as committed or as not in the log; and to whoever
    asked, at the latest when `offsets.commit.timeout.ms` is over.
 3. `when_committed` holds an answer back until everything appended before it has settled; if something of it failed, the
@@ -10,11 +11,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.records.batch import iter_batches
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.protocol.records.record import Record, read_records
-from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition
+from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition, PartitionRead
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
@@ -262,9 +263,7 @@ class _Replay:
         """Hand out the next records, if any are committed; True if that was all."""
         if self.offset >= self._end_offset:
             return True
-        read = self._partition.read(
-            self.offset, max_bytes=_SLICE_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True
-        )
+        read = self._read()
         for position, header in iter_batches(read.records):
             if header.is_control:
                 marker = read_marker(memoryview(read.records)[position:], header)
@@ -277,6 +276,21 @@ class _Replay:
                         self._on_record(record, producer_id)
             self.offset = header.end_offset
         return self.offset >= self._end_offset
+
+    def _read(self) -> PartitionRead:
+        """The next batches, every byte checked. Damage ends the service of this replica: another may be whole."""
+        log = self._partition.log
+        try:
+            read = self._partition.read(
+                self.offset, max_bytes=_SLICE_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True
+            )
+            for position, header in iter_batches(read.records):
+                check_crc(read.records, position, header)
+        except (CorruptRecords, StorageError) as fault:
+            if not log.is_offline and not (isinstance(fault, StorageError) and fault.is_shortage):
+                log.condemn(f"its coordinator cannot read it at {self.offset}: {fault.detail}")
+            raise
+        return read
 
 
 def _batches(records: Sequence[R], encoded: Sequence[KeyValue]) -> Iterator[tuple[Sequence[R], Sequence[KeyValue]]]:

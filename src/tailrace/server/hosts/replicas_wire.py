@@ -14,6 +14,7 @@ from tailrace.metadata.partition_commands import (
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
+    Leaving,
     PartitionsAltered,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ from tailrace.server.hosts.controller_wire import refusal
 
 _FIRST_WITH_BROKER_EPOCHS = 3
 _RECOVERED, _RECOVERING = 0, 1
+_STAYS = 0
 
 # In-sync replicas
 
@@ -39,7 +41,8 @@ def alter_partition_request(command: AlterPartition) -> in_sync.AlterPartitionRe
             in_sync.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
             for topic_id, changes in topics.items()
         ),
-        wants_end_offset=True,
+        # A replica that leaves may be unable to apply anything: the controller's word is enough for it.
+        wants_end_offset=not any(change.leaving for change in command.changes),
     )
 
 
@@ -54,10 +57,12 @@ def _proposal(change: InSyncChange) -> in_sync.AlterPartitionData:
         ),
         leader_recovery_state=_RECOVERING if change.is_recovering else _RECOVERED,
         partition_epoch=change.partition_epoch,
+        leaving=_STAYS if change.leaving is None else change.leaving,
     )
 
 
 def alter_partition_command(request: in_sync.AlterPartitionRequest, version: int) -> AlterPartition:
+    """Raises KafkaError INVALID_REQUEST for a replica that leaves for a reason that is not known here."""
     return AlterPartition(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
@@ -69,11 +74,21 @@ def alter_partition_command(request: in_sync.AlterPartitionRequest, version: int
                 partition_epoch=one.partition_epoch,
                 in_sync_replicas=_replicas(one, version),
                 is_recovering=one.leader_recovery_state == _RECOVERING,
+                leaving=_leaving(one),
             )
             for topic in request.topics
             for one in topic.partitions
         ),
     )
+
+
+def _leaving(proposal: in_sync.AlterPartitionData) -> Leaving | None:
+    if proposal.leaving == _STAYS:
+        return None
+    try:
+        return Leaving(proposal.leaving)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no replica leaves for reason {proposal.leaving}") from None
 
 
 def _replicas(proposal: in_sync.AlterPartitionData, version: int) -> tuple[InSyncReplica, ...]:

@@ -28,6 +28,7 @@ from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.hosts.replica_failures import ReplicaFailures
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Buffer
 from tailrace.server.waiters import Deadlines, LongPolls
@@ -176,7 +177,9 @@ class ReplicaNode:
         self.table: PartitionTable
         self.followers: FollowerHosts
         self.keeper: InSyncKeeper
+        self.failures: ReplicaFailures
         self.is_serving = False
+        self._has_roles = False
         self.forgets: Callable[[SimulatedDisk], None] | None = None
         """What is done to its disk before the next start."""
         self._world = world
@@ -210,12 +213,13 @@ class ReplicaNode:
         self.life = Life()
         self.heard_ms = {}
         self.clock = SimulatedClock(self._world, self.do, self.life)
-        self.is_serving = False
+        self.is_serving = self._has_roles = False
         self.do(self._start)
 
     def _start(self) -> None:
         clock, life = self.clock, self.life
         disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
+        self.failures = ReplicaFailures(broker_id=self.node_id, controller=self, clock=clock)
         self.table = PartitionTable(
             LogDirectory(DATA, files=self.files, is_durable=self._is_flushed),
             broker_id=self.node_id,
@@ -224,6 +228,7 @@ class ReplicaNode:
             syncing_disk=disk,
             is_flushed=self._is_flushed,
             replica_lag_time_max_ms=self._lag_ms,
+            failures=self.failures,
         )
         self.table.open()
         settings = LiveSettings(Settings(self.node_id, self._defaults))
@@ -280,18 +285,28 @@ class ReplicaNode:
             self.clock.call_at(self.clock.monotonic_ms() + 200, self._register)
             return
         self.broker_epoch = answer.broker_epoch
-        if self.is_serving:
+        if self._has_roles:
             return
+        self._has_roles = True
         self._applier.load(self.image)
         self.keeper.load(self.image)
         self.followers.load(self.image)
+        self.failures.start()
+        self.failures.when_reported(self._serve)
+        self._beat()
+
+    def _serve(self) -> None:
+        for topic_partition in self.table.take_vanished():
+            self.failures.recovered(topic_partition)
         self.keeper.start()
         self.is_serving = True
-        self._beat()
 
     def _beat(self) -> None:
         beat = BrokerHeartbeat(
-            broker_id=self.node_id, broker_epoch=self.broker_epoch, metadata_offset=self._applied_offset - 1
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._applied_offset - 1,
+            wants_fence=not self.is_serving,
         )
         self.submit(beat, self._beaten)
         self.table.write_recovery_points()
@@ -335,10 +350,11 @@ class ReplicaNode:
 
     def _apply(self, image: ClusterImage, delta: ImageDelta, end_offset: int) -> None:
         self.image, self._applied_offset = image, end_offset
-        if self.is_serving:
+        if self._has_roles:
             self._applier.on_image(image, delta)
             self.keeper.on_image(image, delta)
             self.followers.on_image(image, delta)
+            self.failures.on_image(image, delta)
 
     @property
     def leader_id(self) -> BrokerId:

@@ -131,7 +131,7 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
     files.remove_tree("/logs/orders-0")
     directory = scanned(files)
-    assert directory.has_lost_logs, "what this broker had acknowledged may be gone"
+    assert directory.has_vanished(PARTITION), "what this broker had acknowledged may be gone"
     open_log(directory, FIRST_ID)
     assert files.size_of("/logs/orders-0/00000000000000000000.log") == 0
     (error,) = [one for one in caplog.records if one.name.startswith("tailrace") and one.levelname == "ERROR"]

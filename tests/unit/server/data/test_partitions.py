@@ -1,8 +1,9 @@
+import errno
 from dataclasses import replace
 
 import pytest
 
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -17,8 +18,9 @@ from tailrace.testing.batches import stored_batch
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from tailrace.testing.ports import DeferredDisk, NotedFailures
 
+ORDERS = TopicPartition("orders", 0)
 OTHER_ID = TopicId(b"another topic id")
 
 
@@ -32,8 +34,10 @@ class Elsewhere:
         return "far" if topic_id == topic_id_of("far") else None
 
 
-def new_node(files: SimulatedDisk | None = None, disk: DeferredDisk | None = None) -> DataPath:
-    return DataPath("/logs", files=files or SimulatedDisk(), disk=disk)
+def new_node(
+    files: SimulatedDisk | None = None, disk: DeferredDisk | None = None, failures: NotedFailures | None = None
+) -> DataPath:
+    return DataPath("/logs", files=files or SimulatedDisk(), disk=disk, failures=failures)
 
 
 def code_of(caught: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
@@ -347,11 +351,49 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(caplog: py
     files = SimulatedDisk()
     stopped_node(files)
     files.remove_tree("/logs/orders-0")
-    node = new_node(files)
+    failures = NotedFailures()
+    node = new_node(files, failures=failures)
     add(node)
+    assert failures.all == [("lost", ORDERS)]
+    assert (node.table.take_vanished(), node.table.take_vanished()) == ([ORDERS], [])
     node.end_turn()
     assert node.values("orders") == []
     assert "event=partition-vanished partition=orders-0" in caplog.text
+
+
+def test_a_log_that_fails_while_it_is_used_is_told_of_once() -> None:
+    files, failures = SimulatedDisk(), NotedFailures()
+    node = new_node(files, failures=failures)
+    node.create()
+    node.produce("orders", b"a")
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.produce("orders", b"c").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert failures.all == [("stalled", ORDERS)], "what was flushed is there"
+
+
+def test_a_log_that_is_found_damaged_is_lost_and_one_that_is_closed_is_not() -> None:
+    failures = NotedFailures()
+    node = new_node(failures=failures)
+    node.create().log.condemn("a scrub has found a wrong checksum")
+    node.create("other")
+    node.table.close()
+    assert failures.all == [("lost", ORDERS)]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EIO, "lost"), (errno.ENOSPC, "stalled"), (errno.EMFILE, "stalled")]
+)
+def test_a_log_that_cannot_be_opened_is_told_of(number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Log:
+        raise StorageError("cannot open the log", number)
+
+    monkeypatch.setattr(Log, "open", fail)
+    failures = NotedFailures()
+    with pytest.raises(StorageError):
+        new_node(failures=failures).create()
+    assert failures.all == [(told, ORDERS)]
 
 
 def test_a_new_partition_that_is_used_before_it_is_durable_is_durable_with_its_first_record() -> None:

@@ -200,6 +200,24 @@ def test_a_log_that_cannot_be_read_makes_its_coordinator_unavailable(caplog: pyt
         node.clock.advance(0)
     assert _refusal(coordinators, "g") is E.COORDINATOR_NOT_AVAILABLE
     assert "coordinator-failed" in caplog.text
+    assert not node.table.get(GROUP_OFFSETS_TOPIC, 0).log.is_offline, "every replica has the same: none is damaged"
+
+
+def test_a_damaged_log_goes_offline_so_that_another_replica_has_the_coordinator() -> None:
+    files = SimulatedDisk(seed=1)
+    node = _node(files)
+    node.commit("g", "orders", 7)
+    (partition,) = [
+        one for one in node.table if one.topic_partition.topic == GROUP_OFFSETS_TOPIC and one.log.size_bytes
+    ]
+    assert partition.log.is_flushed
+    path = f"/data/{partition.topic_partition}/00000000000000000000.log"
+    files.flip_bit(path, partition.log.size_bytes - 1)
+    coordinators = _coordinators_of_another_start(node)
+    node.clock.advance(0)
+    assert _refusal(coordinators, "g") is E.COORDINATOR_NOT_AVAILABLE
+    assert partition.log.is_damaged
+    assert partition.log.is_offline
 
 
 @pytest.mark.parametrize("group_id", ["", "x" * 8192])

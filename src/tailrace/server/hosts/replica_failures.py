@@ -1,0 +1,347 @@
+"""Tells the active controller which replicas of this node have lost something or cannot store, until it agrees.
+
+Level-triggered: what has failed is kept, and whatever the image says of it is held against that. As long as the image
+counts on a failed replica (`metadata.leaving_replicas`), the controller is asked to take it out: in commands of at most
+`MOST_PER_COMMAND` partitions, one at a time, each change on the state that this node knows. After a refusal it is asked
+again with the state of then. A stalled replica that no other can stand in for is looked at again when brokers come or
+go, and now and then.
+
+The answer of the controller is believed before the image says the same: a disk that stands still keeps the image of
+this node from going on.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.metadata.leaving_replicas import is_wanted
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving, PartitionsAltered
+from tailrace.metadata.state_changes import ImageCircumstances
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.server.ports import Clock, Controller, Timer
+
+MOST_PER_COMMAND: Final = 1_000
+_BACKOFF_MS: Final = 50
+_STANDS_ALONE_MS: Final = 1_000
+"""How long the last copy waits until it asks again, beside what it hears of brokers."""
+_SLICE_MS: Final = 5
+_LEFT: Final = "NONE"
+"""In a line of the log: taken out, or out already."""
+
+_logger = logging.getLogger("tailrace.server")
+
+OnReported = Callable[[], None]
+
+
+class _Failed(NamedTuple):
+    """One replica that has failed by itself."""
+
+    leaving: Leaving
+    topic_id: TopicId
+
+
+class _Proposed(NamedTuple):
+    """What the controller is being asked of one partition."""
+
+    topic_partition: TopicPartition
+    state: PartitionState
+    leaving: Leaving
+
+
+class ReplicaFailures:
+    """The failed replicas of one broker. Silent until `start`; `on_image`: when the partitions have their roles."""
+
+    def __init__(self, *, broker_id: BrokerId, controller: Controller, clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._controller = controller
+        self._clock = clock
+        self._failed: dict[TopicPartition, _Failed] = {}
+        self._is_directory_stalled = False
+        self._keeps_min_in_sync = False
+        self._to_look_at: dict[TopicPartition, None] = {}
+        self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
+        self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
+        self._waiting: list[OnReported] = []
+        self._said: frozenset[str] = frozenset()
+        self._is_started = self._is_stopped = self._is_busy = self._is_planned = False
+        self._again: Timer | None = None
+        self._ask_alone_again: Timer | None = None
+
+    # What can be seen from outside
+
+    @property
+    def lost_replicas(self) -> tuple[TopicPartition, ...]:
+        """Those that lack, or may lack, something that they have acknowledged."""
+        return tuple(one for one, failed in self._failed.items() if failed.leaving is Leaving.LOST)
+
+    def is_lost(self, topic_partition: TopicPartition) -> bool:
+        """Whether this replica was reported as `lost`, and has not recovered."""
+        failed = self._failed.get(topic_partition)
+        return failed is not None and failed.leaving is Leaving.LOST
+
+    def leaving_of(self, topic_partition: TopicPartition) -> Leaving | None:
+        """How this replica has failed; None if it is well."""
+        failed = self._failed.get(topic_partition)
+        if failed is not None and (failed.leaving is Leaving.LOST or not self._is_directory_stalled):
+            return failed.leaving
+        return Leaving.STALLED if self._is_directory_stalled else None
+
+    @property
+    def failed_count(self) -> int:
+        """Replicas that have failed by themselves, not with their directory."""
+        return len(self._failed)
+
+    # What has happened
+
+    def lost(self, topic_partition: TopicPartition) -> None:
+        """This replica lacks, or may lack, something that it has acknowledged."""
+        self._take(topic_partition, Leaving.LOST)
+
+    def stalled(self, topic_partition: TopicPartition) -> None:
+        """This replica has everything, and cannot store more for now. One that is lost stays lost."""
+        if not self.is_lost(topic_partition):
+            self._take(topic_partition, Leaving.STALLED)
+
+    def recovered(self, topic_partition: TopicPartition) -> None:
+        """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
+        self._failed.pop(topic_partition, None)
+        self._left.pop(topic_partition, None)
+        self._stays.pop(topic_partition, None)
+        self._tell_who_waits()
+
+    def directory_stalled(self, *, keeps_min_in_sync: bool = False) -> None:
+        """No replica of this node can store now.
+
+        With `keeps_min_in_sync` they still can, and had better not: those stay without which fewer than
+        min.insync.replicas would be in sync.
+        """
+        if self._is_directory_stalled and self._keeps_min_in_sync <= keeps_min_in_sync:
+            return
+        self._is_directory_stalled = True
+        self._keeps_min_in_sync = keeps_min_in_sync
+        self._stays.clear()
+        self._look_at_all()
+
+    def directory_recovered(self) -> None:
+        """They can again."""
+        self._is_directory_stalled = self._keeps_min_in_sync = False
+        own = self._failed
+        self._left = {one: epoch for one, epoch in self._left.items() if one in own}
+        self._stays = {one: None for one in self._stays if one in own}
+
+    def when_reported(self, callback: OnReported) -> None:
+        """Call `callback` once the image counts on no replica that is lost; perhaps at once."""
+        self._waiting.append(callback)
+        self._tell_who_waits()
+
+    # Life
+
+    def start(self) -> None:
+        """This broker is registered, and its image is one that it has acted on: go on from there."""
+        self._is_started = True
+        self._look_at(self._failed)
+        if self._is_directory_stalled:
+            self._look_at_all()
+        self._tell_who_waits()
+
+    def stop(self) -> None:
+        """Ask for nothing more; whoever waits is not told."""
+        self._is_stopped = True
+        self._waiting.clear()
+        for timer in (self._again, self._ask_alone_again):
+            if timer is not None:
+                timer.cancel()
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Hold what has changed against what has failed."""
+        if not self._failed and not self._is_directory_stalled and not self._waiting:
+            return
+        if delta.deleted_topics:
+            self._look_at(self._failed)
+        self._look_at(one for one, _ in delta.changed_partitions)
+        for topic in delta.created_topics:
+            self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
+        if delta.changed_brokers:
+            self._look_at_those_that_stay()
+        self._tell_who_waits()
+
+    # Looking
+
+    def _take(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
+        topic = self._controller.image.topics.get(topic_partition.topic)
+        if topic is not None:
+            self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
+            self._left.pop(topic_partition, None)
+            self._look_at((topic_partition,))
+
+    def _look_at(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        if self._is_directory_stalled:
+            self._to_look_at.update(dict.fromkeys(topic_partitions))
+        else:
+            self._to_look_at.update(dict.fromkeys(one for one in topic_partitions if one in self._failed))
+        if self._to_look_at:
+            self._plan()
+
+    def _look_at_all(self) -> None:
+        self._look_at(
+            TopicPartition(topic.name, number)
+            for topic in self._controller.image.topics.values()
+            for number, state in topic.partitions.items()
+            if self._broker_id in state.replicas
+        )
+
+    def _look_at_those_that_stay(self) -> None:
+        stays, self._stays = self._stays, {}
+        self._look_at(stays)
+
+    def _plan(self) -> None:
+        if self._is_started and not (self._is_busy or self._is_planned or self._is_stopped):
+            self._is_planned = True
+            self._clock.call_soon(self._propose)
+
+    def _plan_again(self) -> None:
+        """Soon, but not at once: the image may have news by then."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
+
+    def _propose(self) -> None:
+        self._is_planned = False
+        if self._is_busy or self._is_stopped:
+            return
+        proposed: list[_Proposed] = []
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._to_look_at and len(proposed) < MOST_PER_COMMAND and self._clock.monotonic_ms() <= until_ms:
+            topic_partition = next(iter(self._to_look_at))
+            del self._to_look_at[topic_partition]
+            one = self._due(topic_partition)
+            if one is not None:
+                proposed.append(one)
+        if proposed:
+            self._ask(proposed)
+        elif self._to_look_at:
+            self._plan()
+
+    def _due(self, topic_partition: TopicPartition) -> _Proposed | None:
+        """What is to be asked of this partition, if anything is."""
+        image = self._controller.image
+        state = image.partition(*topic_partition)
+        failed = self._failed.get(topic_partition)
+        if failed is not None and (state is None or state.topic_id != failed.topic_id):
+            self._failed.pop(topic_partition)  # its topic is deleted
+        leaving = self.leaving_of(topic_partition)
+        if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
+            return None
+        is_of_directory = leaving is Leaving.STALLED and topic_partition not in self._failed
+        if is_of_directory and self._keeps_min_in_sync and not self._leaves_enough(image, state):
+            self._stays[topic_partition] = None
+            return None
+        return _Proposed(topic_partition, state, leaving)
+
+    def _counts_on(self, topic_partition: TopicPartition, state: PartitionState, leaving: Leaving) -> bool:
+        if self._broker_id not in state.replicas or not is_wanted(self._broker_id, state, leaving):
+            return False
+        return self._left.get(topic_partition, -1) <= state.partition_epoch
+
+    def _leaves_enough(self, image: ClusterImage, state: PartitionState) -> bool:
+        circumstances = ImageCircumstances(image)
+        others = [one for one in state.in_sync_replicas if one != self._broker_id and circumstances.is_alive(one)]
+        return len(others) >= min(circumstances.min_in_sync_replicas(state.topic_id), len(state.replicas))
+
+    # Asking
+
+    def _ask(self, proposed: list[_Proposed]) -> None:
+        self._is_busy = True
+        registered = self._controller.image.brokers.get(self._broker_id)
+        command = AlterPartition(
+            broker_id=self._broker_id,
+            broker_epoch=-1 if registered is None else registered.broker_epoch,
+            changes=tuple(
+                InSyncChange(
+                    topic_id=one.state.topic_id,
+                    partition=one.topic_partition.partition,
+                    leader_epoch=one.state.leader_epoch,
+                    partition_epoch=one.state.partition_epoch,
+                    in_sync_replicas=(),
+                    leaving=one.leaving,
+                )
+                for one in proposed
+            ),
+        )
+        self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+
+    def _answered(self, proposed: list[_Proposed], answer: Any) -> None:
+        self._is_busy = False
+        if self._is_stopped:
+            return
+        if isinstance(answer, PartitionsAltered):
+            outcomes: list[PartitionState | KafkaError] = [outcome.result for outcome in answer.outcomes]
+        else:
+            assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
+            outcomes = [answer] * len(proposed)
+        answers: Counter[str] = Counter()
+        for one, outcome in zip(proposed, outcomes, strict=True):
+            answers[outcome.code.name if isinstance(outcome, KafkaError) else _LEFT] += 1
+            self._settle(one, outcome)
+        self._say(proposed, answers)
+        if len(answers) > 1 or _LEFT not in answers:
+            self._plan_again()
+        else:
+            self._plan()
+        self._tell_who_waits()
+
+    def _say(self, proposed: list[_Proposed], answers: Counter[str]) -> None:
+        """One line per command that has changed something, and one for other answers until there are new ones."""
+        is_news = _LEFT in answers or not answers.keys() <= self._said
+        self._said = frozenset() if _LEFT in answers else self._said | answers.keys()
+        _logger.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "event=replicas-leave broker=%d partitions=%d first=%s kinds=%s answers=%s",
+            self._broker_id,
+            len(proposed),
+            proposed[0].topic_partition,
+            _shown(Counter(one.leaving.name for one in proposed)),
+            _shown(answers),
+        )
+
+    def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
+        topic_partition = one.topic_partition
+        if not isinstance(outcome, KafkaError):
+            # In that epoch, and in all before it, what the image of this node says is old.
+            self._left[topic_partition] = outcome.partition_epoch
+        elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+            self._stays[topic_partition] = None
+            self._ask_those_that_stay_later()
+        else:
+            self._to_look_at[topic_partition] = None
+
+    def _ask_those_that_stay_later(self) -> None:
+        if self._ask_alone_again is None:
+
+            def ask() -> None:
+                self._ask_alone_again = None
+                self._look_at_those_that_stay()
+
+            due_ms = self._clock.monotonic_ms() + _STANDS_ALONE_MS
+            self._ask_alone_again = self._clock.call_at(due_ms, ask)
+
+    def _tell_who_waits(self) -> None:
+        if not self._waiting or not self._is_started or any(map(self._is_counted_on_though_lost, self.lost_replicas)):
+            return
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    def _is_counted_on_though_lost(self, topic_partition: TopicPartition) -> bool:
+        state = self._controller.image.partition(*topic_partition)
+        if state is None or state.topic_id != self._failed[topic_partition].topic_id:
+            return False
+        return self._broker_id in state.replicas and is_wanted(self._broker_id, state, Leaving.LOST)
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ",".join(f"{name}:{count}" for name, count in sorted(counts.items()))

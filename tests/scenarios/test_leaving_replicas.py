@@ -1,0 +1,223 @@
+"""Replicas that leave by their own word: what they have lost, or cannot store, and what becomes of their partitions."""
+
+from typing import Any
+
+import pytest
+
+from scenarios.test_partition_leadership import Cluster, code, ids, led, update
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    ElectionType,
+    InSyncChange,
+    InSyncReplica,
+    Leaving,
+    PartitionsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState
+
+LOST, STALLED = Leaving.LOST, Leaving.STALLED
+
+
+def leave(cluster: Cluster, number: int, leaving: Leaving, **differences: Any) -> PartitionState | KafkaError:
+    state = cluster.state
+    broker_epoch = differences.pop("broker_epoch", cluster.epoch(number))
+    change: dict[str, Any] = {
+        "topic_id": state.topic_id,
+        "partition": 0,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+        "in_sync_replicas": (),
+        "leaving": leaving,
+    }
+    response = cluster.do(
+        AlterPartition(
+            broker_id=BrokerId(number),
+            broker_epoch=broker_epoch,
+            changes=(InSyncChange(**(change | differences)),),
+        )
+    )
+    assert isinstance(response, PartitionsAltered)
+    return response.outcomes[0].result
+
+
+@pytest.mark.parametrize("leaving", Leaving)
+def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: Leaving) -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    result = leave(cluster, 2, leaving)
+    assert isinstance(result, PartitionState)
+    assert led(result) == led(cluster.state) == (1, (1, 3), ())
+    assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (0, 1)
+
+
+@pytest.mark.parametrize("leaving", Leaving)
+def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: Leaving) -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    leave(cluster, 1, leaving)
+    assert led(cluster.state) == (2, (2, 3), ())
+    assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (1, 1)
+
+
+def test_who_has_left_is_answered_and_nothing_is_written() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    leave(cluster, 2, LOST)
+    before = cluster.offset
+    assert isinstance(leave(cluster, 2, LOST), PartitionState)
+    assert isinstance(leave(cluster, 2, STALLED), PartitionState)
+    assert cluster.offset == before
+
+
+def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_watermark_stands_still() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    cluster.fence(3)
+    leave(cluster, 1, STALLED)
+    assert led(cluster.state) == (2, (2,), (1,))
+
+
+def test_a_lost_replica_is_not_eligible() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    cluster.fence(3)
+    leave(cluster, 1, LOST)
+    assert led(cluster.state) == (2, (2,), ())
+    cluster.fence(2)
+    cluster.restart(1)
+    assert led(cluster.state) == (NO_LEADER, (), (2,)), "it waits for the one that is complete"
+    cluster.restart(2)
+    assert led(cluster.state) == (2, (2,), ())
+
+
+def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=3)
+    cluster.fence(3)
+    cluster.fence(2)
+    assert led(cluster.state) == (1, (1,), (2, 3))
+    cluster.start(3)
+    leave(cluster, 3, LOST)
+    assert led(cluster.state) == (1, (1,), (2,))
+
+
+def test_when_the_last_in_sync_is_lost_an_eligible_one_leads() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=3)
+    cluster.restart(3)
+    cluster.restart(2)
+    assert led(cluster.state) == (1, (1,), (2, 3))
+    leave(cluster, 1, LOST)
+    assert led(cluster.state) == (2, (2,), (3,))
+
+
+def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back() -> None:
+    """All three were killed, and the one that is damaged comes first: it says so before it is unfenced."""
+    cluster = Cluster()
+    cluster.create(1, 2, 3, min_in_sync=2)
+    for number in (3, 2, 1):
+        cluster.fence(number)
+    assert led(cluster.state) == (NO_LEADER, (), (1, 2))
+    assert cluster.state.last_known_leaders == ids(1)
+    cluster.register(1)
+    leave(cluster, 1, LOST)
+    assert cluster.state.last_known_leaders == ()
+    assert not cluster.beat(1).is_fenced
+    assert led(cluster.state) == (NO_LEADER, (), (2,))
+    cluster.start(3)
+    assert led(cluster.state) == (NO_LEADER, (), (2,)), "what was committed without it, it may lack"
+    cluster.start(2)
+    assert led(cluster.state) == (2, (2,), ())
+
+
+@pytest.mark.parametrize("replicas", [(1,), (1, 2, 3)])
+def test_the_last_copy_that_is_lost_leads_only_when_somebody_chooses_so(replicas: tuple[int, ...]) -> None:
+    cluster = Cluster()
+    cluster.create(*replicas)
+    for other in replicas[1:]:
+        cluster.propose(1, *(number for number in cluster.state.in_sync_replicas if number != other))
+    leave(cluster, 1, LOST)
+    assert led(cluster.state) == (NO_LEADER, (), ())
+    assert cluster.state.last_known_leaders == ()
+    cluster.restart(1)
+    assert cluster.state.leader == NO_LEADER
+    assert cluster.elect(ElectionType.UNCLEAN) == {("orders", 0): None}
+    assert led(cluster.state) == (1, (1,), ())
+    assert cluster.state.is_recovering
+
+
+def test_the_last_copy_that_is_stalled_stays() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    cluster.fence(2)
+    before = cluster.offset
+    assert code(leave(cluster, 1, STALLED)) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert led(cluster.state) == (1, (1,), ())
+    assert cluster.offset == before
+
+
+def test_a_stalled_replica_leaves_nobody_but_the_dead_in_sync() -> None:
+    """Two are in sync and one of them is being registered anew: alone it could not lead now."""
+    cluster = Cluster()
+    cluster.create(1, 2, min_in_sync=2)
+    cluster.fence(2)
+    assert led(cluster.state) == (1, (1,), (2,))
+    assert code(leave(cluster, 1, STALLED)) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster.start(2)
+    leave(cluster, 1, STALLED)
+    assert led(cluster.state) == (2, (2,), (1,)), "the one that is eligible lives, and has all that was committed"
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ({"topic_id": b"x" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ({"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"in_sync_replicas": (InSyncReplica(broker_id=BrokerId(1)),)}, ErrorCode.INVALID_REQUEST),
+        ({"is_recovering": True}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCode) -> None:
+    """From partition epoch 1 on."""
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    cluster.propose(1, 1, 2)
+    before = cluster.offset
+    for leaving in Leaving:
+        assert code(leave(cluster, 2, leaving, **differences)) is expected
+    assert cluster.offset == before
+
+
+def test_only_a_replica_leaves_and_only_in_its_present_registration() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    assert code(leave(cluster, 3, LOST)) is ErrorCode.INVALID_REQUEST
+    old_epoch = cluster.epoch(2)
+    cluster.restart(2)
+    cluster.propose(1, 1, 2)
+    with pytest.raises(KafkaError) as refusal:
+        leave(cluster, 2, LOST, broker_epoch=old_epoch)
+    assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
+    assert led(cluster.state) == (1, (1, 2), ())
+
+
+def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too() -> None:
+    cluster = Cluster()
+    cluster.do(update(25, downgrade=True))
+    assert cluster.machine.image.metadata_version == 25
+    cluster.create(1, 2)
+    leave(cluster, 2, STALLED)
+    assert led(cluster.state) == (1, (1,), ())
+    assert code(leave(cluster, 1, STALLED)) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    leave(cluster, 1, LOST)
+    assert led(cluster.state) == (NO_LEADER, (), ())
+    cluster.restart(1)
+    cluster.restart(2)
+    assert led(cluster.state) == (NO_LEADER, (), ())
+    cluster.elect(ElectionType.UNCLEAN)
+    assert led(cluster.state) == (1, (1,), ())
