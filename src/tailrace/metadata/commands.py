@@ -45,6 +45,8 @@ class CreateTopics:
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
     """Answer as if, and create nothing."""
+    requested_by: str = ""
+    """The client, for the log; empty where it is not known. So with the other commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ class CreatePartitions:
 
     topics: tuple[MorePartitions, ...]
     validate_only: bool = False
+    requested_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,7 @@ class DeleteTopics:
     """Delete topics; each succeeds or fails by itself."""
 
     topics: tuple[TopicReference, ...]
+    requested_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +178,7 @@ class AlterConfigs:
 
     resources: tuple[ResourceChanges, ...]
     validate_only: bool = False
+    requested_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

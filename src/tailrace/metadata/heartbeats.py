@@ -21,6 +21,8 @@ _LATE_MS: Final = 2 * WATCH_INTERVAL_MS
 class _Contact:
     session_end_ms: int
     metadata_offset: int
+    since_ms: int
+    """When it was last heard of, or this controller began to listen."""
     is_heard: bool = True
     """False: this controller has not heard of it, and takes it to be alive until its session ends."""
 
@@ -38,7 +40,7 @@ class Heartbeats:
     def restart(self, brokers: Iterable[BrokerId], now_ms: int) -> None:
         """Forget all that was heard; these brokers are alive until their sessions end."""
         end_ms = now_ms + self.session_timeout_ms
-        self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED, is_heard=False) for broker_id in brokers}
+        self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED, now_ms, is_heard=False) for broker_id in brokers}
         self._shutdowns.clear()
         self._gone.clear()
         self._awake_ms = now_ms
@@ -58,7 +60,7 @@ class Heartbeats:
         """A broker was heard of, and has applied the metadata log up to this offset."""
         if not self._contacts:
             self._awake_ms = now_ms  # nobody has watched while there was nobody to watch
-        self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset)
+        self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms)
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
         """A broker's connection was reset: it has less time left to be heard of again."""
@@ -109,6 +111,11 @@ class Heartbeats:
         """The brokers whose sessions have ended, the longest silent first."""
         ended = [(c.session_end_ms, broker_id) for broker_id, c in self._contacts.items() if c.session_end_ms <= now_ms]
         return [broker_id for _, broker_id in sorted(ended)]
+
+    def silent_for_ms(self, broker_id: BrokerId, now_ms: int) -> int:
+        """For how long the broker has not been heard of; 0 if nothing is known of it."""
+        contact = self._contacts.get(broker_id)
+        return 0 if contact is None else now_ms - contact.since_ms
 
     @property
     def next_deadline_ms(self) -> int | None:

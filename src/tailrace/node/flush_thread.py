@@ -18,9 +18,11 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.throttle import Throttle
 from tailrace.storage import FlushTicket, Log
 
 _SLOW_SECONDS: Final = 1.0
+_SLOW_LINE_MS: Final = 60_000
 """A round that takes longer is told of: every acks=all produce and every new topic waits for it."""
 
 _logger = logging.getLogger("tailrace.node")
@@ -81,6 +83,9 @@ class FlushThread:
         self.flushes_done = 0
         self.busy_seconds = 0.0
         self._round_began: float | None = None
+        self._slow_lines = Throttle(_SLOW_LINE_MS)
+        self._slow_rounds = 0
+        self._longest_seconds = 0.0
 
     def flush(self, log: Log, on_done: OnDone) -> None:
         self._waiting.setdefault(log, []).append(on_done)
@@ -172,15 +177,25 @@ class FlushThread:
             seconds = perf_counter() - began
             self._post(partial(self._finish_round, round_, seconds))
 
-    def _finish_round(self, done: _Round, seconds: float) -> None:
-        if seconds > _SLOW_SECONDS:
+    def _tell_slow(self, done: _Round, seconds: float) -> None:
+        """Once a minute, with what has not been told since."""
+        self._slow_rounds += 1
+        self._longest_seconds = max(self._longest_seconds, seconds)
+        if self._slow_lines.admits(self._directory, round(perf_counter() * 1000)):
             _logger.warning(
-                "event=flush-round-slow directory=%s seconds=%.1f logs=%d works=%d",
+                "event=flush-round-slow directory=%s seconds=%.1f logs=%d works=%d rounds=%d longest=%.1f",
                 self._directory,
                 seconds,
                 len(done.flushes),
                 len(done.works),
+                self._slow_rounds,
+                self._longest_seconds,
             )
+            self._slow_rounds, self._longest_seconds = 0, 0.0
+
+    def _finish_round(self, done: _Round, seconds: float) -> None:
+        if seconds > _SLOW_SECONDS:
+            self._tell_slow(done, seconds)
         self.busy_seconds += seconds
         self.rounds_done += 1
         self.flushes_done += len(done.flushes)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import format_topic_id
 from tailrace.node.peers import Peers
 from tailrace.node.quorum_config import QuorumConfig
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
@@ -148,8 +149,11 @@ def say_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
     if voter is not None and not voters.has(key):
         _logger.error(
             "event=voter-lost-its-directory node=%d votes-in=%s has=%s way-out='the quorum counts the directory that"
-            " was lost: remove that voter (RemoveRaftVoter) and add this one (AddRaftVoter); until then it observes'",
+            " was lost: run tailrace quorum remove-controller --controller-id %d --controller-directory-id %s,"
+            " then tailrace quorum add-controller --config FILE; until then it observes'",
             key.id,
-            voter.key.directory_id.hex(),
-            key.directory_id.hex(),
+            format_topic_id(voter.key.directory_id),
+            format_topic_id(key.directory_id),
+            key.id,
+            format_topic_id(voter.key.directory_id),
         )

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tailrace.model.ids import format_topic_id
+
 NO_DIRECTORY = bytes(16)
 """The directory is unknown: of a static quorum (kraft.version 0), whose voters are known by id alone."""
 
@@ -20,7 +22,7 @@ class ReplicaKey(NamedTuple):
     directory_id: bytes = NO_DIRECTORY
 
     def __str__(self) -> str:
-        return f"{self.id} ({self.directory_id.hex()[-8:]})" if any(self.directory_id) else str(self.id)
+        return f"{self.id} ({format_topic_id(self.directory_id)})" if any(self.directory_id) else str(self.id)
 
 
 class Endpoint(NamedTuple):

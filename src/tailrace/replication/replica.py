@@ -27,7 +27,7 @@ from tailrace.replication.outcomes import (
 )
 from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
 from tailrace.replication.waiting import Waiter
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch, Log, RetiredSegment
 
 OnFlushed = Callable[[KafkaError | None], None]
 """Told once that a flush is done, or why it is not."""
@@ -152,9 +152,9 @@ class Replica:
         """How far the own log counts."""
         return self.log.flushed_offset if self._is_flushed else self.log.log_end_offset
 
-    def apply_retention(self, now_ms: int) -> None:
+    def apply_retention(self, now_ms: int) -> list[RetiredSegment]:
         """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start."""
-        self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
+        return self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
 
     def append_as_follower(self, records: Buffer) -> None:
         """Write what the leader has sent, as it is. It counts for nothing before `flush_as_follower`.

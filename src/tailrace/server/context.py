@@ -66,6 +66,11 @@ class RequestContext:
         self.client_id = client_id
         self.errors = errors
 
+    @property
+    def requested_by(self) -> str:
+        """The client's address and the name that it gives itself, for the log."""
+        return f"{self.connection.peer_host.lstrip('/')} {self.client_id or ''}".rstrip()
+
     def respond(self, response: Any) -> None:
         """Send the response message, in the version that was asked in.
 

@@ -43,6 +43,8 @@ class RetiredSegment(NamedTuple):
     base_offset: int
     size_bytes: int
     reason: Reason
+    newest_timestamp: int
+    """The largest of its records', in ms since 1970; -1 if it has none, or lies below the log start: not looked up."""
 
 
 class Log(ReadableLog):
@@ -549,7 +551,12 @@ class Log(ReadableLog):
         if not reasons:
             return []
         retired = [
-            RetiredSegment(segment.base_offset, segment.size_bytes, reason)
+            RetiredSegment(
+                segment.base_offset,
+                segment.size_bytes,
+                reason,
+                -1 if reason is Reason.START_OFFSET else segment.max_timestamp,
+            )
             for segment, reason in zip(segments.all, reasons, strict=False)
         ]
         self._is_changed = True

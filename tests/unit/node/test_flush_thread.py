@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -220,6 +221,18 @@ def test_a_round_that_takes_the_disk_long_is_told_of(
     monkeypatch.setattr("tailrace.node.flush_thread._SLOW_SECONDS", -1.0)
     node.thread.carry_out(lambda: None, lambda: done.append("long"))
     node.loop.run_until(lambda: done == ["short", "long"])
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "tailrace.node"]
-    assert told.startswith("event=flush-round-slow directory=test seconds=")
-    assert told.endswith(" logs=0 works=1")
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "tailrace.node"]
+
+    (line,) = told()
+    assert line.startswith("event=flush-round-slow directory=test seconds=")
+    assert " logs=0 works=1 rounds=1 longest=" in line
+    for number in range(2, 5):
+        node.thread.carry_out(lambda: None, lambda: done.append("long"))
+        node.loop.run_until(lambda number=number: len(done) == 1 + number)
+    assert told() == [line], "once a minute"
+    monkeypatch.setattr("tailrace.node.flush_thread.perf_counter", lambda: perf_counter() + 60)
+    node.thread.carry_out(lambda: None, lambda: done.append("long"))
+    node.loop.run_until(lambda: len(done) == 6)
+    assert " rounds=4 " in told()[1], "with those in between"

@@ -1,4 +1,4 @@
-"""Turns that took too long are counted, and named in the log at a limited rate, without what they worked on."""
+"""Turns that took too long are counted, and named in the log once a minute, without what they worked on."""
 
 from functools import partial
 
@@ -7,15 +7,26 @@ import pytest
 from tailrace.node.stall_watch import StallWatch
 
 
-def test_stalls_are_counted_all_and_logged_a_few(caplog: pytest.LogCaptureFixture) -> None:
-    stalls = StallWatch(monotonic_ms=lambda: 0)
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("tailrace")]
+
+
+def test_stalls_are_all_counted_and_logged_once_a_minute_per_cause(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0]
+    stalls = StallWatch(monotonic_ms=lambda: now[0])
     work = partial(print, "what a client sent")
-    for _ in range(50):
+    stalls.note(work, 0.06)
+    stalls.note(len, 0.2)  # type: ignore[arg-type]  # another cause
+    for _ in range(48):
         stalls.note(work, 0.06)
-    stalls.note(test_stalls_are_counted_all_and_logged_a_few, 0.2)  # type: ignore[arg-type]
-    assert stalls.count == 51
-    assert stalls.seconds == pytest.approx(3.2)
-    assert stalls.longest_seconds == 0.2
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("tailrace")] == [
-        "event=event-loop-stall milliseconds=60 work=builtins.print"
-    ] * 5
+    stalls.note(work, 0.3)
+    now[0] = 60_000
+    stalls.note(work, 0.05)
+    assert stalls.count == 52
+    assert stalls.seconds == pytest.approx(3.49)
+    assert stalls.longest_seconds == 0.3
+    assert lines(caplog) == [
+        "event=event-loop-stall milliseconds=60 work=builtins.print stalls=1 longest=60",
+        "event=event-loop-stall milliseconds=200 work=builtins.len stalls=1 longest=200",
+        "event=event-loop-stall milliseconds=50 work=builtins.print stalls=50 longest=300",
+    ]

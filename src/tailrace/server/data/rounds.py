@@ -9,6 +9,7 @@ from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
+from tailrace.server.data.deletion_log import DeletionLog
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.ports import Clock
 
@@ -24,6 +25,7 @@ class Rounds:
     def __init__(self, table: PartitionTable, *, clock: Clock) -> None:
         self._table = table
         self._clock = clock
+        self._deletions = DeletionLog(clock)
         self._unflushed_since_ms: dict[Partition, int] = {}
 
     def apply_retention(self) -> None:
@@ -70,7 +72,9 @@ class Rounds:
     def _retire(self, partition: Partition) -> None:
         try:
             if not partition.is_closed:
-                partition.apply_retention(self._clock.now_ms())
+                log_start_offset = partition.log.log_start_offset
+                retired = partition.apply_retention(self._clock.now_ms())
+                self._deletions.retired(partition, log_start_offset, retired)
         except KafkaError as fault:
             _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
 

@@ -67,7 +67,11 @@ class AlterConfigsHandler:
                 errors = {place: error for place, error in told if error is not None}
             context.respond(_response(request, refusals | errors))
 
-        command = AlterConfigs(resources=tuple(wanted.values()), validate_only=request.validate_only)
+        command = AlterConfigs(
+            resources=tuple(wanted.values()),
+            validate_only=request.validate_only,
+            requested_by=context.requested_by,
+        )
         self._controller.submit(command, answer)
 
 

@@ -51,7 +51,7 @@ class FindCoordinatorHandler:
             for each in self._waiting.pop(topic):
                 each()
 
-        self._controller.submit(CreateTopics(topics=(new,)), created)
+        self._controller.submit(CreateTopics(topics=(new,), requested_by="FindCoordinator"), created)
 
     def _offsets_topic(self, alive: int) -> NewTopic:
         config = self._config

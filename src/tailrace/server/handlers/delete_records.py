@@ -18,6 +18,7 @@ from tailrace.protocol.messages.delete_records import (
 )
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
+from tailrace.server.data.deletion_log import DeletionLog
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Clock
@@ -31,6 +32,7 @@ class DeleteRecordsHandler:
     def __init__(self, *, partitions: PartitionTable, clock: Clock) -> None:
         self._partitions = partitions
         self._clock = clock
+        self._deletions = DeletionLog(clock)
         self._waiting: list[Callable[[KafkaError | None], None]] = []
         self._moved: dict[Partition, None] = {}  # in this turn
 
@@ -41,7 +43,12 @@ class DeleteRecordsHandler:
                 DeleteRecordsTopicResult(
                     name=topic.name,
                     partitions=tuple(
-                        self._delete(topic.name, wanted, is_twice=asked[topic.name, wanted.partition_index] > 1)
+                        self._delete(
+                            topic.name,
+                            wanted,
+                            is_twice=asked[topic.name, wanted.partition_index] > 1,
+                            requested_by=context.requested_by,
+                        )
                         for wanted in topic.partitions
                     ),
                 )
@@ -59,7 +66,9 @@ class DeleteRecordsHandler:
         self._waiting.append(answer)
         return None
 
-    def _delete(self, topic: str, wanted: DeleteRecordsPartition, *, is_twice: bool) -> DeleteRecordsPartitionResult:
+    def _delete(
+        self, topic: str, wanted: DeleteRecordsPartition, *, is_twice: bool, requested_by: str
+    ) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
         try:
             if is_twice:
@@ -69,7 +78,9 @@ class DeleteRecordsHandler:
             partition = self._partitions.get(topic, index)
             if topic in INTERNAL_TOPICS:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own: its records stay")
+            before = partition.log.log_start_offset
             log_start_offset = partition.delete_records(wanted.offset)
+            self._deletions.asked_for(partition, before, requested_by)
             self._moved[partition] = None
         except KafkaError as refusal:
             return DeleteRecordsPartitionResult(

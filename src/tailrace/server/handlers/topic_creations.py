@@ -68,7 +68,8 @@ class TopicCreations:
 
     def _send(self, names: Sequence[str]) -> None:
         # Sizes are the cluster's defaults: the client has no say here.
-        command = CreateTopics(topics=tuple(NewTopic(name=name) for name in names))
+        topics = tuple(NewTopic(name=name) for name in names)
+        command = CreateTopics(topics=topics, requested_by="auto.create.topics.enable")
         self._controller.submit(command, lambda outcome: self._decided(names, outcome))
 
     def _decided(self, names: Sequence[str], outcome: ControllerResponse | KafkaError) -> None:

@@ -59,7 +59,9 @@ class CreateTopicsHandler:
 
     def handle(self, request: CreateTopicsRequest, context: RequestContext) -> None:
         command = CreateTopics(
-            topics=tuple(_new_topic(topic) for topic in request.topics), validate_only=request.validate_only
+            topics=tuple(_new_topic(topic) for topic in request.topics),
+            validate_only=request.validate_only,
+            requested_by=context.requested_by,
         )
 
         def answer(outcome: ControllerResponse | KafkaError) -> None:
@@ -137,7 +139,7 @@ class DeleteTopicsHandler:
             assert isinstance(outcome, TopicsDeleted)
             context.respond(DeleteTopicsResponse(responses=tuple(_deletion(result) for result in outcome.results)))
 
-        self._controller.submit(DeleteTopics(topics=references), answer)
+        self._controller.submit(DeleteTopics(topics=references, requested_by=context.requested_by), answer)
 
 
 def _reference(topic: DeleteTopicState) -> TopicReference:
@@ -179,7 +181,10 @@ class CreatePartitionsHandler:
             context.respond(CreatePartitionsResponse(results=results))
 
         topics = tuple(_more_partitions(topic) for topic in request.topics)
-        self._controller.submit(CreatePartitions(topics=topics, validate_only=request.validate_only), answer)
+        command = CreatePartitions(
+            topics=topics, validate_only=request.validate_only, requested_by=context.requested_by
+        )
+        self._controller.submit(command, answer)
 
 
 def _more_partitions(topic: CreatePartitionsTopic) -> MorePartitions:

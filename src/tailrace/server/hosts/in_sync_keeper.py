@@ -204,7 +204,7 @@ class InSyncKeeper:
         for one, outcome in zip(proposed, outcomes, strict=True):
             refusals[outcome.code.name if isinstance(outcome, KafkaError) else "NONE"] += 1
             self._settle(one, outcome)
-        _logger.info(
+        _logger.debug(
             "event=in-sync-answered partitions=%d answers=%s",
             len(proposed),
             ",".join(f"{code}:{count}" for code, count in sorted(refusals.items())),

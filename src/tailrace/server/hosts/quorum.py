@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
+from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
@@ -38,6 +39,8 @@ RETIRE_INTERVAL_MS: Final = 10_000
 LONGEST_WAIT_MS: Final = 5_000
 """How long a Fetch may wait here, ten times as long as replicas want: whoever asked may be gone meanwhile, and nobody
 takes the question back."""
+_WAITING_ROLES: Final = frozenset(("unattached", "prospective", "candidate"))
+_WAITING_LINE_MS: Final = 60_000
 
 OnAnswer = Callable[[Response], None]
 OnVotersChanged = Callable[[ErrorCode, str], None]
@@ -121,6 +124,7 @@ class QuorumHost:
         self._on_storage_failed = on_storage_failed
         self._on_broken_step = on_broken_step
         self._machine: StateMachine | None = None
+        self._waiting_lines = Throttle(_WAITING_LINE_MS)
         self._tasks = TaskQueue(clock, on_idle=self._schedule_tick)
         self._alarm = Alarm(clock, self._tick)
         self._is_stepping = False
@@ -356,10 +360,14 @@ class QuorumHost:
                 assert self.failure is not None, f"not an effect: {effect}"
 
     def _log_role(self, change: do.RoleChanged) -> None:
-        _logger.info(
+        """While a replica waits for its peers it goes to and fro between roles of little news: a line a minute each."""
+        role = change.role.lower()
+        is_news = role not in _WAITING_ROLES or self._waiting_lines.admits(role, self._clock.monotonic_ms())
+        _logger.log(
+            logging.INFO if is_news else logging.DEBUG,
             "event=quorum-role node=%d role=%s epoch=%d leader=%d",
             self.node.key.id,
-            change.role.lower(),
+            role,
             change.epoch,
             change.leader_id,
         )

@@ -35,6 +35,7 @@ from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.hosts.awaited_offsets import AwaitedOffsets
+from tailrace.server.hosts.change_log import Cause, ChangeLog
 from tailrace.server.hosts.committed_records import read_committed
 from tailrace.server.hosts.decisions import prepared
 from tailrace.server.hosts.metadata_listeners import OnImage, tell_each
@@ -65,6 +66,8 @@ class _Change(NamedTuple):
     """Where they end, and their epoch."""
     size_bytes: int
     appended_ms: int
+    cause: Cause | None = None
+    """For the log of the controller that has decided on it."""
 
 
 class _Pending(NamedTuple):
@@ -122,6 +125,7 @@ class QuorumController:
         )
         self._awaited = AwaitedOffsets()
         self._reader = RecordReader()
+        self._change_log = ChangeLog(clock)
         self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
         self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
 
@@ -246,13 +250,20 @@ class QuorumController:
     def _decide(
         self, command: ControllerCommand, leadership: _Leadership
     ) -> Steps[tuple[_Change | None, ControllerResponse]]:
+        cause = self._cause(command)
         made = yield from prepared(self._machine, self._host.log, command, self._clock.monotonic_ms())
         if not made.values:
             return None, made.response
         self._latest_end = self._host.append(leadership.epoch, made.values)
         self._machine.adopt(made.image)
         appended = SnapshotId(self._latest_end, leadership.epoch)
-        return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms()), made.response
+        return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms(), cause), made.response
+
+    def _cause(self, command: ControllerCommand) -> Cause:
+        """Asked before the decision: it ends the session of the broker that it fences."""
+        now_ms, heartbeats = self._clock.monotonic_ms(), self._machine.heartbeats
+        silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
+        return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
 
     # What the quorum says, in the middle of its steps
 
@@ -363,10 +374,13 @@ class QuorumController:
             yield
 
     def _act_on(self, change: _Change) -> Steps[None]:
+        before = self._committed
         self._applied, self._applied_ms = change.id, change.appended_ms
         self._snapshots.appended(change.size_bytes)
         self._snapshots.changed(change.image, change.delta)
         yield from self._show(change.image, change.delta)
+        if change.cause is not None:
+            yield from self._change_log.steps(before, change.image, change.delta, change.cause)
         self._perhaps_snapshot()
 
     def _show(self, image: ClusterImage, delta: ImageDelta) -> Steps[None]:

@@ -1,5 +1,7 @@
 """DeleteRecords (21): the log starts later, for good."""
 
+import logging
+
 import pytest
 
 from tailrace.metadata.commands import CreateTopics, NewTopic
@@ -152,3 +154,11 @@ def test_requests_of_one_turn_share_one_write(node: AdminPath) -> None:
     node.end_turn()
     assert [results(exchange)[0].low_watermark for exchange in exchanges] == [2, 3, 4]
     assert disk.operations - before == one
+
+
+def test_the_log_says_who_had_records_deleted(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    delete(node, "orders", 4)
+    delete(node, "orders", 4)
+    (line,) = (record.getMessage() for record in caplog.records if "records-deleted" in record.getMessage())
+    assert line.startswith("event=records-deleted partition=orders-0 why=DeleteRecords records=4 log-start=4 by='")

@@ -1,3 +1,4 @@
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -292,3 +293,15 @@ def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_
     bench.keeper.on_image(there, ImageDelta(changed_brokers=(BrokerId(2),)))
     bench.clock.advance(200)
     assert waiting_for_2() > 20
+
+
+def test_the_leaders_own_log_leaves_changes_to_the_controllers(caplog: pytest.LogCaptureFixture) -> None:
+    """Which tells them with what was before; here only a count of answers could be told."""
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    bench = Bench((1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    ((command, answer),) = bench.controller.waiting
+    answer(KafkaError(ErrorCode.NOT_CONTROLLER, "moved"))
+    assert command.changes
+    assert not [record for record in caplog.records if record.name == "tailrace.server"]

@@ -1,5 +1,6 @@
 """A quorum of one voter and its controller: what is visible when, and what a restart finds."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
 from tailrace.protocol.records.record import BatchBuilder, read_records
+from tailrace.raft.effects import RoleChanged
 from tailrace.server.hosts.controller_channel import ControllerChannel
 from tailrace.server.hosts.envelopes import Envelopes
 from tailrace.server.hosts.errands import Errands
@@ -344,3 +346,25 @@ def test_whoever_waits_when_the_controller_stops_is_told() -> None:
     (answer,) = answers
     assert isinstance(answer, KafkaError)
     assert answer.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_a_replica_that_waits_for_its_peers_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Prospective, unattached, prospective ...: each round of votes changes the role twice."""
+    node = AdminPath(DATA, files=SimulatedDisk())
+    node.clock.advance(60_000)  # it has said how it came to lead
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    for _ in range(50):
+        for role in ("Prospective", "Unattached"):
+            node.quorum.host._log_role(RoleChanged(role, 3, -1))
+    node.quorum.host._log_role(RoleChanged("Follower", 4, 2))
+    node.quorum.host._log_role(RoleChanged("Follower", 5, 3))
+    node.clock.advance(60_000)
+    node.quorum.host._log_role(RoleChanged("Unattached", 6, -1))
+    roles = [record.getMessage().split()[2:] for record in caplog.records if "quorum-role" in record.getMessage()]
+    assert roles == [
+        ["role=prospective", "epoch=3", "leader=-1"],
+        ["role=unattached", "epoch=3", "leader=-1"],
+        ["role=follower", "epoch=4", "leader=2"],
+        ["role=follower", "epoch=5", "leader=3"],
+        ["role=unattached", "epoch=6", "leader=-1"],
+    ]

@@ -1,0 +1,46 @@
+"""Lines of the log about things that may come by the thousand: a few one by one, then a count."""
+
+import logging
+from typing import Final
+
+from tailrace.server.ports import Clock, Timer
+
+LINES: Final = 10
+WINDOW_MS: Final = 10_000
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class BoundedLines:
+    """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end one that counts the others."""
+
+    def __init__(self, event: str, *, clock: Clock, unit: str | None = None) -> None:
+        """`unit` names the amounts that are added up for what has no line of its own."""
+        self._event = event
+        self._clock = clock
+        self._unit = unit
+        self._window_end_ms: int | None = None
+        self._written = self._more = self._amount = 0
+        self._timer: Timer | None = None
+
+    def write(self, text: str, *values: object, amount: int = 0) -> None:
+        """Write `event=... TEXT`, where `text` has a %-place for each value, or count it."""
+        now_ms = self._clock.monotonic_ms()
+        if self._timer is None and (self._window_end_ms is None or now_ms >= self._window_end_ms):
+            self._window_end_ms = now_ms + WINDOW_MS
+            self._written = 0
+        if self._written < LINES:
+            self._written += 1
+            if _logger.isEnabledFor(logging.INFO):
+                _logger.info("event=%s %s", self._event, text % values)
+            return
+        self._more += 1
+        self._amount += amount
+        if self._timer is None and self._window_end_ms is not None:
+            self._timer = self._clock.call_at(self._window_end_ms, self._count)
+
+    def _count(self) -> None:
+        self._timer = self._window_end_ms = None
+        amount = "" if self._unit is None else f" {self._unit}={self._amount}"
+        _logger.info("event=%s more=%d%s", self._event, self._more, amount)
+        self._more = self._amount = 0
