@@ -675,6 +675,7 @@ def test_a_member_that_has_been_registered_again_is_ineligible() -> None:
         ((1, 2, 2), {}, ErrorCode.INVALID_REQUEST),
         ((2, 3), {}, ErrorCode.INVALID_REQUEST),
         ((1, 2), {}, ErrorCode.INELIGIBLE_REPLICA),
+        ((1, 3), {"broker_epochs": {3: 1}}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
 def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[str, Any], expected: ErrorCode) -> None:

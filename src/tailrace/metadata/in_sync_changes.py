@@ -52,7 +52,7 @@ class InSyncChanges:
         _check_leader(where, leader, change, state)
         in_sync = tuple(replica.broker_id for replica in change.in_sync_replicas)
         if in_sync == state.in_sync_replicas and change.is_recovering == state.is_recovering:
-            # Also if one of them is shutting down: it says of no member more than is so already.
+            self._check_registrations(where, change, must_be_alive=False)  # they are in sync, alive or not
             records.append(change_record(change.partition, state, state))
             return replace(state, partition_epoch=state.partition_epoch + 1)
         self._check_members(where, leader, change, state)
@@ -106,9 +106,13 @@ class InSyncChanges:
             raise _invalid(f"{where}: while its leader recovers, nobody else can be in sync")
         if change.is_recovering and not state.is_recovering:
             raise _invalid(f"{where} has recovered and cannot recover again without an election")
+        self._check_registrations(where, change, must_be_alive=True)
+
+    def _check_registrations(self, where: str, change: InSyncChange, *, must_be_alive: bool) -> None:
         for replica in change.in_sync_replicas:
             broker = self._image.brokers.get(replica.broker_id)
-            if broker is None or not broker.is_alive or replica.broker_epoch not in (-1, broker.broker_epoch):
+            is_current = broker is not None and replica.broker_epoch in (-1, broker.broker_epoch)
+            if broker is None or not is_current or (must_be_alive and not broker.is_alive):
                 raise KafkaError(
                     ErrorCode.INELIGIBLE_REPLICA,
                     f"{where}: broker {replica.broker_id} is fenced, shuts down or has been registered again",
