@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (23): where a leader epoch ends, so that a reader notices that its records are gone (KIP-320).
 
-Only the leader answers. A consumer (any reader that is no broker) is never told of an end above the high watermark
+Only the leader answers. A consumer (any reader that is no follower) is never told of an end above the high watermark
 (KIP-392): what lies there may be cut off yet. While the high watermark of a new leader is below the start of its epoch,
 an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would take it for a truncation.
 """
@@ -15,6 +15,7 @@ from tailrace.protocol.messages.leader_epochs import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.handlers.replica_fetches import may_see_log_end
 
 
 class OffsetForLeaderEpochHandler:
@@ -24,23 +25,23 @@ class OffsetForLeaderEpochHandler:
         self._partitions = partitions
 
     def handle(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
-        is_consumer = request.replica_id < 0
         return OffsetForLeaderEpochResponse(
             topics=tuple(
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
                     partitions=tuple(
-                        self._answer(topic.topic, wanted, is_consumer=is_consumer) for wanted in topic.partitions
+                        self._answer(topic.topic, wanted, request.replica_id) for wanted in topic.partitions
                     ),
                 )
                 for topic in request.topics
             )
         )
 
-    def _answer(self, topic: str, wanted: OffsetForLeaderPartition, *, is_consumer: bool) -> EpochEndOffset:
+    def _answer(self, topic: str, wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
         try:
             partition = self._partitions.get(topic, wanted.partition)
             partition.check_leader(wanted.current_leader_epoch)
+            is_consumer = not may_see_log_end(partition, replica_id, wanted.current_leader_epoch)
             end = partition.end_offset_for_epoch(wanted.leader_epoch)
             end_offset, high_watermark = end.offset, partition.high_watermark
             if is_consumer and end_offset > high_watermark:

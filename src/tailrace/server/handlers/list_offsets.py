@@ -7,6 +7,8 @@ is none here, so -1. A record at or above the readable end is not found.
 While a new leader does not know how far its predecessor's high watermark was (its own is below the start of its epoch),
 an answer that this would lower is OFFSET_NOT_AVAILABLE (78), before v5 LEADER_NOT_AVAILABLE (5): a consumer must never
 see the end of a partition move backwards (KIP-207).
+
+A follower is told the log end. Whoever else asks, under whatever replica id, is a consumer.
 """
 
 from collections import Counter
@@ -24,6 +26,7 @@ from tailrace.replication.outcomes import TimestampedOffset
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.handlers.replica_fetches import may_see_log_end
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -33,7 +36,6 @@ LATEST_TIERED: Final = -5
 
 FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
-CONSUMER: Final = -1
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampedOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -79,7 +81,7 @@ class ListOffsetsHandler:
             _check_timestamp(wanted.timestamp, version)
             partition = self._partitions.get(topic, wanted.partition_index)
             partition.check_leader(wanted.current_leader_epoch)
-            is_consumer = request.replica_id == CONSUMER
+            is_consumer = not may_see_log_end(partition, request.replica_id, wanted.current_leader_epoch)
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )

@@ -1,8 +1,12 @@
 """What the fetches of followers mean to the partitions that this node leads.
 
-A follower's fetch offset is an acknowledgement. It counts only from a replica of the partition, in the leader epoch in
-which this node leads, and not from before the follower's last start as far as this node has heard of it (KIP-903). It
-counts once: not again when the fetch is tried again after a wait.
+A follower's fetch offset is an acknowledgement, and it reads what is not committed. So a fetch in the name of a broker
+is answered only if that broker is a replica of the partition, and if the fetch says the leader epoch in which this node
+leads and the broker epoch of the registration that is in this node's image (KIP-903: Fetch v15). Any other is refused
+and changes nothing: it is from before the follower's last start, or so soon after it that this node has not heard of
+it, or of a client that pretends. Kafka's leaders let a fetch count that says neither epoch.
+
+An acknowledgement counts once: not again when the fetch is tried again after a wait.
 """
 
 from typing import Final
@@ -20,6 +24,15 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 _UNKNOWN: Final = -1
 
 
+def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) -> bool:
+    """Whether a request that says this, and has passed `check_leader`, may learn of offsets above the high watermark.
+
+    ListOffsets and OffsetForLeaderEpoch say nothing of a registration, so that is all a leader can ask for: a replica
+    of the partition that follows in the present leader epoch, as Kafka's followers say it. Offsets are all it learns.
+    """
+    return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
+
+
 class ReplicaFetches:
     """Knows who the other brokers are, and tells the keeper who has caught up."""
 
@@ -34,45 +47,45 @@ class ReplicaFetches:
             replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         if replica_id < 0:
             return None
-        known = self._controller.image.brokers.get(BrokerId(replica_id))
-        return FetchingReplica(
-            BrokerId(replica_id),
-            broker_epoch,
-            is_old=known is not None and _UNKNOWN < broker_epoch < known.broker_epoch,
-            may_join=known is not None and known.is_alive and broker_epoch in (_UNKNOWN, known.broker_epoch),
-            keeper=self._keeper,
-        )
+        return FetchingReplica(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
 
 
 class FetchingReplica:
     """A follower, for the time of one request."""
 
-    __slots__ = ("_broker_epoch", "_is_noted", "_is_old", "_keeper", "_may_join", "_replica_id")
+    __slots__ = ("_broker_epoch", "_controller", "_is_noted", "_keeper", "_may_join", "_replica_id")
 
     def __init__(
-        self, replica_id: BrokerId, broker_epoch: int, *, is_old: bool, may_join: bool, keeper: InSyncKeeper
+        self, replica_id: BrokerId, broker_epoch: int, *, controller: Controller, keeper: InSyncKeeper
     ) -> None:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
-        self._is_old = is_old
-        self._may_join = may_join
+        self._controller = controller
         self._keeper = keeper
+        self._may_join = False
         self._is_noted = False
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
-        partition.check_leader(wanted.current_leader_epoch)
-        if self._is_old:
+        leader_epoch, replica_id = wanted.current_leader_epoch, self._replica_id
+        partition.check_leader(leader_epoch)
+        if leader_epoch < 0:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} does not say in which leader epoch it follows"
+            )
+        known = self._controller.image.brokers.get(replica_id)
+        if known is None or known.broker_epoch != self._broker_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self._replica_id} has been registered again since epoch {self._broker_epoch}",
+                f"broker {replica_id} asks in epoch {self._broker_epoch}, and is registered"
+                f" {'in none' if known is None else f'in {known.broker_epoch}'} as far as is known here",
             )
-        if partition.state is None or self._replica_id not in partition.state.replicas:
-            has_epoch = wanted.current_leader_epoch >= 0
+        if partition.state is None or replica_id not in partition.state.replicas:
             raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self._replica_id} is no replica of {partition.topic_partition} here",
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {replica_id} is no replica of {partition.topic_partition} here",
             )
+        self._may_join = known.is_alive
 
     def read(
         self, partition: Partition, wanted: FetchPartition, *, max_bytes: int, min_one_message: bool

@@ -55,13 +55,14 @@ def test_errors_are_those_of_the_leader_check(node: DataPath) -> None:
     assert ask(node, 4).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_consumer_is_not_told_of_an_end_above_the_high_watermark_and_a_broker_is() -> None:
+def test_a_follower_is_told_of_an_end_above_the_high_watermark_and_nobody_else_is() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
+    node.create(replicas=(1, 2))
     node.produce("orders", b"a", acks=1)
-    assert ask(node, 0).end_offset == 0
-    assert ask(node, 0, replica_id=2).end_offset == 1
+    for options in ({}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 9, "current": 0}):
+        assert ask(node, 0, **options).end_offset == 0, options
+    assert ask(node, 0, replica_id=2, current=0).end_offset == 1
     disk.run()
     assert ask(node, 0).end_offset == 1
 

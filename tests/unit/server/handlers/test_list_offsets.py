@@ -105,18 +105,20 @@ def test_unknown_partitions_and_wrong_epochs_get_their_codes(node: DataPath) -> 
     assert ask(node, LATEST)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_consumer_sees_the_high_watermark_as_the_end_and_a_broker_the_log_end() -> None:
+def test_a_follower_sees_the_log_end_and_all_others_the_high_watermark() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
+    node.create(replicas=(1, 2), leader_epoch=0)
     base = node.clock.now_ms()
     node.produce("orders", records=batch_of(b"a", now=lambda: base), acks=1)
     disk.run()
     node.produce("orders", records=batch_of(b"b", now=lambda: base + 9), acks=1)
     assert found(node, LATEST)[1] == 1
-    assert found(node, LATEST, replica_id=2)[1] == 2
-    assert found(node, base + 5) == (-1, -1, -1)
-    assert found(node, base + 5, replica_id=2) == (base + 9, 1, 0)
+    assert found(node, LATEST, replica_id=2, leader_epoch=0)[1] == 2
+    assert found(node, base + 5, replica_id=2, leader_epoch=0) == (base + 9, 1, 0)
+    for options in ({}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 9, "leader_epoch": 0}):
+        assert found(node, LATEST, **options)[1] == 1, options
+        assert found(node, base + 5, **options) == (-1, -1, -1), options
 
 
 @pytest.mark.parametrize(

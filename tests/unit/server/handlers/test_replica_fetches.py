@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,11 @@ class StillController:
                 for number in (1, 2, 3)
             }
         )
+
+    def register(self, broker_id: int, *, broker_epoch: int) -> None:
+        brokers = dict(self.image.brokers)
+        brokers[BrokerId(broker_id)] = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
+        self.image = replace(self.image, brokers=brokers)
 
     def submit(self, command: Any, on_done: Any) -> None:
         self.commands.append(command)
@@ -109,13 +115,38 @@ def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_nex
     assert (answer.high_watermark, bench.partition.high_watermark) == (2, 2), "the answer has the news already"
 
 
-@pytest.mark.parametrize("version", [14, 15, 18])
-def test_all_versions_say_who_asks(version: int) -> None:
+@pytest.mark.parametrize("version", [15, 18])
+def test_versions_with_a_broker_epoch_count(version: int) -> None:
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1, version=version)
     assert bench.partition.high_watermark == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": 11},
+        {"version": 14},
+        {"version": 17, "broker_epoch": -1},
+        {"version": 17, "leader_epoch": -1},
+        {"version": 17, "leader_epoch": -1, "broker_epoch": -1},
+        {"version": 17, "broker_epoch": 19},
+        {"version": 17, "broker_epoch": 21},
+    ],
+    ids=str,
+)
+def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(options: dict[str, int]) -> None:
+    """Whoever can reach the port may say that it is broker 2, and knows the leader epoch from Metadata."""
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]  # type: ignore[arg-type]
+    assert [(one.error_code, one.records) for one in answers] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] * 2
+    assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
+    bench.fetch(1)
+    assert bench.partition.high_watermark == 1, "as the replica itself does it"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +171,8 @@ def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothin
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()
-    bench.fetch(0, broker_epoch=25)  # this node has not heard of that registration
+    bench.controller.register(2, broker_epoch=25)
+    bench.fetch(0, broker_epoch=25)
     assert bench.fetch(1, broker_epoch=20).fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.partition.high_watermark == 0
 
@@ -178,11 +210,12 @@ def test_a_fetch_that_waits_acknowledges_once() -> None:
     bench.disk.run()
     waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
     assert not waiting.is_answered
+    bench.controller.register(2, broker_epoch=21)
     bench.fetch(0, high_watermark=1, broker_epoch=21)  # it has started anew meanwhile, and has less
     bench.produce(b"b")
     bench.disk.run()
     bench.clock.advance(0)
-    assert waiting.is_answered
+    assert waiting.fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is not read on for, either"
     assert bench.partition.high_watermark == 1
 
 
@@ -225,7 +258,6 @@ def test_who_has_caught_up_is_proposed_to_be_in_sync() -> None:
 
 def test_who_is_fenced_is_not_proposed() -> None:
     bench = Bench(in_sync=(1,), fenced=(2,))
-    bench.fetch(0)
-    bench.fetch(0, broker_epoch=21)
+    assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
     bench.clock.advance(0)
     assert bench.controller.commands == []
