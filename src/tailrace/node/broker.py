@@ -51,6 +51,7 @@ from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.hosts.replica_failures import ReplicaFailures
+from tailrace.server.hosts.replica_repairs import ReplicaRepairs
 from tailrace.server.live_settings import LiveSettings
 from tailrace.storage import OsFiles
 
@@ -160,6 +161,17 @@ class Broker:
             config=_replica_fetch_config(config),
         )
 
+        self._applier = MetadataApplier(partitions=self.partitions, broker_id=self._id, settings=LiveSettings(config))
+        self.repairs = ReplicaRepairs(
+            broker_id=self._id,
+            partitions=self.partitions,
+            failures=self.failures,
+            opener=self._applier,
+            followers=self.followers,
+            controller=self._controller,
+            clock=clock,
+        )
+
     def _coordinate(self) -> None:
         """Groups and transactions."""
         config, clock = self._config, self._clock
@@ -212,6 +224,7 @@ class Broker:
             partitions=self.partitions,
             followers=self.followers,
             keeper=self.keeper,
+            repairs=self.repairs,
             coordinators=self.coordinators,
             waiting=self.waiting,
             flush_thread=self.flush_thread,
@@ -286,18 +299,19 @@ class Broker:
 
     async def _carry_out_metadata(self) -> None:
         """Become what the metadata says of this broker, and go on so."""
-        applier = MetadataApplier(partitions=self.partitions, broker_id=self._id, settings=LiveSettings(self._config))
         coordinators = (self.coordinators.on_image, self.transactions.coordinators.on_image)
 
         def load(image: ClusterImage) -> None:
             self.followers.load(image)
             self.keeper.load(image)
             self.failures.start()
+            self.repairs.start()
             for on_image in coordinators:
                 on_image(image, full_delta(image))
 
-        duties = Duties(self._metadata, applier=applier, turns=self._turns)
-        await duties.begin(load, (self.followers.on_image, self.keeper.on_image, self.failures.on_image, *coordinators))
+        copies = (self.followers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
+        duties = Duties(self._metadata, applier=self._applier, turns=self._turns)
+        await duties.begin(load, (*copies, *coordinators))
         self._metadata.answer_when(self.partitions.when_made)
 
     # Stop
@@ -314,6 +328,7 @@ class Broker:
         self._turns.run(lifecycle.close)
         self._turns.run(self.keeper.stop)
         self._turns.run(self.failures.stop)
+        self._turns.run(self.repairs.stop)
 
     async def _handed_over(self, done: asyncio.Event) -> None:
         """Return when it is done, or when there has been no controller for a while: all nodes may be stopping."""
@@ -346,6 +361,7 @@ class Broker:
         if self._lifecycle is not None:
             self._lifecycle.close()
         self.failures.stop()
+        self.repairs.stop()
         self._peers.close()
         self.flush_thread.stop()
 

@@ -20,10 +20,12 @@ from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.data.dormant import Dormant
+from tailrace.server.data.log_directory import SetAside
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.replica_repairs import ReplicaRepairs
 
 SLICE = 500
 """Partitions, or topics, that are looked at before requests have their turn."""
@@ -66,6 +68,9 @@ class ReplicationMeasure:
     failed_fetches: int
     failed_partitions: int
     stalled_partitions: int
+    repaired: int
+    in_repair: int
+    set_aside: SetAside
     shrinks: int
     expansions: int
 
@@ -95,6 +100,7 @@ class BrokerParts:
     partitions: PartitionTable
     followers: FollowerHosts
     keeper: InSyncKeeper
+    repairs: ReplicaRepairs
     coordinators: GroupCoordinators
     waiting: Waiting
     flush_thread: FlushThread
@@ -120,13 +126,16 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
 
 
 def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
-    followers, keeper = parts.followers, parts.keeper
+    followers, keeper, repairs = parts.followers, parts.keeper, parts.repairs
     return ReplicationMeasure(
         following=followers.partitions,
         max_lag=followers.max_lag,
         failed_fetches=followers.failed_fetches,
         failed_partitions=followers.failed_partitions,
         stalled_partitions=followers.stalled_partitions,
+        repaired=repairs.repaired,
+        in_repair=repairs.in_repair,
+        set_aside=repairs.set_aside_logs,
         shrinks=keeper.shrinks,
         expansions=keeper.expansions,
     )

@@ -45,6 +45,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         partitions=table,
         followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
+        repairs=SimpleNamespace(repaired=0, in_repair=0, set_aside_logs=None),
         coordinators=SimpleNamespace(active_hosts=list),
         waiting=SimpleNamespace(fetches=0, produces=0),
         flush_thread=SimpleNamespace(measure=None),

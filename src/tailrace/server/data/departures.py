@@ -1,7 +1,7 @@
-"""Partitions that have been deleted, and whose names are not free yet.
+"""Partitions that have been deleted, or whose logs are damaged, and whose names are not free yet.
 
-A deleted partition's directory gets another name when no flush of its log is under way any more: then another log may
-take the old one. It is removed when the topic's file.delete.delay.ms is over.
+The directory gets another name when no flush of its log is under way any more: then another log may take the old one.
+That of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged one never.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +13,29 @@ from tailrace.replication.partition import Partition
 from tailrace.server.data.directory_work import DirectoryWork
 from tailrace.server.ports import Clock
 
+OnSetAside = Callable[[str | None], None]
 OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
 class Leaving:
     """One of them."""
 
-    __slots__ = ("delay_ms", "partition", "successor", "topic_id")
+    __slots__ = ("delay_ms", "on_set_aside", "partition", "successor", "topic_id")
 
-    def __init__(self, partition: Partition | None, topic_id: TopicId, delay_ms: int) -> None:
+    def __init__(
+        self,
+        partition: Partition | None,
+        topic_id: TopicId,
+        *,
+        delay_ms: int = 0,
+        on_set_aside: OnSetAside | None = None,
+    ) -> None:
         self.partition = partition
         """None if nobody had used it."""
         self.topic_id = topic_id
         self.delay_ms = delay_ms
+        self.on_set_aside = on_set_aside
+        """Told where a damaged log is kept, None if it could not be moved; None: this one is deleted."""
         self.successor: tuple[PartitionState, TopicConfig] | None = None
         """Another partition with its name, to be added when it is gone."""
 
@@ -51,7 +61,22 @@ class Departures:
         self, topic_partition: TopicPartition, *, topic_id: TopicId, delay_ms: int, partition: Partition | None = None
     ) -> None:
         """This one goes. `partition` if its log is open."""
-        self._leaving[topic_partition] = Leaving(partition, topic_id, delay_ms)
+        self._begin(topic_partition, Leaving(partition, topic_id, delay_ms=delay_ms))
+
+    def set_aside(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        partition: Partition | None,
+        on_set_aside: OnSetAside,
+    ) -> None:
+        """The log of this one is damaged: it is kept under another name. `partition` if it was opened."""
+        self._begin(topic_partition, Leaving(partition, topic_id, on_set_aside=on_set_aside))
+
+    def _begin(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
+        self._leaving[topic_partition] = leaving
+        partition = leaving.partition
         if partition is None:
             self._abandoned(topic_partition)
         else:
@@ -68,14 +93,17 @@ class Departures:
                 leaving.successor = (leaving.successor[0], configs[topic])
 
     def _abandoned(self, topic_partition: TopicPartition) -> None:
-        """No flush of a deleted partition is under way any more: its directory can be moved."""
-        topic_id = self._leaving[topic_partition].topic_id
-        self._work.delete(topic_partition, topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
+        """No flush of the partition is under way any more: its directory can be moved."""
+        leaving = self._leaving[topic_partition]
+        move = self._work.delete if leaving.on_set_aside is None else self._work.set_aside_damaged
+        move(topic_partition, leaving.topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
 
     def _gone(self, topic_partition: TopicPartition, set_aside: str | None) -> None:
-        """The directory of a deleted partition has another name now: its own can be used again."""
+        """The directory of the partition has another name now: its own can be used again."""
         leaving = self._leaving.pop(topic_partition)
-        if set_aside is not None:
+        if leaving.on_set_aside is not None:
+            leaving.on_set_aside(set_aside)
+        elif set_aside is not None:
             due_ms = self._clock.monotonic_ms() + leaving.delay_ms
             self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
         if leaving.successor is not None:

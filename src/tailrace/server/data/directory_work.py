@@ -7,6 +7,10 @@ what is asked for meanwhile goes into the next. The order within a batch, and so
 2. The directories of deleted logs are renamed, and their names synced.
 3. Checkpoints are written, also those that speak of deleted logs.
 
+A damaged log is set aside in two of these batches: its directory is renamed in the first one, and only when that is
+durable do checkpoints stop to speak of it. Otherwise what is left of it would pass for a short healthy log after a
+crash in between.
+
 Only then is anybody told. So a name can be used again as soon as its deletion is reported, and whoever created a topic
 is answered when its partitions are there for good.
 
@@ -62,6 +66,8 @@ class _Deletion(NamedTuple):
     partition: TopicPartition
     topic_id: TopicId
     on_gone: OnGone
+    is_damaged: bool = False
+    """Whether it is kept, under a name that nothing removes."""
 
 
 class _Batch:
@@ -73,6 +79,8 @@ class _Batch:
         self.deletions: list[_Deletion] = []
         self.gone: list[tuple[_Deletion, str]] = []
         """Those that were set aside, and where they are now."""
+        self.kept: list[_Deletion] = []
+        """Damaged logs that could not be set aside."""
         self.writes: dict[str, CheckpointWrite] = {}
         self.on_written: list[tuple[str, OnWritten]] = []
 
@@ -92,11 +100,16 @@ class _Batch:
             write.run()
 
     def _set_aside(self, deletion: _Deletion) -> None:
+        directory = self._directory
+        set_aside = directory.set_aside_damaged if deletion.is_damaged else directory.set_aside
         try:
-            path = self._directory.set_aside(deletion.partition, deletion.topic_id)
+            path = set_aside(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
             # Its name stays taken; the next start looks again.
-            _logger.error("event=partition-delete-failed partition=%s fault=%s", deletion.partition, fault)
+            event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
+            _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
+            if deletion.is_damaged:
+                self.kept.append(deletion)
         else:
             self.gone.append((deletion, path))
 
@@ -167,6 +180,29 @@ class DirectoryWork:
         self._deletions.append(_Deletion(partition, topic_id, on_gone))
         for name in self._directory.forget(partition):
             self._note_write(name)
+        self._go_on()
+
+    def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
+        """Have the directory of a damaged log that nobody uses set aside for good, and then no checkpoint speak of it.
+
+        `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
+        """
+
+        def renamed(path: str | None) -> None:
+            if path is None:
+                on_gone(None)
+                return
+            names = self._directory.forget(partition)
+            for name in names:
+                self._note_write(name)
+            if not names:
+                on_gone(path)
+                return
+            # Whatever hinders the last of them: a log with an older checkpoint counts as damaged, and that is safe.
+            self._next.on_written.append((names[-1], lambda _: on_gone(path)))
+            self._go_on()
+
+        self._deletions.append(_Deletion(partition, topic_id, renamed, is_damaged=True))
         self._go_on()
 
     def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
@@ -272,6 +308,7 @@ class DirectoryWork:
         self._is_busy = False
         faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
         self._news.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
+        self._news.extend(partial(deletion.on_gone, None) for deletion in batch.kept)
         self._news.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
         for new in batch.made:
             if self._new.get(new.partition) is new:

@@ -401,6 +401,49 @@ class PartitionTable:
         delay_ms = partition.config.file_delete_delay_ms
         self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=delay_ms, partition=partition)
 
+    def set_aside_damaged(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        on_set_aside: Callable[[str | None], None],
+    ) -> None:
+        """Set the damaged log of a partition aside, whether it could be opened or not.
+
+        `on_set_aside` is given the path where it is kept; the partition can be added again, and is empty then. None: it
+        cannot be moved, and is what it was when it is added. Nothing may count on this replica any more.
+        """
+        key = (topic_partition.topic, topic_partition.partition)
+        assert key not in self._leaving, f"{topic_partition} is gone"
+        partition = self._by_name.pop(key, None)
+        if partition is not None:
+            del self._by_id[partition.topic_id, topic_partition.partition]
+            self.departed_traffic = self.departed_traffic.plus(partition.traffic)
+            self._offline[key] = partition.log.failure
+
+        def set_aside(path: str | None) -> None:
+            self._offline.pop(key, None)
+            if path is None:
+                self._directory.distrust(topic_partition)
+            else:
+                self._directory.take_set_aside(topic_partition)
+            on_set_aside(path)
+
+        self._leaving.set_aside(
+            topic_partition,
+            topic_id=topic_id,
+            partition=partition,
+            on_set_aside=set_aside,
+        )
+
+    def is_leaving(self, topic_partition: TopicPartition) -> bool:
+        """Whether it was deleted, or its log is being set aside, and its name is not free yet."""
+        return topic_partition in self._leaving
+
+    def why_offline(self, topic_partition: TopicPartition) -> str:
+        """Why the log of a partition cannot be used; empty if it can. Wakes nobody."""
+        found = self._by_name.get(topic_partition)
+        return self._offline.get(topic_partition, "") if found is None else found.log.failure
+
     def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """The name of a deleted partition is free for another one."""
         try:
@@ -500,6 +543,9 @@ class PartitionTable:
         for topic_partition, leaving in self._leaving.items():
             if leaving.partition is not None:
                 leaving.partition.log.close(clean=False)
+            if leaving.on_set_aside is not None:
+                is_clean = False  # it is damaged, and stands where it was
+                continue
             try:
                 self._directory.set_aside_if_there(topic_partition, leaving.topic_id)
             except KafkaError as fault:  # the next start finds it, and nobody who asks for it

@@ -144,6 +144,13 @@ class FollowerHosts:
         for topic_partition, state in delta.changed_partitions:
             self._go_by(topic_partition, state)
 
+    def follow_anew(self, topic_partition: TopicPartition) -> None:
+        """Follow the partition as if it had just come: its log is another one."""
+        state = self._image.partition(*topic_partition)
+        if state is not None and not self._is_closed:
+            self._drop(PartitionKey(state.topic_id, topic_partition.partition))
+            self._go_by(topic_partition, state)
+
     def close(self) -> None:
         """Ask nobody any more."""
         self._is_closed = True
@@ -368,6 +375,13 @@ class FollowerHost:
             unclean_epoch=unclean_epoch,
         ):
             return True
+        if position.last_epoch > effect.leader_epoch:
+            # No leader has told it so: the records are damaged that say this, and are fetched anew.
+            partition.log.condemn(
+                f"leader epoch {position.last_epoch}, in which its last batch says to be, never began"
+            )
+            self.step(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
+            return False
         topic, number = partition.topic_partition
         _logger.error(
             "event=replica-stopped partition=%s leader=%d leader_epoch=%d agreed_epoch=%d unclean_epoch=%d"

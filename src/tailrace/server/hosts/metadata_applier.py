@@ -49,6 +49,8 @@ class MetadataApplier:
         self._settings = settings
         self.failed: set[TopicPartition] = set()
         """Partitions that should be here and could not be opened or changed."""
+        self._said: dict[TopicPartition, str] = {}
+        """Why, as last said in the log."""
         self._defaults: TopicConfig | None = None
         self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         """Settings on top of these defaults, by what topics say themselves: most topics say the same."""
@@ -95,10 +97,15 @@ class MetadataApplier:
         try:
             self._partitions.add(topic_partition, state=state, config=config)
         except KafkaError as fault:
-            self.failed.add(topic_partition)
-            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+            self._failed(topic_partition, fault)
         else:
-            self.failed.discard(topic_partition)
+            self._works(topic_partition)
+
+    def reopen(self, image: ClusterImage, topic_partition: TopicPartition) -> None:
+        """Add a partition again whose log was set aside, if this broker has a replica of it still."""
+        state = image.partition(*topic_partition)
+        if state is not None and self._broker_id in state.replicas:
+            self._open(topic_partition, state, self._config(image, topic_partition.topic))
 
     def _change(self, image: ClusterImage, topic_partition: TopicPartition, state: PartitionState) -> None:
         if self._broker_id not in state.replicas:
@@ -112,17 +119,26 @@ class MetadataApplier:
         try:
             self._partitions.update(topic_partition, state, config)
         except KafkaError as fault:
-            self.failed.add(topic_partition)
-            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+            self._failed(topic_partition, fault)
         else:
-            self.failed.discard(topic_partition)
+            self._works(topic_partition)
+
+    def _failed(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+        self.failed.add(topic_partition)
+        if self._said.get(topic_partition) != fault.detail:  # it is tried with each change of the partition
+            self._said[topic_partition] = fault.detail
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+
+    def _works(self, topic_partition: TopicPartition) -> None:
+        self.failed.discard(topic_partition)
+        self._said.pop(topic_partition, None)
 
     def _delete(self, topic: TopicImage) -> None:
         for topic_partition, _ in self._of_this_broker(topic):
             self._remove(topic_partition)
 
     def _remove(self, topic_partition: TopicPartition) -> None:
-        self.failed.discard(topic_partition)
+        self._works(topic_partition)
         try:
             self._partitions.delete(*topic_partition)
         except KafkaError as fault:

@@ -29,6 +29,7 @@ from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_failures import ReplicaFailures
+from tailrace.server.hosts.replica_repairs import ReplicaRepairs
 from tailrace.server.live_settings import LiveSettings
 from tailrace.server.ports import Buffer
 from tailrace.server.waiters import Deadlines, LongPolls
@@ -178,6 +179,7 @@ class ReplicaNode:
         self.followers: FollowerHosts
         self.keeper: InSyncKeeper
         self.failures: ReplicaFailures
+        self.repairs: ReplicaRepairs
         self.is_serving = False
         self._has_roles = False
         self.forgets: Callable[[SimulatedDisk], None] | None = None
@@ -252,6 +254,15 @@ class ReplicaNode:
                 replica_socket_timeout_ms=300,
             ),
         )
+        self.repairs = ReplicaRepairs(
+            broker_id=self.node_id,
+            partitions=self.table,
+            failures=self.failures,
+            opener=self._applier,
+            followers=self.followers,
+            controller=self,
+            clock=clock,
+        )
         deadlines = Deadlines(clock)
         polls = LongPolls(clock=clock, deadlines=deadlines)
         handlers: dict[int, Handler] = {
@@ -292,6 +303,7 @@ class ReplicaNode:
         self.keeper.load(self.image)
         self.followers.load(self.image)
         self.failures.start()
+        self.repairs.start()
         self.failures.when_reported(self._serve)
         self._beat()
 
@@ -355,6 +367,7 @@ class ReplicaNode:
             self.keeper.on_image(image, delta)
             self.followers.on_image(image, delta)
             self.failures.on_image(image, delta)
+            self.repairs.on_image(image, delta)
 
     @property
     def leader_id(self) -> BrokerId:

@@ -293,6 +293,19 @@ def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_
     assert (bench.partition().log.log_start_offset, bench.hosts.failed_partitions) == (8, 0)
 
 
+def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
+    """Its own log says what no leader has ever said, so it is not the leader who has lost something."""
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    log = bench.partition().log
+    log.epochs.assign(536870916, 2)
+    bench.take(0, state(2, 3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0))
+    bench.settle()
+    assert (log.is_damaged, log.log_end_offset, bench.hosts.failed_partitions) == (True, 3, 1)
+
+
 def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(state(2, 0))
     for _ in range(80):

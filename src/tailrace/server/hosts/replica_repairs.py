@@ -1,0 +1,203 @@
+"""Repairs the replicas of this node that have lost something: each is set aside, and fetched anew from its leader.
+
+A replica is repaired when the image counts on it no more (`hosts.replica_failures` sees to that) and another one leads
+that it can be fetched from. Without a leader nothing is touched. In this order, each step durable before the next:
+
+1. The directory of the damaged log is renamed. Whatever it holds stays there until a person removes it.
+2. Checkpoints stop to speak of the log.
+3. An empty log is begun, and fetched.
+
+A crash before 1 leaves a damaged log, one before 2 a log that has vanished: both are lost again at the next start, and
+never pass for a short healthy log. A replica that is damaged again and again is repaired ever later.
+"""
+
+import logging
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.server.data.log_directory import SetAside
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.ports import Clock, Controller, Timer
+
+LOOK_MS: Final = 500
+FIRST_BACKOFF_MS: Final = 5_000
+"""Before the second repair of a replica; each later one waits twice as long."""
+LONGEST_BACKOFF_MS: Final = 300_000
+FORGOTTEN_MS: Final = 600_000
+"""After so long without damage the next repair is a first one again."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class LostReplicas(Protocol):
+    """What has been lost here: `server.hosts.replica_failures.ReplicaFailures`."""
+
+    @property
+    def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
+
+    def recovered(self, topic_partition: TopicPartition, /) -> None:
+        """It is well again: what it lacks, it will be fetched before it is in sync."""
+        ...
+
+
+class Opener(Protocol):
+    """Adds partitions: `server.hosts.metadata_applier.MetadataApplier`."""
+
+    def reopen(self, image: ClusterImage, topic_partition: TopicPartition, /) -> None: ...
+
+
+class Followers(Protocol):
+    """Fetches partitions: `server.hosts.followers.FollowerHosts`."""
+
+    def follow_anew(self, topic_partition: TopicPartition, /) -> None: ...
+
+
+class _Repairs(NamedTuple):
+    """Of one replica."""
+
+    times: int
+    last_ms: int
+
+    @property
+    def due_ms(self) -> int:
+        return self.last_ms + min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << min(self.times - 1, 16))
+
+
+class ReplicaRepairs:
+    """The repairs of one broker. `on_image`: when the partitions have their roles. All of it on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        partitions: PartitionTable,
+        failures: LostReplicas,
+        opener: Opener,
+        followers: Followers,
+        controller: Controller,
+        clock: Clock,
+    ) -> None:
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._failures = failures
+        self._opener = opener
+        self._followers = followers
+        self._controller = controller
+        self._clock = clock
+        self._under_way: set[TopicPartition] = set()  # being set aside, or not durable yet
+        self._fetching: dict[TopicPartition, int] = {}  # since when
+        self._repairs: dict[TopicPartition, _Repairs] = {}
+        self._timer: Timer | None = None
+        self._is_stopped = False
+        self.repaired = 0
+        """Replicas that were set aside, fetched anew, and were in sync again."""
+
+    @property
+    def in_repair(self) -> int:
+        """Replicas whose repair has begun, and that are not in sync again yet."""
+        return len(self._under_way) + len(self._fetching)
+
+    @property
+    def set_aside_logs(self) -> SetAside:
+        """The damaged logs that are kept on this node."""
+        return self._partitions.directory.set_aside_logs
+
+    def start(self) -> None:
+        """Begin: the partitions have their roles."""
+        self._look()
+
+    def stop(self) -> None:
+        """Begin no more repairs."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Take notice of who is in sync again, and of what is gone."""
+        for topic in delta.deleted_topics:
+            for number in topic.partitions:
+                self._fetching.pop(TopicPartition(topic.name, number), None)
+        if not self._fetching:
+            return
+        for topic_partition, state in delta.changed_partitions:
+            if self._broker_id in state.in_sync_replicas and topic_partition in self._fetching:
+                took_ms = self._clock.monotonic_ms() - self._fetching.pop(topic_partition)
+                self.repaired += 1
+                _logger.info(
+                    "event=replica-repaired partition=%s leader=%d took_ms=%d", topic_partition, state.leader, took_ms
+                )
+            elif self._broker_id not in state.replicas:
+                self._fetching.pop(topic_partition, None)
+
+    def _look(self) -> None:
+        """Begin what can be begun now, and look again soon."""
+        if self._is_stopped:
+            return
+        image, now_ms = self._controller.image, self._clock.monotonic_ms()
+        for topic_partition in self._failures.lost_replicas:
+            state = image.partition(*topic_partition)
+            if state is None or not self._can_be_fetched(topic_partition, state):
+                continue
+            if not self._partitions.why_offline(topic_partition):
+                self._failures.recovered(topic_partition)  # it is short, and no more than that
+            elif self._is_due(topic_partition, now_ms):
+                self._repair(topic_partition, state, now_ms)
+        self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
+
+    def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether another replica leads, and nothing counts on this one."""
+        if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
+            return False
+        is_follower = self._broker_id in state.replicas and state.leader not in (NO_LEADER, self._broker_id)
+        return is_follower and not _is_counted_on(self._broker_id, state)
+
+    def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+        before = self._repairs.get(topic_partition)
+        return before is None or now_ms >= before.due_ms
+
+    def _repair(self, topic_partition: TopicPartition, state: PartitionState, now_ms: int) -> None:
+        before = self._repairs.get(topic_partition)
+        if before is None or now_ms - before.last_ms >= FORGOTTEN_MS:
+            before = _Repairs(0, 0)
+        self._repairs[topic_partition] = _Repairs(before.times + 1, now_ms)
+        self._under_way.add(topic_partition)
+        self._fetching.pop(topic_partition, None)
+        reason = self._partitions.why_offline(topic_partition)
+
+        def set_aside(path: str | None) -> None:
+            if path is None:
+                self._under_way.discard(topic_partition)
+            else:
+                _logger.warning(
+                    "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' set_aside=%s"
+                    " hint='the replica is fetched anew; remove the old files when it is in sync'",
+                    topic_partition,
+                    state.leader,
+                    before.times + 1,
+                    reason,
+                    path,
+                )
+            self._opener.reopen(self._controller.image, topic_partition)
+            if path is not None:
+                self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
+
+        self._partitions.set_aside_damaged(topic_partition, state.topic_id, set_aside)
+
+    def _made(self, topic_partition: TopicPartition, since_ms: int) -> None:
+        """The empty log is there for good."""
+        self._under_way.discard(topic_partition)
+        if self._is_stopped or not self._partitions.has(*topic_partition):
+            return
+        self._fetching[topic_partition] = since_ms
+        self._failures.recovered(topic_partition)
+        self._followers.follow_anew(topic_partition)
+
+
+def _is_counted_on(broker_id: BrokerId, state: PartitionState) -> bool:
+    return (
+        broker_id in state.in_sync_replicas
+        or broker_id in state.eligible_leader_replicas
+        or broker_id in state.last_known_leaders
+    )

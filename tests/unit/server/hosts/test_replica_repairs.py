@@ -1,0 +1,339 @@
+"""Repairs of lost replicas of broker 1, on a disk that loses what was not synced; broker 2 leads, and is asked."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
+from tailrace.protocol.records.batch import stamp
+from tailrace.server.hosts.followers import FollowerHosts
+from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.hosts.replica_repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
+from tailrace.server.live_settings import LiveSettings
+from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.ports import DeferredDisk
+from tailrace.testing.simulation.replica_node import Settings
+
+TOPIC_ID = topic_id_of("orders")
+ORDERS = TopicPartition("orders", 0)
+LOG_FILE = "/logs/orders-0/00000000000000000000.log"
+DAMAGED = f"orders-0.{TOPIC_ID.hex()}.1-damaged"
+OUT = PartitionState(
+    topic_id=TOPIC_ID,
+    replicas=(BrokerId(2), BROKER),
+    in_sync_replicas=(BrokerId(2),),
+    leader=BrokerId(2),
+    leader_epoch=LeaderEpoch(4),
+    partition_epoch=9,
+)
+
+
+def batch(base_offset: int, value: bytes) -> bytes:
+    made = bytearray(batch_of(value))
+    stamp(made, 0, base_offset, 4)
+    return bytes(made)
+
+
+RECORDS = [batch(number, b"value %d" % number) for number in range(3)]
+
+
+class Lost:
+    """What the partitions have lost; nobody has to be told of it."""
+
+    def __init__(self) -> None:
+        self.lost_replicas: tuple[TopicPartition, ...] = ()
+
+    def lost(self, topic_partition: TopicPartition, /) -> None:
+        self.lost_replicas = tuple(dict.fromkeys((*self.lost_replicas, topic_partition)))
+
+    def stalled(self, topic_partition: TopicPartition, /) -> None:
+        raise AssertionError(topic_partition)
+
+    def recovered(self, topic_partition: TopicPartition, /) -> None:
+        self.lost_replicas = tuple(one for one in self.lost_replicas if one != topic_partition)
+
+
+class Node:
+    """Broker 1 from a start on."""
+
+    def __init__(self, files: SimulatedDisk, state: PartitionState = OUT) -> None:
+        self.files = files
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.state = state
+        self.lost = Lost()
+        self.waiting: list[tuple[Any, Callable[[Any], None]]] = []
+        self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
+        settings = LiveSettings(Settings(BROKER, TopicConfig()))
+        self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
+        self.followers = FollowerHosts(broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock)
+        self.repairs = ReplicaRepairs(
+            broker_id=BROKER,
+            partitions=self.table,
+            failures=self.lost,
+            opener=self.applier,
+            followers=self.followers,
+            controller=self,
+            clock=self.clock,
+        )
+        self.applier.load(self.image)
+        self.followers.load(self.image)
+        self.repairs.start()
+
+    @property
+    def image(self) -> ClusterImage:
+        topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: self.state})
+        return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"})
+
+    @property
+    def leader_id(self) -> BrokerId:
+        return BrokerId(2)
+
+    def submit(self, command: Any, on_done: Any) -> None:
+        raise AssertionError(command)
+
+    def send(self, node_id: int, request: Any, on_reply: Callable[[Any], None], **_: Any) -> None:
+        self.waiting.append((request, on_reply))
+
+    def settle(self, ms: int = 0) -> None:
+        """Let this much time pass, and the disk do what it is asked."""
+        self.clock.advance(ms)
+        while self.disk.works or self.disk.waiting:
+            self.disk.run()
+            self.clock.advance(0)
+
+    def take(self, **changes: Any) -> None:
+        self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **changes)
+        delta = ImageDelta(changed_partitions=((ORDERS, self.state),))  # type: ignore[arg-type]
+        self.applier.on_image(self.image, delta)
+        self.followers.on_image(self.image, delta)
+        self.repairs.on_image(self.image, delta)
+
+    @property
+    def asked(self) -> list[FetchPartition]:
+        return [one for request, _ in self.waiting for topic in request.topics for one in topic.partitions]
+
+    def answer(self, *records: bytes, high_watermark: int) -> None:
+        _, on_reply = self.waiting.pop()
+        data = PartitionData(
+            partition_index=0,
+            high_watermark=high_watermark,
+            log_start_offset=0,
+            aborted_transactions=None,
+            records=b"".join(records),
+        )
+        on_reply(FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,)),)))
+        self.settle()
+
+    def fetch_all(self) -> None:
+        self.answer(*RECORDS, high_watermark=3)
+
+    def write_checkpoints(self) -> None:
+        self.table.write_recovery_points()
+        self.table.write_high_watermarks()
+        self.settle()
+
+
+def whole_disk() -> SimulatedDisk:
+    """Three records, all committed; then the process was killed."""
+    files = SimulatedDisk(3)
+    node = Node(files)
+    node.settle()
+    node.fetch_all()
+    node.write_checkpoints()
+    return files
+
+
+def damaged_disk() -> SimulatedDisk:
+    files = whole_disk()
+    files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
+    return files
+
+
+def damaged_names(files: SimulatedDisk) -> list[str]:
+    return [name for name in files.list_dir("/logs") if name.endswith("-damaged")]
+
+
+def test_a_log_that_does_not_open_is_set_aside_and_fetched_anew(caplog: pytest.LogCaptureFixture) -> None:
+    files = damaged_disk()
+    content = files.read_bytes(LOG_FILE)
+    node = Node(files)
+    caplog.clear()
+    caplog.set_level("INFO")
+    node.settle()
+    assert (node.table.has(*ORDERS), node.table.offline_count) == (True, 0)
+    (wanted,) = node.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (0, -1)
+    assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
+    assert (node.repairs.set_aside_logs.directories, node.repairs.in_repair, node.repairs.repaired) == (1, 1, 0)
+    assert node.repairs.set_aside_logs.size_bytes >= len(content)
+    node.fetch_all()
+    node.take(in_sync_replicas=(BrokerId(2), BROKER))
+    assert (node.repairs.in_repair, node.repairs.repaired, node.lost.lost_replicas) == (0, 1, ())
+    begin, end = [record.getMessage() for record in caplog.records if "event=replica-repair" in record.getMessage()]
+    assert re.match(r"event=replica-repair partition=orders-0 leader=2 repairs=1 reason='.*position \d+", begin)
+    assert f"set_aside=/logs/{DAMAGED} " in begin
+    assert re.match(r"event=replica-repaired partition=orders-0 leader=2 took_ms=\d+$", end)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        replace(OUT, leader=NO_LEADER),
+        replace(OUT, leader=BROKER),
+        replace(OUT, in_sync_replicas=(BrokerId(2), BROKER)),
+        replace(OUT, eligible_leader_replicas=(BROKER,)),
+        replace(OUT, last_known_leaders=(BROKER,)),
+    ],
+    ids=["no leader", "leads", "in sync", "eligible", "last known leader"],
+)
+def test_what_the_cluster_counts_on_or_nobody_leads_is_not_touched(state: PartitionState) -> None:
+    files = damaged_disk()
+    node = Node(files, state)
+    node.settle(10 * LOOK_MS)
+    assert damaged_names(files) == []
+    node.state = replace(OUT, partition_epoch=20)
+    node.settle(LOOK_MS)
+    assert damaged_names(files) == [DAMAGED]
+
+
+def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
+    node = Node(whole_disk())
+    node.settle()
+    partition = node.table.get(*ORDERS)
+    partition.log.condemn("a damaged batch at 1")  # as a read or the scrubber does
+    node.settle(LOOK_MS)
+    assert partition.is_closed
+    assert node.table.get(*ORDERS).log.log_end_offset == 0
+    assert node.asked[-1].fetch_offset == 0
+    node.fetch_all()
+    assert node.table.get(*ORDERS).high_watermark == 3
+    assert node.followers.failed_partitions == 0
+
+
+def test_while_a_log_is_set_aside_clients_hear_that_it_is_offline() -> None:
+    node = Node(whole_disk())
+    node.settle()
+    node.table.get(*ORDERS).log.condemn("a damaged batch at 1")
+    node.clock.advance(LOOK_MS)
+    assert node.table.is_leaving(ORDERS)
+    with pytest.raises(KafkaError, match="a damaged batch at 1") as caught:
+        node.table.get(*ORDERS)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_come_back() -> None:
+    files = damaged_disk()
+    node = Node(files)
+    topic = node.image.topics["orders"]
+    node.clock.advance(0)
+    assert node.table.is_leaving(ORDERS)
+    node.applier.on_image(ClusterImage(), ImageDelta(deleted_topics=(topic,)))
+    node.state = replace(node.state, replicas=(BrokerId(2),))
+    node.settle()
+    assert not node.table.has(*ORDERS)
+    assert [name for name in files.list_dir("/logs") if name.startswith("orders")] == [DAMAGED]
+
+
+def test_a_replica_that_is_damaged_again_is_repaired_ever_later() -> None:
+    node = Node(damaged_disk())
+    node.settle()
+    waited = []
+    for _ in range(3):
+        node.table.get(*ORDERS).log.condemn("damaged again")
+        since_ms = node.clock.monotonic_ms()
+        while node.lost.lost_replicas:
+            node.settle(LOOK_MS)
+        waited.append(node.clock.monotonic_ms() - since_ms)
+    for found, least in zip(waited, (1, 2, 4), strict=True):
+        assert (least - 0.5) * FIRST_BACKOFF_MS <= found <= (least + 0.5) * FIRST_BACKOFF_MS
+    node.settle(FORGOTTEN_MS)
+    node.table.get(*ORDERS).log.condemn("damaged much later")
+    node.settle(LOOK_MS)
+    assert node.lost.lost_replicas == ()
+    assert len(damaged_names(node.files)) == 5, "all of them are kept"
+
+
+def test_a_log_that_cannot_be_moved_stays_what_it_is_and_is_tried_again() -> None:
+    files = damaged_disk()
+    node = Node(files)
+    files.fail_at(files.operations + 1)
+    node.settle()
+    assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
+    node.settle(FIRST_BACKOFF_MS)
+    assert damaged_names(files) == [DAMAGED]
+
+
+def test_what_was_set_aside_is_no_partition_and_is_never_removed() -> None:
+    files = damaged_disk()
+    node = Node(files)
+    node.settle()
+    node.fetch_all()
+    node.table.close()
+    again = Node(files)
+    again.settle()
+    assert damaged_names(files) == [DAMAGED]
+    assert again.table.unclaimed == frozenset()
+    assert again.repairs.set_aside_logs == node.repairs.set_aside_logs
+    assert again.table.get(*ORDERS).log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bool) -> None:
+    """From the first operation of a repair to the last, which the records are on the disk again."""
+    steps = 0
+    while True:
+        files = damaged_disk()
+        content = files.read_bytes(LOG_FILE)
+        node = Node(files)
+        files.cut_power_at(files.operations + 1 + steps, after=after)
+        try:
+            node.settle()
+            node.fetch_all()
+            node.write_checkpoints()
+        except PowerCut:
+            files.reboot()
+        else:
+            break
+        steps += 1
+        again = Node(files)
+        found = again.table.find(*ORDERS)
+        kept = damaged_names(files)
+        if found is None:
+            assert again.lost.lost_replicas == (ORDERS,)
+            assert not kept
+        else:
+            end_offset = found.log.log_end_offset
+            assert kept == [DAMAGED]
+            assert end_offset in (0, 3), "either nothing, or what was fetched anew"
+        again.settle(LOOK_MS)
+        assert damaged_names(files) == [DAMAGED]
+        assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
+        (wanted,) = again.asked
+        if wanted.fetch_offset == 0:
+            again.fetch_all()
+        assert again.table.get(*ORDERS).log.log_end_offset == 3
+    assert steps > 10
+
+
+def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
+    files = damaged_disk()
+    node = Node(files)
+    node.settle()
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+        assert ORDERS not in read_offsets(files, "/logs", name)
+    node.fetch_all()
+    node.write_checkpoints()
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+        assert read_offsets(files, "/logs", name)[ORDERS] == 3
