@@ -25,7 +25,7 @@ demo:
 
 test:
 	@sh scripts/bootstrap.sh test
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 sim:
 	@sh scripts/bootstrap.sh test

@@ -1,5 +1,9 @@
 """Foreign programs are fetched before the first test: the time of a test is not for that."""
 
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -27,4 +31,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if is_asked and not home.exists():
             if reporter is not None:
                 reporter.write_line(f"fetching {home.name}")
-            absent()
+            _fetch(absent, home)
+
+
+def _fetch(absent: Callable[[], str | None], home: Path) -> None:
+    """Fetch a program once, though several workers of pytest-xdist may ask for it at the same time."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    directory = os.open(home.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        absent()
+    finally:
+        os.close(directory)
