@@ -5,6 +5,8 @@ Invariants:
 2. Bytes between `_start` and `_end` of the buffer have arrived and are not consumed. No buffer means none.
 3. `_pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is one, and
    when the last one goes, the bytes at hand are parsed before more are read.
+4. While the only reason is that too many requests are in progress, reading goes on until the buffer at hand is full: so
+   the end of a client that goes is seen. Where there was more to read than that, `check_time` asks for it.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from tailrace.net.buffers import SMALLEST
+from tailrace.net.hang_up import has_hung_up
 from tailrace.net.host import Host
 from tailrace.net.leftovers import Leftovers
 from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, describe_bad_length
@@ -31,6 +34,8 @@ _ENOUGH_QUEUED = 1 << 20
 """Bytes of answers that are written before more requests are carried out. A client that does not take them is not read
 from until it does: what it asks for costs the node this much, and not what all its requests together ask for. The same
 for answers that wait for one before them."""
+_UNANSWERED_MS = 1_000
+"""A connection that is not read, and whose next answer has not come for so long, is asked whether it is still there."""
 
 
 class InboundConnection(asyncio.BufferedProtocol):
@@ -232,6 +237,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._heard_from = True
         if not self._pauses:
             self._listener.turns.run(self._take_frames)
+        elif not self._may_read:
+            self._stop_reading()
 
     def pause_writing(self) -> None:
         self._is_write_blocked = True
@@ -280,13 +287,15 @@ class InboundConnection(asyncio.BufferedProtocol):
             on_frame(self, slot, view[start + 4 : frame_end])
             start = frame_end
             if self._next_slot - self._next_answer >= limits.in_flight:
-                self._pause(Pause.IN_FLIGHT)
+                self._pauses |= Pause.IN_FLIGHT
         self._start = start
         del view
         if start == end:
             self._drop_buffer()
         elif not self._pauses & Pause.CLOSED:
             self._make_room()
+        if self._pauses & Pause.IN_FLIGHT and not self._may_read:
+            self._stop_reading()
 
     def _refuses(self, size: int, start: int) -> bool:
         """Whether this frame may not come; the connection is then closed."""
@@ -359,6 +368,15 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def _pause(self, reason: int) -> None:
         self._pauses |= reason
+        if not self._may_read:
+            self._stop_reading()
+
+    @property
+    def _may_read(self) -> bool:
+        """Invariant 4."""
+        return not self._pauses & ~Pause.IN_FLIGHT and (self._buffer is None or self._end < len(self._buffer))
+
+    def _stop_reading(self) -> None:
         if not self._is_reading_paused and self._transport is not None:
             self._is_reading_paused = True
             self._transport.pause_reading()
@@ -374,7 +392,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         if self._pauses:
             return
         self._listener.turns.run(self._take_frames)
-        if not self._pauses and self._is_reading_paused and self._transport is not None:
+        if self._is_reading_paused and self._may_read and self._transport is not None:
             self._is_reading_paused = False
             self._transport.resume_reading()
 
@@ -451,8 +469,17 @@ class InboundConnection(asyncio.BufferedProtocol):
             self.close(f"idle for {limits.idle_ms} ms")
         elif patience.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
             self.close(f"a frame was not complete after {limits.frame_ms} ms")
+        elif patience.age(("answer", self._next_answer), self._is_unheard, now_ms) > _UNANSWERED_MS and has_hung_up(
+            self._transport
+        ):
+            self.close("the client has gone while its requests waited")
         elif patience.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
             self.abort(f"answers were not taken for {limits.stall_ms} ms")
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Whether it would not be noticed that the client goes."""
+        return self._is_reading_paused and self._in_progress > 0
 
     def abort(self, reason: str | None) -> None:
         """Close without sending what is queued; None: the reason is known already."""

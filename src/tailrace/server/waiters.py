@@ -101,9 +101,13 @@ def _for_each(subjects: Iterable[_Subject], action: Callable[[_Subject], None]) 
 
 
 MAX_POLLS: Final = 5_000
-"""Long polls that may wait at once."""
+"""Long polls of clients that may wait at once."""
+MAX_REPLICA_POLLS: Final = 1_000
+"""The same for followers, which have a room of their own: what clients do must not turn them away."""
 MAX_WATCHED: Final = 500_000
-"""Partitions that they may wait for, all together: some 200 bytes each."""
+"""Partitions that the polls of one room may wait for, all together: some 200 bytes each."""
+CROWDED_WAIT_MS: Final = 250
+"""How long a poll waits that finds no room. It is not woken, but asks no more often than this."""
 _SLICE_MS: Final = 5
 """For so long woken polls are tried in one turn: each may read 50 us, and what it reads leaves when the turn ends."""
 
@@ -125,16 +129,45 @@ class LongPoll(Hashable, Protocol):
         ...
 
 
+class _Room:
+    """How many polls of one kind wait, and for how many partitions."""
+
+    __slots__ = ("_most_polls", "polls", "watched")
+
+    def __init__(self, most_polls: int) -> None:
+        self._most_polls = most_polls
+        self.polls = 0
+        self.watched = 0
+
+    def takes(self, poll: LongPoll) -> bool:
+        return self.polls < self._most_polls and self.watched + len(poll.partitions) <= MAX_WATCHED
+
+    @property
+    def is_half_full(self) -> bool:
+        return 2 * self.polls >= self._most_polls or 2 * self.watched >= MAX_WATCHED
+
+
 class _Parked:
     """A long poll while it waits."""
 
-    __slots__ = ("connection", "moved", "poll", "polls", "timeout_ms", "watched")
+    __slots__ = ("connection", "is_watching", "moved", "poll", "polls", "room", "timeout_ms", "watched")
 
-    def __init__(self, polls: "LongPolls", poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        polls: "LongPolls",
+        poll: LongPoll,
+        connection: ServerConnection,
+        timeout_ms: int,
+        room: _Room,
+        *,
+        is_watching: bool,
+    ) -> None:
         self.polls = polls
         self.poll = poll
         self.connection = connection
         self.timeout_ms = timeout_ms
+        self.room = room
+        self.is_watching = is_watching
         self.watched = len(poll.partitions)
         self.moved: list[Partition] = []
         """Since the last try. There may be thousands that have not."""
@@ -166,7 +199,13 @@ def _try(parked: _Parked, moved: Sequence[Partition], *, is_last: bool) -> Seque
 
 
 class LongPolls:
-    """The long polls that wait now, each with a deadline."""
+    """The long polls that wait now, each with a deadline.
+
+    What waits takes memory, so there is room for so many. Followers and clients have a room each. In one that is half
+    full a connection has one poll that waits: the answers of those behind it could not leave before that one anyway. A
+    poll that finds no room waits for a short time and wakes for nothing: were it answered at once, its client would ask
+    again at once, and the node would do nothing else.
+    """
 
     def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
         self._clock = clock
@@ -174,29 +213,44 @@ class LongPolls:
         self._by_connection: dict[ServerConnection, dict[_Parked, None]] = {}
         self._woken: deque[_Parked] = deque()
         self._is_retry_planned = False
-        self._polls = 0
-        self._watched = 0
+        self._of_clients = _Room(MAX_POLLS)
+        self._of_replicas = _Room(MAX_REPLICA_POLLS)
+        self._of_late_comers = _Room(MAX_POLLS)
 
     def __len__(self) -> int:
-        return self._polls
+        return self._of_clients.polls + self._of_replicas.polls + self._of_late_comers.polls
 
-    def has_room_for(self, poll: LongPoll) -> bool:
-        """Whether one more poll may wait. If not it has to be answered now: what waits takes memory."""
-        return self._polls < MAX_POLLS and self._watched + len(poll.partitions) <= MAX_WATCHED
+    def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> bool:
+        """Let `poll` wait until it is answered, its time is over or its connection has closed.
 
-    def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> None:
-        """Let `poll` wait until it is answered, its time is over or its connection has closed."""
-        parked = _Parked(self, poll, connection, timeout_ms)
+        False if it may not, and has to be answered now: another one of its connection waits and there is not room
+        for all, or more polls find no room than may wait even for that.
+        """
+        room = self._of_replicas if poll.is_of_replica else self._of_clients
+        is_second = bool(self._by_connection.get(connection))
+        if is_second and room.is_half_full:
+            return False
+        is_watching = room.takes(poll)
+        if not is_watching:
+            room, timeout_ms = self._of_late_comers, min(timeout_ms, CROWDED_WAIT_MS)
+            if is_second or not room.takes(poll):
+                return False
+        self._let_wait(_Parked(self, poll, connection, timeout_ms, room, is_watching=is_watching))
+        return True
+
+    def _let_wait(self, parked: _Parked) -> None:
+        connection = parked.connection
         of_connection = self._by_connection.get(connection)
         if of_connection is None:
             # One callback per connection for as long as it lives, not one per request.
             of_connection = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         of_connection[parked] = None
-        self._polls += 1
-        self._watched += parked.watched
-        self._deadlines.add(parked, timeout_ms)
-        _watch(parked, poll.partitions)
+        parked.room.polls += 1
+        parked.room.watched += parked.watched
+        self._deadlines.add(parked, parked.timeout_ms)
+        if parked.is_watching:
+            _watch(parked, parked.poll.partitions)
 
     def woken(self, parked: _Parked) -> None:
         """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
@@ -261,8 +315,8 @@ class LongPolls:
             self._release(parked)
 
     def _release(self, parked: _Parked) -> None:
-        self._polls -= 1
-        self._watched -= parked.watched
+        parked.room.polls -= 1
+        parked.room.watched -= parked.watched
         self._deadlines.remove(parked, parked.timeout_ms)
-        for partition in parked.poll.partitions:
+        for partition in parked.poll.partitions if parked.is_watching else ():
             partition.unwatch(parked.wake)

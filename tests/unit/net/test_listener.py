@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import select
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 
 from tailrace.net.buffers import BufferPool
+from tailrace.net.hang_up import has_hung_up
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import Listener, OnFrame
@@ -752,3 +754,76 @@ def test_a_client_that_reads_slowly_gets_all_that_is_queued_when_the_listener_st
 async def _connections(server: Server, count: int) -> tuple[InboundConnection, ...]:
     await until(lambda: len(server.connections) >= count)
     return server.connections
+
+
+def test_a_client_that_goes_is_missed_at_once_though_it_may_ask_no_more(run: Run) -> None:
+    """Its requests may wait for minutes, and hold room that others need."""
+    held: list[int] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        held.append(number_of(body))
+
+    async def scenario() -> None:
+        async with serving(hold, in_flight=4) as server:
+            client = await server.connect()
+            client.send(b"".join(map(frame, range(5))))
+            await until(lambda: len(held) == 4)
+            client.close()
+            await until(lambda: server.listener.counts.open == 0)
+            assert held == [0, 1, 2, 3]
+
+    run(scenario)
+
+
+@pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="this system does not tell of an end behind unread bytes")
+def test_a_client_that_goes_leaving_more_than_is_read_is_missed_within_seconds(run: Run) -> None:
+    held: list[int] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        held.append(number_of(body))
+
+    async def scenario() -> None:
+        async with serving(hold, in_flight=4) as server:
+            client = await server.connect()
+            client.send(b"".join(frame(number, size=4_000) for number in range(25)))
+            await client.writer.drain()
+            await until(lambda: len(held) == 4)
+            (connection,) = server.connections
+            await until(lambda: connection._is_reading_paused)
+            for now_ms in (0, 1_500, 3_000):
+                connection.check_time(now_ms)
+            assert connection.is_open, "it may still want its answers"
+            client.close()
+            await until(lambda: has_hung_up(connection._transport))
+            connection.check_time(4_500)
+            assert not connection.is_open
+            await until(lambda: server.listener.counts.open == 0)
+
+    run(scenario)
+
+
+def test_what_comes_while_as_much_as_may_be_is_in_progress_is_carried_out_afterwards(run: Run) -> None:
+    held: list[tuple[InboundConnection, int, bytes]] = []
+
+    def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        held.append((connection, slot, bytes(body)))
+
+    async def scenario() -> None:
+        async with serving(hold, in_flight=4) as server:
+            client = await server.connect()
+            for first in (0, 20):
+                client.send(b"".join(frame(number, size=1_000) for number in range(first, first + 20)))
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            answered = []
+            while len(answered) < 40:
+                await until(lambda: held)
+                connection, slot, body = held.pop(0)
+                connection.answer(slot, [body])
+                connection.flush()
+                answered.append(number_of(await client.receive()))
+                assert len(held) <= 4
+            assert answered == list(range(40))
+            client.close()
+
+    run(scenario)

@@ -3,7 +3,14 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.replication.partition import Partition
-from tailrace.server.waiters import MAX_POLLS, MAX_WATCHED, Deadlines, LongPolls
+from tailrace.server.waiters import (
+    CROWDED_WAIT_MS,
+    MAX_POLLS,
+    MAX_REPLICA_POLLS,
+    MAX_WATCHED,
+    Deadlines,
+    LongPolls,
+)
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
@@ -183,28 +190,94 @@ def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: Bench) -
     assert (len(bench.polls), len(bench.deadlines)) == (0, 0)
 
 
+def crowd(bench: Bench, polls: int = MAX_POLLS) -> None:
+    """So many clients, each with one poll."""
+    for _ in range(polls):
+        assert bench.polls.park(Poll(bench.a), RecordingConnection(), 60_000)
+
+
 def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Bench) -> None:
-    for _ in range(MAX_POLLS):
-        poll = Poll(bench.a)
-        assert bench.polls.has_room_for(poll)
-        bench.polls.park(poll, bench.connection, 500)
-    assert not bench.polls.has_room_for(Poll(bench.a))
+    crowd(bench)
+    woken = Poll(bench.b)
+    bench.polls.park(woken, bench.connection, 60_000)
+    bench.node.produce("b", b"1")
+    assert woken.tries == [], "no room to be woken"
+    bench.clock.advance(CROWDED_WAIT_MS)
+    assert woken.tries == [True]
     bench.node.produce("a", b"1")
-    assert bench.polls.has_room_for(Poll(bench.a))
     assert len(bench.polls) == len(bench.deadlines) == 0
+    assert bench.polls.park(woken, bench.connection, 60_000)
+    bench.node.produce("b", b"1")
+    assert woken.tries == [True, False]
+
+
+def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: Bench) -> None:
+    """Were it answered at once, its client would ask again at once."""
+    crowd(bench)
+    patient, hasty = Poll(bench.a), Poll(bench.a)
+    assert bench.polls.park(patient, RecordingConnection(), 60_000)
+    assert bench.polls.park(hasty, RecordingConnection(), CROWDED_WAIT_MS // 2)
+    bench.clock.advance(CROWDED_WAIT_MS // 2)
+    assert (patient.tries, hasty.tries) == ([], [True])
+    bench.clock.advance(CROWDED_WAIT_MS // 2)
+    assert patient.tries == [True]
+    assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
+
+
+def test_those_that_wait_without_room_are_bounded_too(bench: Bench) -> None:
+    crowd(bench, 2 * MAX_POLLS)
+    assert not bench.polls.park(Poll(bench.a), bench.connection, 60_000)
+
+
+def test_a_poll_without_room_gives_back_what_it_took_when_its_connection_closes(bench: Bench) -> None:
+    crowd(bench)
+    assert bench.polls.park(Poll(bench.a), bench.connection, 60_000)
+    bench.connection.hang_up()
+    assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
+
+
+def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: Bench) -> None:
+    parked = [bench.polls.park(Poll(bench.a), bench.connection, 60_000) for _ in range(MAX_POLLS)]
+    assert parked.count(True) == MAX_POLLS // 2
+    other = RecordingConnection()
+    assert bench.polls.park(Poll(bench.a), other, 60_000)
+    assert not bench.polls.park(Poll(bench.a), other, 60_000), "its answer would wait for the first one's"
+
+
+def test_followers_have_a_room_of_their_own(bench: Bench) -> None:
+    crowd(bench)
+    fetch = Poll(bench.a)
+    fetch.is_of_replica = True
+    assert bench.polls.park(fetch, bench.connection, 500)
+    bench.clock.advance(CROWDED_WAIT_MS)
+    assert fetch.tries == [], "it waits as long as it wants"
+    bench.node.produce("a", b"1")
+    assert fetch.tries == [False]
+
+
+def test_followers_do_not_take_the_room_of_clients(bench: Bench) -> None:
+    for _ in range(MAX_REPLICA_POLLS):
+        fetch = Poll(bench.a)
+        fetch.is_of_replica = True
+        assert bench.polls.park(fetch, RecordingConnection(), 60_000)
+    crowd(bench)
+    bench.clock.advance(CROWDED_WAIT_MS)
+    assert len(bench.polls) == MAX_REPLICA_POLLS + MAX_POLLS, "all of them still wait"
 
 
 def test_polls_of_very_many_partitions_need_the_room_of_many(bench: Bench) -> None:
-    half = Poll(*[bench.a] * (MAX_WATCHED // 2))
+    halves = [Poll(*[bench.a] * (MAX_WATCHED // 2)) for _ in range(2)]
     connections = [RecordingConnection() for _ in range(2)]
-    for connection in connections:
-        assert bench.polls.has_room_for(half)
-        bench.polls.park(half, connection, 500)
-    assert not bench.polls.has_room_for(Poll(bench.a))
+    for half, connection in zip(halves, connections, strict=True):
+        assert bench.polls.park(half, connection, 60_000)
+    late = Poll(bench.a)
+    assert bench.polls.park(late, bench.connection, 60_000)
+    bench.clock.advance(CROWDED_WAIT_MS)
+    assert late.tries == [True]
     connections[0].hang_up()
-    assert bench.polls.has_room_for(half)
-    bench.clock.advance(500)
-    assert len(bench.polls) == 0
+    assert bench.polls.park(late, bench.connection, 60_000)
+    bench.node.produce("a", b"1")
+    assert (late.tries, len(bench.polls)) == ([True, False], 0)
 
 
 def test_a_waiter_that_fails_keeps_no_other_from_its_end() -> None:

@@ -88,12 +88,13 @@ class FetchHandler:
         fetch.read(is_last=timeout_ms == 0 or fetch.wants_nothing)
         if replica is not None:
             replica.noted()
-        if fetch.is_done or timeout_ms == 0 or not self._polls.has_room_for(fetch):
-            fetch.count()
-            return fetch.response
-        fetch.response = None
-        self._polls.park(fetch, context.connection, timeout_ms)
-        return None
+        response = fetch.response
+        if not fetch.is_done and timeout_ms > 0:
+            fetch.response = None  # it is read again
+            if self._polls.park(fetch, context.connection, timeout_ms):
+                return None
+        fetch.count()
+        return response
 
 
 class _Fetch:
