@@ -34,6 +34,7 @@ sim:
 soak: export KILLS := $(or $(KILLS),50)
 soak: export POWER_CUTS := $(or $(POWER_CUTS),2000)
 soak: export REAL_POWER_CUTS := $(or $(REAL_POWER_CUTS),20)
+soak: export BAD_DISKS := $(or $(BAD_DISKS),20)
 soak: export QUORUM_SECONDS := $(or $(QUORUM_SECONDS),600)
 soak: export QUORUM_POWER_CUTS := $(or $(QUORUM_POWER_CUTS),50)
 soak:

@@ -33,7 +33,7 @@ def main(servers: str, topic: str, partitions: int, history: Path) -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    with history.open("w", encoding="utf-8") as out:
+    with history.open("w", buffering=1, encoding="utf-8") as out:
 
         def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:

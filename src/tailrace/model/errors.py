@@ -217,7 +217,8 @@ class CorruptRecords(KafkaError):
         super().__init__(code, detail)
 
 
-_SHORTAGES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+_SHORTAGES = _NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class StorageError(KafkaError):
@@ -232,3 +233,8 @@ class StorageError(KafkaError):
     def is_shortage(self) -> bool:
         """Whether space, descriptors or memory were short: nothing that is stored is in doubt, and it may pass."""
         return self.number in _SHORTAGES
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether there was no room on the disk, or no more that this user may take."""
+        return self.number in _NO_ROOM

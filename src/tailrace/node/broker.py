@@ -20,6 +20,7 @@ from tailrace.metadata.broker_commands import RegisterBroker, claimed_epoch
 from tailrace.metadata.image import ClusterImage, full_delta
 from tailrace.metadata.image import Endpoint as BrokerEndpoint
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
@@ -31,6 +32,7 @@ from tailrace.node.duties import Duties
 from tailrace.node.endpoints import Endpoint
 from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.node.handlers import Services, Waiting, build_handlers, finalized_features
+from tailrace.node.hang_watch import HangWatch
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.peers import Peers
 from tailrace.node.transactions import Transactions
@@ -49,6 +51,7 @@ from tailrace.server.hosts.envelopes import Envelopes
 from tailrace.server.hosts.errands import Errands
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.log_directory_health import LogDirectoryHealth, StallCause
 from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.hosts.replica_failures import ReplicaFailures
 from tailrace.server.hosts.replica_repairs import ReplicaRepairs
@@ -107,7 +110,12 @@ class Broker:
         self._keep_partitions(directory)
         self._coordinate()
         self.dispatcher = self._build_dispatcher(admin)
-        self._upkeep = Upkeep(self.partitions, clock=clock, config=_upkeep_config(config))
+        self._upkeep = Upkeep(
+            self.partitions,
+            clock=clock,
+            config=_upkeep_config(config),
+            on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
+        )
 
     def _reach_others(self) -> None:
         """The active controller, and the other brokers."""
@@ -133,7 +141,12 @@ class Broker:
         """The partitions of this broker, those that it follows, and who follows those that it leads."""
         config, clock = self._config, self._clock
         lag_ms, syncing = config.integer("replica.lag.time.max.ms"), self.flush_thread
-        self.failures = ReplicaFailures(broker_id=self._id, controller=self._controller, clock=clock)
+        self.failures = ReplicaFailures(
+            broker_id=self._id,
+            controller=self._controller,
+            clock=clock,
+            on_left=self._resign,
+        )
         self._log_directory = LogDirectory(directory, files=self._files, is_durable=config.is_flushed)
         self.partitions = PartitionTable(
             self._log_directory,
@@ -160,6 +173,13 @@ class Broker:
             clock=clock,
             config=_replica_fetch_config(config),
         )
+        self.health = LogDirectoryHealth(directory, replicas=self.failures, fetching=self.followers)
+        self._hang_watch = HangWatch(
+            (syncing, self._quorum.flush_thread),
+            clock=clock,
+            timeout_ms=config.integer("log.dir.stall.timeout.ms"),
+            on_change=partial(self.health.set_stalled, StallCause.HUNG),
+        )
 
         self._applier = MetadataApplier(partitions=self.partitions, broker_id=self._id, settings=LiveSettings(config))
         self.repairs = ReplicaRepairs(
@@ -171,6 +191,9 @@ class Broker:
             controller=self._controller,
             clock=clock,
         )
+
+    def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.partitions.resign(topic_partition, state)
 
     def _coordinate(self) -> None:
         """Groups and transactions."""
@@ -225,6 +248,8 @@ class Broker:
             followers=self.followers,
             keeper=self.keeper,
             repairs=self.repairs,
+            failures=self.failures,
+            health=self.health,
             coordinators=self.coordinators,
             waiting=self.waiting,
             flush_thread=self.flush_thread,
@@ -278,6 +303,7 @@ class Broker:
         say_what_is_overruled(self._config, self._metadata.image)
         self.keeper.start()
         self._upkeep.start()
+        self._hang_watch.start()
         self._turns.on_turn_end = self.dispatcher.on_turn_end
 
     def _registration(self, advertised: Sequence[Endpoint]) -> RegisterBroker:
@@ -321,6 +347,7 @@ class Broker:
         lifecycle, alive = self._lifecycle, self._metadata.image.alive_brokers()
         assert lifecycle is not None, "the broker was started"
         self._upkeep.stop()
+        self._hang_watch.stop()
         if any(broker.broker_id != self._id for broker in alive):
             handed_over = asyncio.Event()
             self._turns.run(lambda: lifecycle.shut_down(handed_over.set, _HAND_OVER_MS))
@@ -362,6 +389,7 @@ class Broker:
             self._lifecycle.close()
         self.failures.stop()
         self.repairs.stop()
+        self._hang_watch.stop()
         self._peers.close()
         self.flush_thread.stop()
 

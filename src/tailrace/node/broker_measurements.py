@@ -25,6 +25,8 @@ from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.log_directory_health import LogDirectoryHealth
+from tailrace.server.hosts.replica_failures import ReplicaFailures
 from tailrace.server.hosts.replica_repairs import ReplicaRepairs
 
 SLICE = 500
@@ -73,6 +75,8 @@ class ReplicationMeasure:
     set_aside: SetAside
     shrinks: int
     expansions: int
+    lost: int
+    is_directory_stalled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,8 @@ class BrokerParts:
     followers: FollowerHosts
     keeper: InSyncKeeper
     repairs: ReplicaRepairs
+    failures: ReplicaFailures
+    health: LogDirectoryHealth
     coordinators: GroupCoordinators
     waiting: Waiting
     flush_thread: FlushThread
@@ -138,6 +144,8 @@ def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
         set_aside=repairs.set_aside_logs,
         shrinks=keeper.shrinks,
         expansions=keeper.expansions,
+        lost=len(parts.failures.lost_replicas),
+        is_directory_stalled=parts.health.is_stalled,
     )
 
 
@@ -183,6 +191,7 @@ class _Logs:
     def add(self, partition: Partition) -> None:
         topic, number = partition.topic_partition
         log = partition.log
+        self.replicas.offline += log.is_offline
         traffic = partition.traffic
         self.traffic = self.traffic.plus(traffic)
         self._counted.append((partition, traffic))

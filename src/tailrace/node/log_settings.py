@@ -98,5 +98,13 @@ LOG_SETTINGS = (
         " offsets and metadata go on. 0: no reserve (ours; Kafka has none).",
         at_least=0,
     ),
+    setting(
+        "log.dir.stall.timeout.ms",
+        INT,
+        2_500,
+        "How long the disk may take for one round of flushes before others lead what this node leads, and it leaves the"
+        " in-sync replicas until the round is done (ours; Kafka waits for replica.lag.time.max.ms).",
+        at_least=1,
+    ),
     setting("num.recovery.threads.per.data.dir", INT, 1, "Accepted for Kafka's files.", at_least=1),
 )

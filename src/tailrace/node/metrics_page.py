@@ -164,6 +164,12 @@ def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
     )
     yield _single(f"{name}_offlinereplicacount", "Partitions whose log cannot be used.", replicas.offline)
     copies = broker.replication
+    yield _single(
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that cannot store: full, or hung.",
+        int(copies.is_directory_stalled),
+    )
+    yield _single("tailrace_lost_replicas", "Replicas here that lack something that they acknowledged.", copies.lost)
     yield _counter(f"{name}_isrshrinks", "Replicas taken out of sync.", (), [((), copies.shrinks)])
     yield _counter(f"{name}_isrexpands", "Replicas put in sync.", (), [((), copies.expansions)])
     name = "kafka_server_replicafetchermanager"

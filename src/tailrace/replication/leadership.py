@@ -103,19 +103,21 @@ class Leadership:
         if state.partition_epoch > self.state.partition_epoch:
             self.pending = None  # it was made in the epoch before, as all that is doubted
             self.doubted = frozenset()
+        left = frozenset(self.state.in_sync_replicas).difference(state.in_sync_replicas)
         self.state = state
         known = self.replicas
         self.replicas = {
             replica: known.get(replica) or ReplicaProgress() for replica in state.replicas if replica != self._own_id
         }
         self._note_maximal()
+        self.exclude(left)  # it may have said so itself: that it cannot store
 
     def _note_maximal(self) -> None:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
         self._maximal = frozenset((*self.state.in_sync_replicas, *proposed, *self.doubted))
 
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
-        """These are not alive any more: nobody waits for them before they ask again, and have caught up.
+        """These are not alive any more, or have left: nothing waits for them before they ask again, and have caught up.
 
         Whether the high watermark may have waited for one of them, which is not in sync.
         """
@@ -126,6 +128,7 @@ class Leadership:
                 may_have_waited = may_have_waited or (progress.may_join and replica_id not in self._maximal)
                 progress.may_join = False
                 progress.caught_up_ms = NEVER
+                progress.looked_at()
         return may_have_waited
 
     def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch, horizon: Horizon) -> bool:

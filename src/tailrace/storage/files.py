@@ -569,4 +569,5 @@ def append_all(file: File, content: Buffer) -> None:
 
 
 def _short_write(path: str, written: int, wanted: int) -> StorageError:
-    return StorageError(f"{path}: only {written} of {wanted} bytes were written; the disk may be full")
+    fault = f"{path}: only {written} of {wanted} bytes were written; the disk may be full"
+    return StorageError(fault, errno.ENOSPC)

@@ -60,6 +60,8 @@ class Log(ReadableLog):
         "_log_producers",
         "_note",
         "_on_offline",
+        "_on_write_outcome",
+        "_writes_fail",
         "first_dirty_offset",
         "flushed_offset",
         "is_damaged",
@@ -92,6 +94,8 @@ class Log(ReadableLog):
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
         self._on_offline: Callable[[], None] | None = None
+        self._on_write_outcome: Callable[[StorageError | None], None] | None = None
+        self._writes_fail = False
         # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._flushes = Flushes(
@@ -202,6 +206,10 @@ class Log(ReadableLog):
         """Call `callback` once if the log goes offline other than by `close`: from within what fails."""
         self._on_offline = callback
 
+    def watch_writes(self, callback: Callable[[StorageError | None], None]) -> None:
+        """Call `callback` with the fault after an append that has failed, and with None when one succeeds again."""
+        self._on_write_outcome = callback
+
     def condemn(self, damage: str) -> None:
         """Put the log offline: this was found damaged, below what is flushed."""
         self._fail(damage, is_damaged=True)
@@ -265,12 +273,21 @@ class Log(ReadableLog):
             epochs.replace(saved_epochs)
             self.producers.discard_staged()
             self._cut_back()
+            self._note_write_outcome(fault)
             if isinstance(fault, CorruptRecords):
                 # Whoever has sent the batches must not think that they are what is corrupt.
                 raise StorageError(fault.detail) from fault
             raise
+        if self._writes_fail:
+            self._note_write_outcome(None)
         self._is_changed = True
         self.log_end_offset = end_offset
+
+    def _note_write_outcome(self, fault: KafkaError | None) -> None:
+        self._writes_fail = fault is not None
+        if self._on_write_outcome is not None and not isinstance(fault, CorruptRecords):
+            assert fault is None or isinstance(fault, StorageError)
+            self._on_write_outcome(fault)
 
     def _check_offsets(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool) -> int:
         """The log's end after these batches. Enters their epochs."""

@@ -11,6 +11,7 @@ Invariants:
    without abort markers: that a file is missing tells nothing. It is durable before anything trusts the segment.
 """
 
+import errno
 from collections.abc import Collection, Sequence
 
 from tailrace.model.errors import CorruptRecords, StorageError
@@ -203,7 +204,8 @@ class Segment(BatchFile):
             total += len(buffer)
         written = self.file.writev(buffers)
         if written != total:
-            raise StorageError(f"{self.log_path}: only {written} of {total} bytes were written; the disk may be full")
+            fault = f"{self.log_path}: only {written} of {total} bytes were written; the disk may be full"
+            raise StorageError(fault, errno.ENOSPC)
         position = self.size_bytes
         for buffer, header in batches:
             self.note(position, header)

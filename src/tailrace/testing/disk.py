@@ -12,6 +12,7 @@ What was synced is never lost. `SimulatedDisk(lying_sync=True)` breaks that: its
 test of durability that passes on it tests nothing.
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
@@ -347,7 +348,7 @@ class SimulatedDisk:
         taken = min(size_bytes, self.free_space, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:
             self.begin("write", path)
-            raise StorageError(f"cannot write to {path}: No space left on device")
+            raise StorageError(f"cannot write to {path}: No space left on device", errno.ENOSPC)
         self.free_space -= taken
         return taken
 

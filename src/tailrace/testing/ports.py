@@ -40,6 +40,9 @@ class NotedFailures:
     def stalled(self, topic_partition: TopicPartition, /) -> None:
         self.all.append(("stalled", topic_partition))
 
+    def resumed(self, topic_partition: TopicPartition, /) -> None:
+        self.all.append(("resumed", topic_partition))
+
 
 class ImmediateDisk:
     """A `server.ports.Disk` that takes no time: each flush is done, and told of, by `call`: a clock's `call_soon`."""

@@ -46,6 +46,8 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
         repairs=SimpleNamespace(repaired=0, in_repair=0, set_aside_logs=None),
+        failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
+        health=SimpleNamespace(is_stalled=True),
         coordinators=SimpleNamespace(active_hosts=list),
         waiting=SimpleNamespace(fetches=0, produces=0),
         flush_thread=SimpleNamespace(measure=None),
@@ -89,3 +91,11 @@ def test_a_topic_of_fewer_replicas_than_min_insync_replicas_is_held_to_what_it_h
 def test_replicas_that_are_being_added_are_not_missed(table: PartitionTable) -> None:
     lead(table, 0, BROKER, OTHER, adding_replicas=(OTHER,))
     assert measured(measuring(table)).replicas.under_replicated == 0
+
+
+def test_what_has_failed_is_counted(table: PartitionTable) -> None:
+    lead(table, 0)
+    lead(table, 1)
+    table.get(TOPIC, 1).log.condemn("a scrub has found a wrong checksum")
+    found = measured(measuring(table))
+    assert (found.replicas.offline, found.replication.lost, found.replication.is_directory_stalled) == (1, 1, True)

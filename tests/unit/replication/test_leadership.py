@@ -309,3 +309,15 @@ def test_who_is_no_replica_is_refused_and_who_becomes_one_is_not() -> None:
     bench.leadership.take_state(state(ONE, TWO, epoch=1, replicas=(ONE, TWO, four)))
     bench.fetch(four, 19)
     assert sorted(bench.leadership.replicas) == [TWO, four]
+
+
+def test_a_replica_that_has_left_holds_nothing_and_is_not_wanted_before_it_asks_again() -> None:
+    bench = Bench(state(ONE, TWO, THREE))
+    bench.fetch(TWO, 20)
+    bench.fetch(THREE, 15)
+    assert bench.safe() == 15
+    bench.leadership.take_state(state(ONE, TWO, epoch=1))
+    assert bench.safe() == 20, "it was caught up a moment ago, and has said that it cannot store"
+    assert bench.propose() is None
+    bench.fetch(THREE, 20)
+    assert bench.propose() == (ONE, TWO, THREE)

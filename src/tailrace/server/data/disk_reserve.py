@@ -3,13 +3,20 @@
 When less is free than the reserve, producers are refused with KAFKA_STORAGE_ERROR; topics can still be deleted, old
 segments go, offsets are committed and metadata changes: all of that writes little, or frees space. It ends by itself
 once there is room again, and a tenth of the reserve more: so that it does not begin and end with every segment.
+
+A disk that was filled to the last byte, which takes no time where something else writes to it, is told of by whatever
+could not be appended (`note_full`). Either way `on_change` hears that this node is short of room: others should lead.
 """
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.server.data.partitions import PartitionTable
+
+_ROOM_BYTES: Final = 1 << 20
+"""So much must be free after a full disk where no reserve is kept."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -17,17 +24,35 @@ _logger = logging.getLogger("tailrace.server")
 class DiskReserve:
     """Watches the disk of one table. `check` is called often; it costs one system call."""
 
-    def __init__(self, table: PartitionTable, *, reserve_bytes: int, apply_retention: Callable[[], None]) -> None:
-        """0 bytes: no reserve. `apply_retention` is to make room at once."""
+    def __init__(
+        self,
+        table: PartitionTable,
+        *,
+        reserve_bytes: int,
+        apply_retention: Callable[[], None],
+        on_change: Callable[[bool], None] = lambda is_short: None,
+    ) -> None:
+        """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` is told whether room is short."""
+        self._on_change = on_change
+        self._was_short = False
         self._table = table
         self._apply_retention = apply_retention
         self._reserve_bytes = reserve_bytes
         self.is_reached = False
         """Whether producers are refused."""
+        self.is_full = False
+        """Whether something could not be appended, and there has been no room since."""
+
+    def note_full(self) -> None:
+        """There was no room for something."""
+        if not self.is_full:
+            self.is_full = True
+            _logger.error("event=disk-full path=%s", self._table.directory.path)
+            self._tell()  # `check` comes soon by itself, and would find the room that another program has just freed
 
     def check(self) -> None:
         """See how much is free, and begin or end to refuse producers."""
-        if not self._reserve_bytes:
+        if not self._reserve_bytes and not self.is_full:
             return
         try:
             free_bytes = self._table.directory.free_bytes
@@ -40,6 +65,15 @@ class DiskReserve:
             self.is_reached = False
             self._table.refuse_produce(None)
             _logger.warning("event=disk-reserve-left free_bytes=%d action=produce-accepted", free_bytes)
+        if free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
+            self.is_full = False
+        self._tell()
+
+    def _tell(self) -> None:
+        is_short = self.is_reached or self.is_full
+        if is_short is not self._was_short:
+            self._was_short = is_short
+            self._on_change(is_short)
 
     def _begin(self, free_bytes: int) -> None:
         self.is_reached = True

@@ -61,6 +61,10 @@ class Failures(Protocol):
         """It has everything, and cannot store more for now."""
         ...
 
+    def resumed(self, topic_partition: TopicPartition, /) -> None:
+        """It can store again, if it could not."""
+        ...
+
 
 class NoFailures:
     """Of a node that tells nobody."""
@@ -69,6 +73,9 @@ class NoFailures:
         pass
 
     def stalled(self, topic_partition: TopicPartition, /) -> None:
+        pass
+
+    def resumed(self, topic_partition: TopicPartition, /) -> None:
         pass
 
 
@@ -125,6 +132,8 @@ class PartitionTable:
         self._staged: list[StagingReplica] = []
         self.stage: Callable[[StagingReplica], None] = self._staged.append
         """Have the partition written when this turn ends."""
+        self.on_disk_full: Callable[[], None] = lambda: None
+        """Called when something could not be appended since there was no room."""
 
     def open(self) -> None:
         """See what is on disk. Logs are opened one by one, when metadata asks for their partitions with `create`."""
@@ -310,6 +319,14 @@ class PartitionTable:
         else:
             self._failures.lost(topic_partition)
 
+    def _note_write_outcome(self, topic_partition: TopicPartition, fault: StorageError | None) -> None:
+        if fault is None:
+            self._failures.resumed(topic_partition)
+        elif fault.is_disk_full:
+            self.on_disk_full()  # this log is only the first to notice
+        else:
+            self._failures.stalled(topic_partition)
+
     def _gone_offline(self, topic_partition: TopicPartition, log: Log) -> None:
         _logger.error(
             "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
@@ -334,6 +351,7 @@ class PartitionTable:
             monotonic_ms=self._clock.monotonic_ms,
             lag_ms=self._lag_ms,
         )
+        log.watch_writes(lambda fault: self._note_write_outcome(topic_partition, fault))
         log.when_offline(lambda: self._gone_offline(topic_partition, log))
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)
@@ -356,9 +374,23 @@ class PartitionTable:
             self._dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
             partition = self.get(*topic_partition)
+            if partition.state is not None and state.partition_epoch < partition.state.partition_epoch:
+                state = partition.state  # `resign` was told more than the image knows yet
             if config is not None and config is not partition.config and config != partition.config:
                 partition.take_config(config)
             self._take_role(partition, state)
+
+    def resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Take the role that the controller has given this node when the replica left; the image may be late with it.
+
+        Who waits for a leader whose disk stands still is told at once where the new one is.
+        """
+        partition = self._by_name.get(topic_partition)
+        known = None if partition is None else partition.state
+        if partition is None or known is None or partition.topic_id != state.topic_id:
+            return
+        if state.leader != self._broker_id and state.partition_epoch > known.partition_epoch:
+            partition.step_down(state)
 
     def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
         """Apply the changed settings of these topics."""

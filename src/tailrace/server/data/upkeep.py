@@ -37,14 +37,26 @@ class UpkeepConfig:
 class Upkeep:
     """Runs the chores of one table by the clock, from `start` to `stop`."""
 
-    def __init__(self, table: PartitionTable, *, clock: Clock, config: UpkeepConfig | None = None) -> None:
+    def __init__(
+        self,
+        table: PartitionTable,
+        *,
+        clock: Clock,
+        config: UpkeepConfig | None = None,
+        on_short_of_room: Callable[[bool], None] = lambda is_short: None,
+    ) -> None:
+        """`on_short_of_room` is told when the disk runs short of room, and when it no longer is."""
         self._clock = clock
         config = config or UpkeepConfig()
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
         rounds = Rounds(table, clock=clock)
         self._reserve = DiskReserve(
-            table, reserve_bytes=config.log_dir_reserve_bytes, apply_retention=rounds.apply_retention
+            table,
+            reserve_bytes=config.log_dir_reserve_bytes,
+            apply_retention=rounds.apply_retention,
+            on_change=on_short_of_room,
         )
+        table.on_disk_full = self._reserve.note_full
         chores: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, rounds.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
@@ -55,8 +67,7 @@ class Upkeep:
                 lambda: rounds.expire_producers(config.producer_id_expiration_ms),
             ),
         ]
-        if config.log_dir_reserve_bytes:
-            chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
+        chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
             chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
         self._chores = tuple(chores)

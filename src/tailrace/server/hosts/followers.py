@@ -85,6 +85,7 @@ class FollowerHosts:
         self._to_begin: dict[PartitionKey, None] = {}  # to be followed, and not looked at yet
         self._missing: dict[PartitionKey, None] = {}  # looked at, and not here yet
         self._retry: Timer | None = None
+        self._only_in_sync = False
         self._is_closed = False
 
     # What can be seen from outside
@@ -151,6 +152,12 @@ class FollowerHosts:
             self._drop(PartitionKey(state.topic_id, topic_partition.partition))
             self._go_by(topic_partition, state)
 
+    def fetch_only_in_sync(self, only: bool, /) -> None:
+        """Fetch nothing that is out of sync, from now on, since the disk cannot take it; or fetch all of it again."""
+        self._only_in_sync = only
+        if not self._is_closed:
+            self.load(self._image)
+
     def close(self) -> None:
         """Ask nobody any more."""
         self._is_closed = True
@@ -164,6 +171,9 @@ class FollowerHosts:
     def _go_by(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         key = PartitionKey(state.topic_id, topic_partition.partition)
         if self._broker_id not in state.replicas or state.leader in (NO_LEADER, self._broker_id):
+            self._drop(key)
+            return
+        if self._only_in_sync and self._broker_id not in state.in_sync_replicas:
             self._drop(key)
             return
         leader = _Leader(state.leader, state.leader_epoch)

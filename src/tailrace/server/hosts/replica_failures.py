@@ -55,13 +55,22 @@ class _Proposed(NamedTuple):
 class ReplicaFailures:
     """The failed replicas of one broker. Silent until `start`; `on_image`: when the partitions have their roles."""
 
-    def __init__(self, *, broker_id: BrokerId, controller: Controller, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        controller: Controller,
+        clock: Clock,
+        on_left: Callable[[TopicPartition, PartitionState], None] = lambda topic_partition, state: None,
+    ) -> None:
+        """`on_left` is told the state in which the controller has let a replica go: this node's image may not bring it
+        for long."""
+        self._on_left = on_left
         self._broker_id = broker_id
         self._controller = controller
         self._clock = clock
         self._failed: dict[TopicPartition, _Failed] = {}
         self._is_directory_stalled = False
-        self._keeps_min_in_sync = False
         self._to_look_at: dict[TopicPartition, None] = {}
         self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
         self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
@@ -86,7 +95,7 @@ class ReplicaFailures:
     def leaving_of(self, topic_partition: TopicPartition) -> Leaving | None:
         """How this replica has failed; None if it is well."""
         failed = self._failed.get(topic_partition)
-        if failed is not None and (failed.leaving is Leaving.LOST or not self._is_directory_stalled):
+        if failed is not None:
             return failed.leaving
         return Leaving.STALLED if self._is_directory_stalled else None
 
@@ -113,22 +122,23 @@ class ReplicaFailures:
         self._stays.pop(topic_partition, None)
         self._tell_who_waits()
 
-    def directory_stalled(self, *, keeps_min_in_sync: bool = False) -> None:
-        """No replica of this node can store now.
+    def directory_stalled(self) -> None:
+        """No replica of this node can store now, or had better not.
 
-        With `keeps_min_in_sync` they still can, and had better not: those stay without which fewer than
-        min.insync.replicas would be in sync.
+        Those stay without which fewer than min.insync.replicas would be in sync: nothing would be committed without
+        them either, and nodes that share one disk do not drop each other.
         """
-        if self._is_directory_stalled and self._keeps_min_in_sync <= keeps_min_in_sync:
-            return
         self._is_directory_stalled = True
-        self._keeps_min_in_sync = keeps_min_in_sync
-        self._stays.clear()
         self._look_at_all()
+
+    def resumed(self, topic_partition: TopicPartition) -> None:
+        """This replica can store again. One that is lost stays lost."""
+        if not self.is_lost(topic_partition):
+            self.recovered(topic_partition)
 
     def directory_recovered(self) -> None:
         """They can again."""
-        self._is_directory_stalled = self._keeps_min_in_sync = False
+        self._is_directory_stalled = False
         own = self._failed
         self._left = {one: epoch for one, epoch in self._left.items() if one in own}
         self._stays = {one: None for one in self._stays if one in own}
@@ -237,7 +247,7 @@ class ReplicaFailures:
         if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
             return None
         is_of_directory = leaving is Leaving.STALLED and topic_partition not in self._failed
-        if is_of_directory and self._keeps_min_in_sync and not self._leaves_enough(image, state):
+        if is_of_directory and not self._leaves_enough(image, state):
             self._stays[topic_partition] = None
             return None
         return _Proposed(topic_partition, state, leaving)
@@ -313,6 +323,7 @@ class ReplicaFailures:
         if not isinstance(outcome, KafkaError):
             # In that epoch, and in all before it, what the image of this node says is old.
             self._left[topic_partition] = outcome.partition_epoch
+            self._on_left(topic_partition, outcome)
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
             self._stays[topic_partition] = None
             self._ask_those_that_stay_later()

@@ -81,3 +81,30 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
     Upkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
     fill(node, files, 1000)
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+
+
+def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=RESERVE)
+    Upkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
+        fill(node, files, free_bytes)
+    assert told == [True, False, True]
+
+
+@pytest.mark.parametrize("reserve", [0, RESERVE])
+def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: SimulatedDisk, reserve: int) -> None:
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
+    Upkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    node.create()
+    files.free_space = 20
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert told == [True], "nothing has looked for free space since"
+    fill(node, files, 100)
+    assert told == [True]
+    fill(node, files, 4 * RESERVE)
+    assert told == [True, False]
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE

@@ -373,6 +373,50 @@ def test_a_log_that_fails_while_it_is_used_is_told_of_once() -> None:
     assert failures.all == [("stalled", ORDERS)], "what was flushed is there"
 
 
+def test_a_log_that_cannot_be_written_is_stalled_until_it_can() -> None:
+    files, failures = SimulatedDisk(), NotedFailures()
+    node = new_node(files, failures=failures)
+    node.create()
+    for _ in range(2):
+        files.fail_at(files.operations + 1)
+        assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert failures.all == [("stalled", ORDERS)] * 2
+    assert node.produce("orders", b"c").produced.error_code == ErrorCode.NONE
+    assert node.produce("orders", b"d").produced.error_code == ErrorCode.NONE
+    assert failures.all == [*[("stalled", ORDERS)] * 2, ("resumed", ORDERS)]
+
+
+def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None:
+    files, failures = SimulatedDisk(), NotedFailures()
+    node = new_node(files, failures=failures)
+    told: list[bool] = []
+    node.table.on_disk_full = lambda: told.append(True)
+    node.create()
+    files.free_space = 20
+    assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (told, failures.all) == ([True], [])
+
+
+def test_who_has_resigned_leads_no_more_whatever_a_late_image_says() -> None:
+    node = new_node()
+    led = replace(node.create(in_sync=(1, 2), replicas=(1, 2)).state, partition_epoch=3)  # type: ignore[type-var]
+    node.table.update(ORDERS, led)
+    waiting: list[KafkaError | None] = []
+    partition = node.table.get("orders", 0)
+    partition.when_high_watermark_reaches(1, waiting.append)
+    left = replace(led, leader=BrokerId(2), leader_epoch=LeaderEpoch(1), partition_epoch=5)
+    node.table.resign(ORDERS, left)
+    (told,) = waiting
+    assert isinstance(told, NotLeader)
+    assert (told.leader, told.leader_epoch) == (2, 1)
+    node.table.update(ORDERS, replace(led, partition_epoch=4))
+    assert (partition.is_leader, partition.leader_epoch) == (False, 1)
+    again = replace(led, leader_epoch=LeaderEpoch(2), partition_epoch=6)
+    node.table.update(ORDERS, again)
+    node.table.resign(ORDERS, left)
+    assert (partition.is_leader, partition.leader_epoch) == (True, 2), "an old answer"
+
+
 def test_a_log_that_is_found_damaged_is_lost_and_one_that_is_closed_is_not() -> None:
     failures = NotedFailures()
     node = new_node(failures=failures)

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -454,6 +455,23 @@ def test_a_disk_that_was_full_is_tried_again() -> None:
     bench.answer(data(0, batch(0, b"a")))
     bench.settle()
     assert bench.partition().log.log_end_offset == 1
+
+
+def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() -> None:
+    in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
+    bench = Bench(in_sync, in_sync, out_of_sync)
+    bench.answer()
+    bench.settle()
+    bench.hosts.fetch_only_in_sync(True)
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+    bench.take(0, replace(out_of_sync, partition_epoch=1))
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[1]]
+    bench.hosts.fetch_only_in_sync(False)
+    bench.settle()
+    bench.answer()
+    assert [{one.partition for one in wanted} for _, wanted in bench.asked] == [{0, 1, 2}]
 
 
 def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:

@@ -266,10 +266,10 @@ def test_a_stalled_directory_gives_up_all_that_it_has_and_what_it_gets_meanwhile
     assert bench.asked == []
 
 
-def test_a_directory_that_runs_short_of_space_leaves_enough_in_sync() -> None:
+def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
     """All nodes of a test may share one disk: the last two must not both leave."""
     bench = Bench(state((1, 2, 3)), state((1, 2)))
-    bench.failures.directory_stalled(keeps_min_in_sync=True)
+    bench.failures.directory_stalled()
     assert bench.asked == [[(0, Leaving.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2))
     assert bench.asked == []
@@ -279,8 +279,34 @@ def test_a_directory_that_runs_short_of_space_leaves_enough_in_sync() -> None:
     bench.take(1, replace(state((1, 2)), partition_epoch=9))
     bench.clock.advance(50)
     assert bench.asked == []
-    bench.failures.directory_stalled()
-    assert bench.asked == [[(1, Leaving.STALLED, 9)]], "nothing can be stored: no reason to stay"
+    bench.failures.stalled(orders(1))
+    assert bench.asked == [[(1, Leaving.STALLED, 9)]], "its own log fails: others can store"
+    bench.failures.resumed(orders(1))
+    assert bench.failures.failed_count == 0
+
+
+def test_a_lost_replica_that_can_store_is_still_lost() -> None:
+    bench = Bench(state((1, 2)))
+    bench.failures.lost(orders())
+    bench.failures.resumed(orders())
+    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+
+
+def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
+    bench = Bench(state((1, 2)))
+    left: list[tuple[TopicPartition, PartitionState]] = []
+    failures = ReplicaFailures(
+        broker_id=BROKER,
+        controller=bench.controller,
+        clock=bench.clock,
+        on_left=lambda one, state: left.append((one, state)),
+    )
+    failures.start()
+    failures.stalled(orders())
+    assert bench.asked
+    then = after(state((1, 2)), 2, leader=2)
+    bench.answer(then)
+    assert left == [(orders(), then)]
 
 
 def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:

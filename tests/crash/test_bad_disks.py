@@ -1,0 +1,157 @@
+"""One bad disk of three: full, failing or hung. Writes go on without it, nothing is lost, and the node comes back.
+
+BAD_DISKS in the environment says how many faults of each kind, BAD_DISK_KINDS which; `make soak` runs more.
+"""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
+from tailrace.testing import Cluster
+
+FAULTS = int(os.environ.get("BAD_DISKS", "1"))
+RESUMES_WITHIN_S = 60
+"""A deadline for a busy machine; the figure to reach is five seconds, and is printed."""
+WHOLE_WITHIN_S = 120
+FAULT_S = 0.5
+"""What is acknowledged later than this after the begin of a fault was written in spite of it."""
+_CODE = Path(__file__).with_name("bad_disk")
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+class Load:
+    """A program that produces with acks=all to every partition, and what it was told."""
+
+    def __init__(self, servers: str, history: Path) -> None:
+        self._history = history
+        command = [sys.executable, "-m", "crash.replicated_producer", servers, TOPIC, str(PARTITIONS), str(history)]
+        self._program = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
+        )
+
+    def last_times(self) -> dict[int, float]:
+        """When something was last acknowledged of each partition."""
+        times = dict.fromkeys(range(PARTITIONS), 0.0)
+        text = self._history.read_text() if self._history.exists() else ""
+        for line in text.splitlines(keepends=True):
+            if line.endswith("\n"):
+                at, partition, *_ = json.loads(line)
+                times[partition] = at
+        return times
+
+    def wait_for_each(self, after: float, within_s: float) -> float:
+        """Wait until something of each partition was acknowledged after this time; how long that took the last one."""
+        deadline = time.monotonic() + within_s
+        while min((times := self.last_times()).values()) < after:
+            assert time.monotonic() < deadline, f"nothing acknowledged since {after}: {times}"
+            assert self._program.poll() is None
+            time.sleep(0.1)
+        return after
+
+    def end(self) -> None:
+        assert self._program.stdin is not None
+        self._program.stdin.close()
+        assert self._program.wait(150) == 0
+
+    def kill(self) -> None:
+        self._program.kill()
+        self._program.wait()
+
+
+def wait_until_whole(servers: str) -> None:
+    """Until all replicas of all partitions are in sync."""
+    deadline = time.monotonic() + WHOLE_WITHIN_S
+    while True:
+        admin = AdminClient({"bootstrap.servers": servers})
+        try:
+            partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+            in_sync = {number: sorted(one.isrs) for number, one in partitions.items()}
+        except confluent_kafka.KafkaException as fault:
+            in_sync = {-1: [str(fault)]}  # type: ignore[list-item]
+        if list(in_sync.values()) == [[1, 2, 3]] * PARTITIONS:
+            return
+        assert time.monotonic() < deadline, f"in sync: {in_sync}"
+        time.sleep(0.2)
+
+
+def resumed_after(history: list[tuple[float, int, int, str]], began: float) -> float:
+    """How long after the begin of a fault each partition took writes again."""
+    late = [
+        min(at for at, partition, *_ in history if partition == number and at > began + FAULT_S)
+        for number in range(PARTITIONS)
+    ]
+    return max(late) - began
+
+
+def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]]) -> None:
+    acked = acknowledged(history)
+    found = read_all(cluster.bootstrap_servers)
+    lost = [one for one in acked if found[one[1]].get(one[2]) != one[3]]
+    assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
+    for fault, node, began in begins:
+        print(f"{fault} on node {node}: writes resumed after {resumed_after(acked, began):.1f} s")  # noqa: T201
+    print(f"{len(acked)} acknowledged through {len(begins)} bad disks")  # noqa: T201
+
+
+def run_faults(
+    cluster: Cluster, history: Path, begin: Callable[[str, int], None], end: Callable[[str, int], None], *faults: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(30)
+    begins: list[tuple[str, int, float]] = []
+    nodes = itertools.cycle(random.sample(cluster.broker_ids, 3))
+    load = Load(cluster.bootstrap_servers, history)
+    try:
+        load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
+        for fault, node in zip(faults * FAULTS, nodes, strict=False):
+            began = time.monotonic()
+            begin(fault, node)
+            begins.append((fault, node, began))
+            load.wait_for_each(began + FAULT_S, RESUMES_WITHIN_S)
+            end(fault, node)
+            wait_until_whole(cluster.bootstrap_servers)
+            load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
+        load.end()
+    finally:
+        load.kill()
+    check(cluster, history, begins)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path) -> None:
+    directory, orders = tmp_path / "cluster", tmp_path / "orders"
+    orders.mkdir()
+    values = {"PYTHONPATH": str(_CODE), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory)}
+
+    def begin(fault: str, node: int) -> None:
+        (orders / f"node-{node}.new").write_text(fault)
+        (orders / f"node-{node}.new").rename(orders / f"node-{node}")
+
+    def end(_: str, node: int) -> None:
+        (orders / f"node-{node}").unlink()
+
+    with environment(values), Cluster(brokers=3, directory=directory) as cluster:
+        run_faults(cluster, tmp_path / "history", begin, end, *os.environ.get("BAD_DISK_KINDS", "hung").split())
