@@ -198,6 +198,7 @@ class _Followed:
     """One partition."""
 
     __slots__ = (
+        "cannot_be_stored",
         "failures",
         "leader_epoch",
         "leader_high_watermark",
@@ -216,6 +217,8 @@ class _Followed:
         self.refusal: _Refusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
         """As last heard of; -1 before that."""
+        self.cannot_be_stored = False
+        """What was given last was not taken over: the bytes were damaged, or the disk had no room."""
 
 
 class Follower:
@@ -248,8 +251,8 @@ class Follower:
 
     @property
     def broken(self) -> int:
-        """How many partitions cannot be stored any more."""
-        return sum(one.state is _State.BROKEN for one in self._followed.values())
+        """How many partitions cannot be stored: for good, or since the last try, which is repeated."""
+        return sum(one.state is _State.BROKEN or one.cannot_be_stored for one in self._followed.values())
 
     @property
     def stalled(self) -> int:
@@ -338,7 +341,8 @@ class Follower:
             return Cut(key=key, leader_epoch=leader_epoch, diverging=answer.diverging)
         followed.failures = 0
         has_news = (
-            answer.high_watermark != followed.leader_high_watermark
+            followed.cannot_be_stored
+            or answer.high_watermark != followed.leader_high_watermark
             or answer.log_start_offset != followed.leader_log_start
         )
         if not has_news and not len(answer.records):
@@ -364,6 +368,7 @@ class Follower:
         followed = self._current(event.key, event.leader_epoch)
         if followed is not None:
             followed.position = event.position
+            followed.cannot_be_stored = False
             followed.state = _State.READY
             self._storing.discard(event.key)
             self._ready[event.key] = None
@@ -375,7 +380,7 @@ class Follower:
             if event.is_final:
                 followed.state = _State.BROKEN
             else:
-                followed.leader_high_watermark = -1  # not taken over
+                followed.cannot_be_stored = True
                 self._pause(event.key, followed, now_ms)
 
     def _current(self, key: PartitionKey, leader_epoch: int) -> _Followed | None:

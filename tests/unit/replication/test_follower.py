@@ -313,9 +313,26 @@ def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> N
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=is_final))
     bench.later(1_000)
     assert bench.asked == ([] if is_final else [(A, 0)])
-    assert bench.machine.broken == is_final
+    assert bench.machine.broken == 1
     bench.follow(A, epoch=4)
     assert bench.machine.broken == 0
+
+
+def test_what_cannot_be_stored_is_counted_and_lags_until_it_is_stored() -> None:
+    """The bytes of its leader are damaged, say: then it is asked again and again, and the copy falls behind."""
+    bench = Bench(A)
+    damaged = records(A, high_watermark=7)
+    bench.answer(damaged)
+    bench.step(StoreFailed(key=A, leader_epoch=3, is_final=False))
+    assert (bench.machine.broken, bench.machine.max_lag) == (1, 7)
+    bench.later(1_000)
+    bench.answer(damaged)
+    bench.step(StoreFailed(key=A, leader_epoch=3, is_final=False))
+    assert (bench.machine.broken, bench.machine.max_lag) == (1, 7)
+    bench.later(1_000)
+    bench.answer(Answer(A, ErrorCode.NONE, 7, 0, b""))  # also what brings no records is taken over again
+    bench.stored(A, 7)
+    assert (bench.machine.broken, bench.machine.max_lag) == (0, 0)
 
 
 def test_the_lag_is_counted_against_the_leaders_high_watermark() -> None:

@@ -102,8 +102,8 @@ class FollowerHosts:
 
     @property
     def failed_partitions(self) -> int:
-        """Replicas that are not fetched until there is a new leader, or a new start: their log failed, or their leader
-        lacks what is committed."""
+        """Replicas that cannot be stored. Some until a later try (damaged bytes of the leader, a full disk), some until
+        there is a new leader or a new start: their log failed, or their leader lacks what is committed."""
         return sum(host.machine.broken for host in self._hosts.values())
 
     @property
