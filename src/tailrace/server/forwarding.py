@@ -35,6 +35,9 @@ FORWARDED: Final = frozenset(
 )
 """The APIs that brokers pass on, and that an envelope may hold: those of Kafka's that are served."""
 
+_QUESTIONS: Final = frozenset((46, 55))
+"""ListPartitionReassignments and DescribeQuorum change nothing."""
+
 _OF_BROKERS: Final = frozenset((33, 44))
 """What may be about one broker, and is then for that broker to be asked."""
 
@@ -94,6 +97,7 @@ class _Forwarded:
         self, handler: Handler, request: Any, context: RequestContext, sealed: Sealed, on_over: Callable[[], None]
     ) -> None:
         self.context = context
+        self.is_question = context.api_key in _QUESTIONS
         self._handler = handler
         self._request = request
         self._sealed = sealed

@@ -117,6 +117,8 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
 class _CommandErrand:
     """A command on its way, as a message of its own."""
 
+    is_question = False
+
     def __init__(self, channel: "ControllerChannel", command: ControllerCommand, kind: _Kind, on_done: OnDone) -> None:
         self.oldest_version = kind.oldest_version
         self._channel = channel
@@ -147,6 +149,7 @@ class _TopicsErrand:
     """Topics that this node wants created, on their way in an envelope."""
 
     oldest_version = 0
+    is_question = False
 
     def __init__(self, channel: "ControllerChannel", command: CreateTopics, sealed: Sealed, on_done: OnDone) -> None:
         self._channel = channel

@@ -42,6 +42,8 @@ class Errand(Protocol):
 
     oldest_version: int
     """The request is not sent in a version below."""
+    is_question: bool
+    """It changes nothing, whatever becomes of it."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         """Do it: the active controller is on this node."""
@@ -210,9 +212,14 @@ class Errands:
         run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._why(run)))
 
     def _why(self, run: _Run) -> str:
-        leader_id = self._quorum.leader_id
-        asked = "no active controller is known" if leader_id < 0 else f"controller {leader_id} did not answer"
-        return f"{asked} within {run.timeout_ms} ms; it may have been done"
+        quorum, time = self._quorum, f"within {run.timeout_ms} ms"
+        if quorum.leader_id < 0:
+            told = f"no active controller was known {time}; a majority of the controllers must run"
+        elif quorum.leader_id == self._node_id:
+            told = f"controller {quorum.leader_id}, this node, did not become active {time}"
+        else:
+            told = f"controller {quorum.leader_id} did not answer {time}; a majority of the controllers must run"
+        return told if run.errand.is_question else f"{told}; what was asked for may have been done"
 
     def _end(self, run: _Run) -> None:
         run.is_over = True

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.hosts.errands import (
@@ -71,8 +73,10 @@ class Errand:
 
     oldest_version = 0
 
-    def __init__(self, end_offset: int = 0) -> None:
+    def __init__(self, end_offset: int = 0, *, is_question: bool = False) -> None:
+        self.is_question = is_question
         self.ends: list[Any] = []
+        self.detail = ""
         self.here: list[OnOutcome] = []
         self._end_offset = end_offset
 
@@ -87,6 +91,7 @@ class Errand:
 
     def fail(self, error: KafkaError) -> None:
         self.ends.append(error.code)
+        self.detail = error.detail
 
 
 class Bench:
@@ -100,6 +105,25 @@ class Bench:
 
     def run(self) -> None:
         self.errands.run(self.errand, self._timeout_ms)
+
+
+@pytest.mark.parametrize("is_question", [False, True])
+@pytest.mark.parametrize(
+    ("leader_id", "told"),
+    [
+        (-1, "no active controller was known within 30000 ms; a majority"),
+        (2, "controller 2 did not answer within 30000 ms; a majority"),
+        (HERE, "controller 1, this node, did not become active within 30000 ms"),
+    ],
+)
+def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str, is_question: bool) -> None:
+    bench = Bench(Errand(is_question=is_question))
+    bench.quorum.leader_id = BrokerId(leader_id)
+    bench.run()
+    bench.clock.advance(30_000)
+    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.errand.detail.startswith(told)
+    assert ("may have been done" in bench.errand.detail) is not is_question
 
 
 def test_the_leaders_node_is_asked_in_its_epoch() -> None:
