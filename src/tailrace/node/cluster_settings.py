@@ -1,13 +1,14 @@
 """Settings that hold for the whole cluster: they decide who may lead, which every node derives alike from the log.
 
-What a node is told of them itself becomes a setting of all brokers when the node founds the log, as `kafka-storage
-format` does it with min.insync.replicas. Later it changes nothing, and the node says so.
+What a node is told of them itself becomes a setting of all brokers when the node founds the log, and so does
+`min.insync.replicas` with its default, as `kafka-storage format` does it: who asks sees that it is the cluster's. Later
+it changes nothing, and the node says so.
 """
 
 import logging
 
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
-from tailrace.metadata.setting_consequences import DECISIVE
+from tailrace.metadata.setting_consequences import DECISIVE, MIN_IN_SYNC
 from tailrace.node.config import NodeConfig
 from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.server.config_entries import ConfigSource
@@ -16,7 +17,14 @@ _logger = logging.getLogger("tailrace.node")
 
 
 def founding_settings(config: NodeConfig) -> dict[str, str]:
-    """Those that this node was told itself, as the log states them."""
+    """What a new log says of all brokers: `min.insync.replicas`, and what this node was told itself."""
+    setting = BROKER_SETTINGS[MIN_IN_SYNC]
+    default = setting.format(setting.default)
+    assert default is not None, f"{MIN_IN_SYNC} always has a value"
+    return {MIN_IN_SYNC: default, **_told(config)}
+
+
+def _told(config: NodeConfig) -> dict[str, str]:
     told: dict[str, str] = {}
     for entry in config.entries():
         if entry.setting.name in DECISIVE and entry.source is ConfigSource.STATIC_BROKER_CONFIG:
@@ -29,7 +37,7 @@ def founding_settings(config: NodeConfig) -> dict[str, str]:
 def say_what_is_overruled(config: NodeConfig, image: ClusterImage) -> None:
     """Name each of them that this node was told otherwise than the cluster has it, and the way out."""
     agreed = image.overrides(ALL_BROKERS)
-    for name, told in founding_settings(config).items():
+    for name, told in _told(config).items():
         value = agreed.get(name)
         if value is None:
             value = BROKER_SETTINGS[name].format(BROKER_SETTINGS[name].default)

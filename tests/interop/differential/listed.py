@@ -91,12 +91,6 @@ _TOPICS = (
     ),
     Difference(
         "CreateTopics",
-        ("*",),
-        {"topics.configs[min.insync.replicas].config_source": (5, 3)},
-        "Kafka writes its default into the cluster's settings when it is formatted",
-    ),
-    Difference(
-        "CreateTopics",
         ("a topic with spaces around a number",),
         {"topics.configs[retention.ms].value": ("5000", " 5000 ")},
         "what a setting means follows from its text on every node, so that it is stated in one form",
@@ -115,16 +109,6 @@ _CONFIGS = (
         ("*",),
         {f"results.configs[{name}]": MISSING for name in _TOPIC_SETTINGS_OF_KAFKA},
         "settings that are not here",
-    ),
-    Difference(
-        "DescribeConfigs",
-        ("settings of*", "no settings of a topic", "settings after *"),
-        {
-            "results.configs[min.insync.replicas].config_source": (5, 3),
-            "results.configs[min.insync.replicas].synonyms": MISSING,
-            "results.configs[min.insync.replicas]": MISSING,
-        },
-        "Kafka writes its default into the cluster's settings when it is formatted",
     ),
     Difference(
         "DescribeConfigs",

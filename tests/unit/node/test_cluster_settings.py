@@ -11,8 +11,8 @@ from tailrace.node.config import NodeConfig
 TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "num.partitions": "3"}
 
 
-def test_only_what_was_told_and_decides_who_leads_is_founded_upon() -> None:
-    assert founding_settings(NodeConfig()) == {}
+def test_a_log_is_founded_upon_the_in_sync_replicas_and_what_was_told_and_decides_who_leads() -> None:
+    assert founding_settings(NodeConfig()) == {"min.insync.replicas": "1"}
     assert founding_settings(NodeConfig(TOLD)) == {
         "min.insync.replicas": "2",
         "unclean.leader.election.enable": "true",
