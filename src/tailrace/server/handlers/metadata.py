@@ -5,8 +5,9 @@ ids in the answer only; from v12 on a topic may be asked for by id alone. v13: a
 Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
 replicas; v7 leader epochs; v8 authorized operations.
 
-A topic that is to be created when first asked for is answered after its creation, complete, and not with
-LEADER_NOT_AVAILABLE as in Kafka: the client saves a round trip and a back-off.
+A topic that is created because it is asked for is UNKNOWN_TOPIC_OR_PARTITION in this answer, in every version, as in
+Kafka: whoever has deleted a topic and looks whether it is gone must not be shown the one that the look has made. The
+answer waits for the creation, unlike Kafka's: the next one shows the topic, and what cannot be created says why.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ from tailrace.server.ports import Controller
 
 OfflineReplica = Callable[[str, int], BrokerId | None]
 """Which replica of a partition this broker knows to be unusable: its own, if its log cannot be opened."""
+
+_JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
 
 NOT_ASKED: Final = -(2**31)
 ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -74,7 +77,8 @@ class MetadataHandler:
             return self._response(request, wanted, context, {})
 
         def answer(refusals: Mapping[str, KafkaError]) -> None:
-            context.respond(self._response(request, wanted, context, refusals))
+            unseen = dict.fromkeys(to_create, _JUST_CREATED) | dict(refusals)
+            context.respond(self._response(request, wanted, context, unseen))
 
         self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
         return None
@@ -97,15 +101,16 @@ class MetadataHandler:
         request: MetadataRequest,
         wanted: tuple[MetadataRequestTopic, ...] | None,
         context: RequestContext,
-        refusals: Mapping[str, KafkaError],
+        unseen: Mapping[str, KafkaError],
     ) -> MetadataResponse:
+        """`unseen`: topics that are not shown, whether they are there or not, and why."""
         image = self._controller.image
         with_operations = request.include_topic_authorized_operations
         view = _View(image, context, self._offline_replica, with_operations=with_operations)
         if wanted is None:
             topics = tuple(view.topic(topic) for topic in image.topics.values())
         else:
-            topics = tuple(view.wanted(topic, refusals) for topic in wanted)
+            topics = tuple(view.wanted(topic, unseen) for topic in wanted)
         asked = request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=view.brokers(),
@@ -157,19 +162,20 @@ class _View:
             for broker_id, endpoint in self._reachable.items()
         )
 
-    def wanted(self, topic: MetadataRequestTopic, refusals: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+    def wanted(self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]) -> MetadataResponseTopic:
         if topic.topic_id != ZERO_TOPIC_ID:
             found = self._image.topic_by_id(TopicId(topic.topic_id))
             if found is not None:
                 return self.topic(found)
             return self._missing(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
         name = topic.name or ""
+        if name in unseen:
+            return self._missing(unseen[name].code, name=name)
         if name in self._image.topics:
             return self.topic(self._image.topics[name])
         if topic_name_fault(name) is not None:
             return self._missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
-        refusal = refusals.get(name)
-        return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if refusal is None else refusal.code, name=name)
+        return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
 
     def topic(self, topic: TopicImage) -> MetadataResponseTopic:
         return MetadataResponseTopic(
