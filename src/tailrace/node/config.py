@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import Setting, Value, attribute_name, find
+from tailrace.model.settings import Setting, Value, attribute_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
-from tailrace.node.config_sources import checked, read_environment, read_file, read_overrides
+from tailrace.node.config_sources import checked, known_setting, read_environment, read_file, read_overrides
 from tailrace.node.endpoints import Endpoint, parse_address
 from tailrace.node.listener_config import read_listener_config
 from tailrace.node.log_settings import FLUSHED
@@ -54,7 +54,7 @@ class NodeConfig:
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
         texts = given or {}
-        stated = {name: find(BROKER_SETTINGS, name).parse(text) for name, text in texts.items()}
+        stated = {name: known_setting(name).parse(text) for name, text in texts.items()}
         defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
         if stated.get("dev.mode"):
             defaults.update(DEV_DEFAULTS)

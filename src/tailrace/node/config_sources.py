@@ -1,6 +1,6 @@
 """Where a node's settings are said: files, the environment, words of the form `name=value`. Each gives names and texts.
 
-An unknown name is refused, with the nearest known one.
+An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out.
 """
 
 import difflib
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import attribute_name, find
+from tailrace.model.settings import Setting, attribute_name, find
+from tailrace.node.kafka_settings import refusal_of
 from tailrace.node.settings import BROKER_SETTINGS
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
@@ -23,15 +24,24 @@ _ELSEWHERE = {
 """Names of old Kafka files, and what has become of them."""
 
 
+def known_setting(name: str) -> Setting:
+    """The setting of this name. Raises KafkaError(INVALID_CONFIG) that says what to do about any other name."""
+    if name not in BROKER_SETTINGS:
+        if name in _ELSEWHERE:
+            raise _refusal(f"unknown setting {name!r}; {_ELSEWHERE[name]}")
+        if (why := refusal_of(name)) is not None:
+            raise _refusal(why)
+    return find(BROKER_SETTINGS, name)
+
+
 def checked(texts: dict[str, str], source: str) -> dict[str, str]:
     """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and everything that is wrong in it."""
     faults = []
     for name, text in texts.items():
         try:
-            find(BROKER_SETTINGS, name).parse(text)
+            known_setting(name).parse(text)
         except KafkaError as fault:
-            known = _ELSEWHERE.get(name)
-            faults.append(fault.detail if known is None else f"unknown setting {name!r}; {known}")
+            faults.append(fault.detail)
     if faults:
         raise _refusal(f"{source}: {'; '.join(faults)}")
     return texts

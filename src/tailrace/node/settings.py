@@ -10,6 +10,7 @@ from tailrace.model.settings import Setting, Table, Value, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.broker_setting import BOOLEAN, CLASS, INT, LIST, LONG, STRING, setting
 from tailrace.node.coordinator_settings import GROUP_SETTINGS, TRANSACTION_SETTINGS
+from tailrace.node.kafka_settings import WITHOUT_EFFECT
 from tailrace.node.log_settings import LOG_SETTINGS
 from tailrace.node.network_settings import NETWORK_SETTINGS
 from tailrace.node.quorum_settings import QUORUM_SETTINGS
@@ -111,6 +112,7 @@ BROKER_SETTINGS: Table = table_of(
     *GROUP_SETTINGS,
     *TRANSACTION_SETTINGS,
     *_FETCH,
+    *WITHOUT_EFFECT,
 )
 
 DEV_DEFAULTS: Mapping[str, Value] = {

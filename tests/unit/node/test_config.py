@@ -55,6 +55,35 @@ def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path
     assert said == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.keystore.location",
+        "sasl.enabled.mechanisms",
+        "security.inter.broker.protocol",
+        "listener.name.internal.ssl.client.auth",
+        "authorizer.class.name",
+        "super.users",
+        "create.topic.policy.class.name",
+    ],
+)
+def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, tmp_path: Path) -> None:
+    """A node that took it would look protected, and be open to whoever reaches it."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"{name}=anything\n")
+    for said in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):
+        assert f"{name}: in Kafka this " in said
+        assert "Leave it out" in said
+
+
+def test_what_kafka_knows_and_protects_nothing_is_taken_without_effect(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.replica.fetchers=4\nauto.leader.rebalance.enable=false\nquota.window.num=5\n")
+    config = load_config(file=file)
+    assert config.integer("num.replica.fetchers") == 4
+    assert "must be a whole number" in refusal(overrides=["num.replica.fetchers=many"])
+
+
 def test_variables_that_other_parts_read_are_not_taken_for_settings() -> None:
     others = {"TAILRACE_BOOTSTRAP": "localhost:9092", "TAILRACE_SPARK_TASKS": "4", "TAILRACE_TRACEBACK": "1"}
     assert read_environment({**others, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}

@@ -7,6 +7,7 @@ from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
 from tailrace.model.topic_config import TOPIC_SETTINGS
+from tailrace.node.kafka_settings import WITHOUT_EFFECT
 from tailrace.node.settings import BROKER_SETTINGS, TOPIC_SETTING_OF
 from tailrace.protocol.messages.configs import (
     AlterableConfig,
@@ -136,7 +137,8 @@ def test_the_settings_of_this_broker_are_shown_and_few_can_be_changed(node: Admi
     result = describe(node, "1", kind=ResourceType.BROKER, version=version)
     assert [config.name for config in result.configs] == sorted(BROKER_SETTINGS)
     defaults_of_topics = {names[0] for names in BROKER_NAMES.values()}
-    assert {config.name for config in result.configs if not config.read_only} == defaults_of_topics
+    without_effect = {setting.name for setting in WITHOUT_EFFECT if setting.dynamic}
+    assert {one.name for one in result.configs if not one.read_only} == defaults_of_topics | without_effect
     partitions = entry(result, "num.partitions")
     assert (partitions.value, partitions.config_source) == ("3", 4)
     assert entry(result, "fetch.max.bytes").config_source == 5
@@ -335,3 +337,19 @@ def test_the_cleanup_policy_of_the_metadata_log_can_only_be_read(node: AdminPath
         refusal = alter(node, ResourceType.TOPIC, "__cluster_metadata", change)
         assert refusal.error_code == ErrorCode.POLICY_VIOLATION
         assert "can only be read" in (refusal.error_message or "")
+
+
+def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: AdminPath) -> None:
+    """Those that Kafka changes while it runs; librdkafka's tests alter the first."""
+    for name, value in (("sasl.kerberos.min.time.before.relogin", "58000"), ("num.replica.fetchers", "2")):
+        assert alter(node, ResourceType.BROKER, "1", (name, 0, value)).error_code == 0
+        found = entry(describe(node, "1", kind=ResourceType.BROKER), name)
+        assert (found.value, found.config_source, found.read_only) == (value, 2, False)
+    for name, told in (
+        ("auto.leader.rebalance.enable", "cannot be changed while the broker runs"),
+        ("num.replica.fetcher", "did you mean num.replica.fetchers?"),
+        ("ssl.keystore.location", "unknown setting"),
+    ):
+        refusal = alter(node, ResourceType.BROKER, "1", (name, 0, "false"))
+        assert refusal.error_code == ErrorCode.INVALID_REQUEST
+        assert told in (refusal.error_message or "")
