@@ -1,0 +1,107 @@
+"""Three real nodes, followers that are stopped, and a client that pretends to be them: it acknowledges nothing."""
+
+import socket
+import struct
+import time
+from typing import Any
+
+import pytest
+
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.protocol.records.record import Record, build_batch
+from tailrace.protocol.registry import APIS, api_of
+from tailrace.testing import Cluster
+
+TOPIC = "orders"
+DEADLINE_S = 60
+PATIENT = {"broker.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
+
+
+class Pretender:
+    """A client of the leader."""
+
+    def __init__(self, address: str, topic_id: bytes) -> None:
+        host, port = address.split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+        self._topic_id = topic_id
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, request: Any, version: int) -> Any:
+        body = b"".join(encode_request(request, version, 5, "pretender"))
+        self._socket.sendall(struct.pack(">i", len(body)) + body)
+        (size,) = struct.unpack(">i", self._read(4))
+        return decode_response(APIS[api_of(type(request)).key].response, version, bytearray(self._read(size)))[1]
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            assert piece, "the node hung up"
+            data += piece
+        return data
+
+    def produce(self, *, acks: int) -> int:
+        batch = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"value")]))
+        data = TopicProduceData(name=TOPIC, partition_data=(PartitionProduceData(index=0, records=batch),))
+        response = self.ask(ProduceRequest(acks=acks, timeout_ms=DEADLINE_S * 1000, topic_data=(data,)), 9)
+        return int(response.responses[0].partition_responses[0].error_code)
+
+    def fetch(self, offset: int, *, version: int = 17, replica: int = -1, leader_epoch: int = -1) -> PartitionData:
+        wanted = FetchPartition(
+            partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, partition_max_bytes=1 << 20
+        )
+        request = FetchRequest(
+            replica_id=replica,
+            replica_state=ReplicaState(replica_id=replica),
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=(FetchTopic(topic=TOPIC, topic_id=self._topic_id, partitions=(wanted,)),),
+        )
+        answer: PartitionData = self.ask(request, version).responses[0].partitions[0]
+        return answer
+
+    def end_offset(self, replica: int) -> int:
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=replica, topics=(ListOffsetsTopic(name=TOPIC, partitions=(wanted,)),), isolation_level=0
+        )
+        return int(self.ask(request, 7).topics[0].partitions[0].offset)
+
+
+@pytest.mark.timeout(300)
+def test_followers_that_are_stopped_are_not_spoken_for() -> None:
+    with Cluster(brokers=3, config=PATIENT) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            wanted = NewTopic(name=TOPIC, partitions=1, replication_factor=3, configs={"min.insync.replicas": "3"})
+            admin.create_topics([wanted])
+            (described,) = admin.describe_topics([TOPIC])
+        leader = described.partitions[0].leader
+        followers = [one for one in cluster.broker_ids if one != leader]
+        client = Pretender(cluster.address(leader), bytes(described.topic_id))
+        try:
+            assert client.produce(acks=-1) == ErrorCode.NONE
+            cluster.pause(*followers)
+            assert client.produce(acks=1) == ErrorCode.NONE
+            for replica in followers:
+                for version in (11, 17):
+                    for epoch in (-1, described.partitions[0].leader_epoch):
+                        for offset in (1, 2):
+                            answer = client.fetch(offset, version=version, replica=replica, leader_epoch=epoch)
+                            assert (answer.error_code, bytes(answer.records)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+            assert client.fetch(1).high_watermark == 1, "nothing is acknowledged"
+            assert [client.end_offset(replica) for replica in (-1, -2, *followers, 99)] == [1] * 5
+            cluster.resume(*followers)
+            deadline = time.monotonic() + DEADLINE_S
+            while client.fetch(1).high_watermark < 2:
+                assert time.monotonic() < deadline, "the followers themselves do not move it"
+                time.sleep(0.05)
+        finally:
+            cluster.resume(*followers)
+            client.close()
