@@ -4,7 +4,7 @@ import json
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
@@ -13,7 +13,7 @@ import typer
 
 from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
-from tailrace.cli.waiting import Patience, describe
+from tailrace.cli.waiting import Patience, describe, told_by_command
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -82,12 +82,16 @@ def command(
         client_rack=rack,
     )
     line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
-    with _until_interrupted() as is_interrupted, consumer:
+    begins_at_end = offset is None and not from_beginning
+    waiting = _Waiting(bootstrap_server, topic, partitions, is_new=begins_at_end)
+    with told_by_command(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
             consumer.assign(partitions)
+        elif begins_at_end:
+            waiting.is_new = not consumer.committed(partitions)
         if offset is not None:
             consumer.seek(partitions[0], offset)
-        _print_records(consumer, line_of, max_messages, timeout, is_interrupted)
+        _print_records(consumer, line_of, max_messages, timeout, is_interrupted, waiting)
 
 
 def _check_start(*, partition: int | None, offset: int | None, group: str | None, from_beginning: bool) -> None:
@@ -143,6 +147,7 @@ def _print_records(
     max_messages: int | None,
     timeout: float | None,
     is_interrupted: Callable[[], bool],
+    waiting: "_Waiting",
 ) -> None:
     stdout = sys.stdout.buffer
     patience = Patience()
@@ -159,6 +164,8 @@ def _print_records(
             continue
         _check_reader()
         patience.look(consumer.trouble)
+        if not printed and consumer.trouble is None:
+            waiting.tell()
         if deadline is not None and time.monotonic() >= deadline:
             if consumer.trouble is not None:
                 detail = f"{describe(consumer.trouble)}; {counted(printed, 'record')} came before"
@@ -166,7 +173,46 @@ def _print_records(
             break
     if consumer.trouble is not None:
         say(f"{describe(consumer.trouble)}; interrupt again not to wait for it")
-    say(counted(printed, "record"))
+    say(counted(printed, "record") + ("" if printed else waiting.skipped()))
+
+
+class _Waiting:
+    """Says what a person waits for, and what was there before that the command does not show."""
+
+    def __init__(self, servers: str, topic: str, partitions: Sequence[TopicPartition], *, is_new: bool) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._partitions = partitions
+        self.is_new = is_new
+        """It begins behind all records, since nothing else was asked for and no group knows better."""
+        self._has_told = False
+
+    def tell(self) -> None:
+        """On a terminal, once."""
+        if self._has_told or not sys.stderr.isatty():
+            return
+        self._has_told = True
+        older = self._count()
+        records = "" if older is None else f", {counted(older, 'record')}"
+        way_out = " before; --from-beginning reads them" if older and self.is_new else ""
+        partitions = counted(len(self._partitions), "partition")
+        say(f"waiting for records of {self._topic} ({partitions}{records}{way_out}) ...")
+
+    def skipped(self) -> str:
+        """For the end of a line that says that there were none."""
+        older = self._count() if self.is_new else None
+        if not older:
+            return ""
+        return f"; {self._topic} has {older} older {'one' if older == 1 else 'ones'}: --from-beginning reads them"
+
+    def _count(self) -> int | None:
+        """The records that the partitions hold, as far as offsets tell; None if they do not."""
+        try:
+            with admin_of(self._servers) as admin:
+                firsts, ends = (admin.list_offsets(dict.fromkeys(self._partitions, end)) for end in (EARLIEST, LATEST))
+        except KafkaError:
+            return None
+        return sum(ends[partition].offset - firsts[partition].offset for partition in self._partitions)
 
 
 def _check_reader() -> None:

@@ -87,6 +87,7 @@ def command(
                 was_interrupted = True
                 lines.finish(_LAST_SECONDS)
         finally:
+            lines.erase_count()
             if lines.is_settled:
                 producer.close()  # otherwise it would wait for what nobody waits for any more
     if output is Format.JSON:
@@ -172,6 +173,7 @@ class _Lines:
         self._patience = Patience()
         self._said_at = time.monotonic()
         self._line_number = 0
+        self._has_counted = False
         self.written = 0
         """Records that the cluster has taken."""
 
@@ -245,9 +247,21 @@ class _Lines:
         if now - self._said_at >= _PROGRESS_SECONDS:
             self._said_at = now
             self._patience.look(self._producer.trouble)
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{self.written} records ")
-                sys.stderr.flush()
+            self._count_on_terminal()
+
+    def _count_on_terminal(self) -> None:
+        """In the place of the count before; `erase_count` takes the last one away."""
+        if sys.stderr.isatty():
+            self._has_counted = True
+            sys.stderr.write(f"\r\x1b[K{counted(self.written, 'record')} ")
+            sys.stderr.flush()
+
+    def erase_count(self) -> None:
+        """What comes next begins at the margin."""
+        if self._has_counted:
+            self._has_counted = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
     def _settle(self, sent: _Sent) -> None:
         try:

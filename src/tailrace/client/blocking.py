@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 EXIT_FLUSH_S = 5.0
 """How long the interpreter's end waits for records that nobody flushed."""
 
+_EXIT_STOP_S = 2.0
+"""How long it waits for a consumer to stop, which takes no answer from anywhere."""
+
 _ENQUEUE_AT_ONCE = 2_000
 """Records that one turn of the loop takes over, so that answers are not kept waiting."""
 
@@ -237,6 +240,8 @@ _producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
 def _close_at_exit() -> None:
     for producer in list(_producers):
         producer.close_at_exit()
+    for consumer in list(_consumers):
+        consumer.abandon_at_exit()
 
 
 class RangedFetch(Facade[_ranged_fetch.RangedFetch]):
@@ -325,6 +330,7 @@ class Consumer(Facade[_consumer.Consumer]):
 
         make()  # refuse bad settings here and not at the first poll
         super().__init__(make)
+        _consumers.add(self)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records as they come, without end. A commit covers those that the loop has been given, the last one too."""
@@ -372,3 +378,13 @@ class Consumer(Facade[_consumer.Consumer]):
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets."""
         return loop_thread().call(self._client.get().committed(partitions))
+
+    def abandon_at_exit(self) -> None:
+        """The interpreter ends, and with it the background thread: leave nothing there that would complain."""
+        client = self._client.made()
+        if client is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(client.abandon(), loop_thread().loop).result(_EXIT_STOP_S)
+
+
+_consumers: "weakref.WeakSet[Consumer]" = weakref.WeakSet()

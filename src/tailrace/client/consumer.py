@@ -14,6 +14,7 @@ from tailrace.client.group_offsets import OUTSIDE, OffsetAndMetadata, commit_gro
 from tailrace.client.names import several
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.ranged_fetch import parse_isolation
+from tailrace.client.read_notices import ReadNotices
 from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -21,6 +22,8 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header
 
 COMMIT_TIMEOUT_MS = 10_000
+_LOOK_MS = 1_000
+"""How often a poll that waits looks whether something keeps it from reading."""
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -43,6 +46,9 @@ class Consumer:
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
     there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
     committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error.
+
+    What keeps it from reading is retried, and told: by `trouble`, and by warnings of the log `tailrace.client`, at once
+    and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
     """
 
     def __init__(
@@ -66,13 +72,20 @@ class Consumer:
         fetch_max_bytes: int = 52_428_800,
         max_partition_fetch_bytes: int = 1_048_576,
         metadata_max_age_ms: int = 300_000,
+        bootstrap_timeout_ms: int = 10_000,
         client_rack: str = "",
         client_id: str = "tailrace-consumer",
     ) -> None:
         if auto_offset_reset not in _RESETS:
             detail = f"auto.offset.reset {auto_offset_reset!r}; known are {', '.join(_RESETS)}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
-        self._router = Router(bootstrap_servers, client_id=client_id, metadata_max_age_ms=metadata_max_age_ms)
+        self._router = Router(
+            bootstrap_servers,
+            client_id=client_id,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        self._notices = ReadNotices(group, client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
         self._group = group
         self._auto_commit = enable_auto_commit and group is not None
         self._auto_commit_interval_ms = auto_commit_interval_ms
@@ -98,6 +111,7 @@ class Consumer:
             group=group,
             reset=_RESETS[auto_offset_reset],
             isolation_level=isolation_level,
+            notices=self._notices,
         )
         self._ahead: deque[ConsumerRecord] = deque()
         """What an iteration will give out next. Not given yet: `poll` gives it first, and no commit covers it."""
@@ -171,7 +185,7 @@ class Consumer:
     @property
     def trouble(self) -> KafkaError | None:
         """What keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged log, a group
-        without a coordinator. None while all goes well."""
+        without a coordinator, a topic that does not exist. None while all goes well."""
         of_group = None if self._member is None else self._member.trouble
         return of_group or self._search.trouble or self._fetcher.trouble
 
@@ -181,7 +195,8 @@ class Consumer:
         """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
 
         Calling it says that the records given before are dealt with: they may be committed, and partitions may change
-        hands. Raises KafkaError for what does not get better by waiting.
+        hands. Raises KafkaError for what does not get better by waiting, and when no broker has been reached at all for
+        bootstrap.timeout.ms.
         """
         deadline_ms = self._router.now_ms() + int(timeout * 1000)
         self._check_open()
@@ -196,8 +211,10 @@ class Consumer:
                 records = self._take(limit)
                 if records:
                     return records
-                await self._fetcher.wait(self._search.until(deadline_ms))
+                look_ms = self._router.now_ms() + _LOOK_MS
+                await self._fetcher.wait(min(self._search.until(deadline_ms), look_ms))
             self._check_open()
+            self._notices.look(self.trouble, self._router.now_ms(), has_answered=self._router.has_answered)
             if self._router.now_ms() >= deadline_ms:
                 return []
 
@@ -348,6 +365,17 @@ class Consumer:
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
+
+    async def abandon(self) -> None:
+        """Stop at once: nothing is committed, and the group is not told. For the end of the interpreter."""
+        self._is_closed = True
+        if self._member is not None:
+            await self._member.stop()
+        self._search.give_up()
+        self._drop_auto_commit()
+        await self._fetcher.close()
+        self._router.close()
+        await asyncio.sleep(0)  # what was cancelled ends now
 
     # the group's side
 

@@ -92,8 +92,13 @@ class GroupMember:
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
         """Why the group refuses this member for good."""
-        self.trouble: KafkaError | None = None
-        """Why the coordinator cannot be reached now; None once it has answered."""
+        self._coordinator_trouble: KafkaError | None = None
+        self._topic_trouble: KafkaError | None = None
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """Why the coordinator cannot be reached now, or a topic not be read: it does not exist, as far as is known."""
+        return self._coordinator_trouble or self._topic_trouble
 
     @property
     def is_stable(self) -> bool:
@@ -107,6 +112,7 @@ class GroupMember:
     def subscribe(self, topics: Iterable[str]) -> None:
         """The topics to read from the next poll on."""
         self._topics = tuple(sorted(set(topics)))
+        self._topic_trouble = None
         self._events.put_nowait(events.SubscriptionChanged())
 
     def polled(self) -> None:
@@ -118,17 +124,21 @@ class GroupMember:
             self._task.result()  # it ends by a fault only, and nobody else looks at it
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(events.Polled())
-        if self.is_stable and self._shared is not None and self._polled_at_ms >= self._next_look_ms:
-            self._plan_look(self._shared)
+        if self.is_stable and self._polled_at_ms >= self._next_look_ms:
+            self._plan_look()
             self._look = asyncio.get_running_loop().create_task(self._look_at_topics(self._shared))
 
     async def leave(self) -> None:
         """Commit, tell the group, and stop."""
+        await self.stop()
+        await self._step(events.Leave())
+
+    async def stop(self) -> None:
+        """Do nothing any more, without a word to the group."""
         tasks = [task for task in (self._task, self._look) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._step(events.Leave())
 
     async def _run(self) -> None:
         while True:
@@ -164,6 +174,8 @@ class GroupMember:
             case events.Lost():
                 self._listener.lost()
             case events.Assigned(partitions):
+                if self._shared is None:  # another member leads, and has looked at the topics, not this one
+                    self._next_look_ms = self._router.now_ms()
                 self._listener.assigned(partitions)
             case events.ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
@@ -217,7 +229,7 @@ class GroupMember:
             # As if the group had refused the assignment: this member joins again, and so do the others.
             return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         counts = self._shared = self._partition_counts(wanted)
-        self._plan_look(counts)
+        self._plan_look()
         assigned = ASSIGNORS[protocol_name](subscriptions, counts)
         return events.AssignmentMade(
             tuple((member_id, encode_assignment(partitions)) for member_id, partitions in assigned.items())
@@ -227,18 +239,31 @@ class GroupMember:
         described = {topic: self._router.view.find(topic) for topic in topics}
         return {topic: 0 if info is None else len(info.partitions) for topic, info in described.items()}
 
-    def _plan_look(self, shared: dict[str, int]) -> None:
-        pause_ms = self._router.view.max_age_ms if all(shared.values()) else self._router.retry_backoff_max_ms
+    def _plan_look(self) -> None:
+        is_missing = self._topic_trouble is not None or not all((self._shared or {}).values())
+        pause_ms = self._router.retry_backoff_max_ms if is_missing else self._router.view.max_age_ms
         self._next_look_ms = self._router.now_ms() + pause_ms
 
-    async def _look_at_topics(self, shared: dict[str, int]) -> None:
-        """The leader's duty: where topics have grown, come or gone, the group must share anew."""
+    async def _look_at_topics(self, shared: dict[str, int] | None) -> None:
+        """See whether the own topics are there. The leader's duty: where any have grown, come or gone, the group must
+        share anew."""
         try:
-            await self._router.refresh(shared)
+            await self._router.refresh(self._topics if shared is None else {*shared, *self._topics})
         except KafkaError:
             return  # the next look will tell
-        if self._partition_counts(shared) != shared:
+        self._topic_trouble = self._missing_topic()
+        if self._topic_trouble is not None:
+            self._plan_look()
+        if shared is not None and self._partition_counts(shared) != shared:
             self._events.put_nowait(events.SubscriptionChanged())
+
+    def _missing_topic(self) -> KafkaError | None:
+        for topic in self._topics:
+            try:
+                self._router.view.topic(topic)
+            except KafkaError as fault:
+                return fault
+        return None
 
     async def _sync(self, effect: events.SendSync) -> events.Event:
         connection = await self._router.coordinator_connection(self._group, _USE)
@@ -289,7 +314,7 @@ class GroupMember:
         try:
             event = await answer
         except KafkaError as fault:
-            self.trouble = fault
+            self._coordinator_trouble = fault
             return refused(fault.code)
-        self.trouble = None
+        self._coordinator_trouble = None
         return event

@@ -60,6 +60,11 @@ class Router:
         self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
         self._coordinators: dict[tuple[int, str], Broker] = {}
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether any node has ever been reached."""
+        return self._has_answered
+
     def close(self) -> None:
         """Close all connections; what is pending fails."""
         self._pool.close()

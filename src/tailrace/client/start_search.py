@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.group_offsets import OffsetAndMetadata, fetch_group_offsets
-from tailrace.client.offsets import READ_COMMITTED, OffsetAt, ask_for_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, ask_for_offsets
+from tailrace.client.read_notices import ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -19,13 +20,21 @@ class StartSearch:
     """At most one search at a time; after one that failed the next waits, twice as long each time."""
 
     def __init__(
-        self, router: Router, fetcher: Fetcher, *, group: str | None, reset: int | None, isolation_level: int
+        self,
+        router: Router,
+        fetcher: Fetcher,
+        *,
+        group: str | None,
+        reset: int | None,
+        isolation_level: int,
+        notices: ReadNotices,
     ) -> None:
         self._router = router
         self._fetcher = fetcher
         self._group = group
         self._reset = reset
         self._isolation_level = isolation_level
+        self._notices = notices
         self._task: asyncio.Task[None] | None = None
         self._fault: KafkaError | None = None
         self._pause_ms = router.retry_backoff_ms
@@ -104,14 +113,32 @@ class StartSearch:
         if committed:
             self._fetcher.wake()
         specs = dict.fromkeys(rest, self._reset)
-        faults = await ask_for_offsets(self._router, specs, self._start, isolation_level=self._isolation_level)
+        starts: dict[TopicPartition, int] = {}
+
+        def start(found: Mapping[TopicPartition, OffsetAt]) -> None:
+            for partition, listed in found.items():
+                starts[partition] = listed.offset
+                self._fetcher.start_at(partition, listed.offset)
+            self._fetcher.wake()
+
+        faults = await ask_for_offsets(self._router, specs, start, isolation_level=self._isolation_level)
+        if self._group is not None and self._reset == LATEST:
+            is_new = {partition: offset for partition, offset in starts.items() if not undecided[partition]}
+            await self._tell_skipped(is_new, has_offsets=bool(committed))
         if faults:
             raise min(faults.values(), key=_gets_better)
 
-    def _start(self, found: Mapping[TopicPartition, OffsetAt]) -> None:
-        for partition, listed in found.items():
-            self._fetcher.start_at(partition, listed.offset)
-        self._fetcher.wake()
+    async def _tell_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
+        """A group without offsets begins at the end: what lies before it was perhaps meant to be read."""
+        untold = self._notices.untold(starts)
+        if not untold:
+            return
+        firsts: dict[TopicPartition, OffsetAt] = {}
+        await ask_for_offsets(
+            self._router, dict.fromkeys(untold, EARLIEST), firsts.update, isolation_level=self._isolation_level
+        )
+        skipped = {partition: max(0, starts[partition] - first.offset) for partition, first in firsts.items()}
+        self._notices.skipped(skipped, has_offsets=has_offsets)
 
 
 def _gets_better(fault: KafkaError) -> bool:

@@ -308,3 +308,38 @@ def test_damage_is_reported_and_is_exit_code_1(run: Run, tailrace_cluster: Clust
         done = run("dump-log", str(path))
         assert done.code == 1, name
         assert str(path) in done.err
+
+
+def test_consume_says_what_is_there_when_it_shows_nothing(run: Run, topic: str) -> None:
+    run("produce", topic, stdin=b"0\n1\n")
+    done = run("consume", topic, "--timeout", "0.2")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"0 records; {topic} has 2 older ones: --from-beginning reads them\n"
+    group = f"group-{topic}"
+    done = run("consume", topic, "--group", group, "--timeout", "3")
+    assert done.err == f"0 records; {topic} has 2 older ones: --from-beginning reads them\n"
+    done = run("consume", topic, "--group", group, "--timeout", "3")
+    assert done.err == "0 records\n", "the group has been there"
+
+
+def test_consume_says_on_a_terminal_what_it_waits_for(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run("topics", "create", topic, "--partitions", "4")
+    done = run("consume", topic, "--timeout", "0.5")
+    assert done.err == f"waiting for records of {topic} (4 partitions, 0 records) ...\n0 records\n"
+    run("produce", topic, stdin=b"0\n")
+    done = run("consume", topic, "--timeout", "0.5")
+    way_out = "before; --from-beginning reads them"
+    assert done.err.startswith(f"waiting for records of {topic} (4 partitions, 1 record {way_out}) ...\n0 records; ")
+    assert "waiting" not in run("consume", topic, "--from-beginning", "--max-messages", "1").err
+
+
+def test_the_count_on_a_terminal_is_erased(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(produce, "_PROGRESS_SECONDS", 0.0)
+    done = run("produce", topic, stdin=b"one\n")
+    erased = "\r\x1b[K"
+    *counts, last = done.err.split(erased)
+    assert last == f"1 record written to {topic}\n"
+    assert set(counts) <= {"", "0 records ", "1 record "}
+    assert len(counts) > 1

@@ -71,3 +71,24 @@ def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
     assert (ended.returncode, ended.stderr) == (7, "")
     kept = "it = RangedFetch(bootstrap).fetch_range(TopicPartition(topic, 0), 0, 1000)\nnext(it)"
     assert _run(kept, tailrace_cluster.bootstrap_servers, topic).returncode == 0
+
+
+def test_consumers_that_nobody_closed_leave_nothing_running(topic: str) -> None:
+    """A task that is freed while it waits complains on stderr, now and then: it depends on what is freed first."""
+    program = (
+        "import asyncio, atexit\n"
+        "from tailrace.client.loop_thread import loop_thread\n"
+        "from tailrace.client import blocking\n"
+        "atexit.unregister(blocking._close_at_exit)\n"
+        "def left():\n"
+        "    blocking._close_at_exit()\n"
+        "    async def tasks(): return [repr(t) for t in asyncio.all_tasks() if t is not asyncio.current_task()]\n"
+        "    print(loop_thread().call(tasks()))\n"
+        "atexit.register(left)\n"
+        "import logging; logging.disable(logging.CRITICAL)\n"
+        "kept = [Consumer(bootstrap, group='g', topics=[topic]) for _ in range(5)]\n"
+        "for c in kept: c.poll(0.3)\n"
+        "kept.append(Consumer(bootstrap)); kept[-1].assign([TopicPartition(topic, 0)]); kept[-1].poll(0.3)\n"
+    )
+    ended = _run(program, "127.0.0.1:1", topic)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")

@@ -1,0 +1,95 @@
+"""What a consumer says by itself, in the log `tailrace.client`, about records that its user does not get.
+
+It warns while it cannot read, every 30 s, and says when it reads again; and it tells what a new group skips. The first
+warning comes at once where waiting is not likely to help: no broker has ever answered, a topic does not exist. An
+election or a restart has two seconds to be over.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.throttle import Throttle
+
+_WARNING_PERIOD_MS: Final = 30_000
+_GRACE_MS: Final = 2_000
+
+_logger = logging.getLogger("tailrace.client")
+
+
+class ReadNotices:
+    """Those of one consumer."""
+
+    def __init__(self, group: str | None, client_id: str, *, bootstrap_timeout_ms: int) -> None:
+        self._group = group
+        self._name = f"consumer {client_id}" if group is None else f"group {group}"
+        self._bootstrap_timeout_ms = bootstrap_timeout_ms
+        self._unreached_since_ms: int | None = None
+        self._warnings = Throttle(_WARNING_PERIOD_MS)
+        self._has_warned = False
+        self._trouble_since_ms: int | None = None
+        self._told: set[TopicPartition] = set()
+
+    def look(self, trouble: KafkaError | None, now_ms: int, *, has_answered: bool) -> None:
+        """Warn of what keeps the consumer from reading. To be called about once a second while it polls.
+
+        Raises it as KafkaError when no broker at all has answered for bootstrap.timeout.ms of polling: the address is
+        more likely wrong than the cluster about to start. The next poll has that time again.
+        """
+        if trouble is None:
+            self._trouble_since_ms = None
+            if self._has_warned and has_answered:
+                self._has_warned = False
+                _logger.info("%s reads again", self._name)
+        else:
+            self._warn(trouble, now_ms, has_answered=has_answered)
+        if has_answered:
+            self._unreached_since_ms = None
+        elif self._unreached_since_ms is None:
+            self._unreached_since_ms = now_ms
+        elif now_ms - self._unreached_since_ms >= self._bootstrap_timeout_ms:
+            self._unreached_since_ms = None
+            detail = f"no broker has answered within bootstrap.timeout.ms {self._bootstrap_timeout_ms}"
+            if trouble is not None:
+                raise KafkaError(trouble.code, f"{detail}: {trouble.detail}")
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+
+    def _warn(self, trouble: KafkaError, now_ms: int, *, has_answered: bool) -> None:
+        if self._trouble_since_ms is None:
+            self._trouble_since_ms = now_ms
+        may_pass = has_answered and trouble.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if may_pass and now_ms - self._trouble_since_ms < _GRACE_MS:
+            return
+        if self._warnings.admits(trouble.code, now_ms):
+            self._has_warned = True
+            _logger.warning("%s cannot read: %s", self._name, trouble.detail or trouble.code.name)
+
+    def untold(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of which `skipped` has not told yet: a rebalance may bring them again."""
+        return [partition for partition in partitions if partition not in self._told]
+
+    def skipped(self, counts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
+        """The group begins at the end of these partitions, and does not get so many records that are there.
+
+        `has_offsets`: it has some in other partitions.
+        """
+        self._told.update(counts)
+        by_topic: dict[str, list[int]] = {}
+        for partition, count in counts.items():
+            by_topic.setdefault(partition.topic, []).append(count)
+        for topic, each in sorted(by_topic.items()):
+            skipped = sum(each)
+            if not skipped:
+                continue
+            where = f" in {len(each)} of its partitions" if has_offsets else ""
+            _logger.warning(
+                'group %r has no offsets%s: it starts at the end of %s and skips %d older record%s; auto_offset_reset="'
+                'earliest" reads them',
+                self._group,
+                where,
+                topic,
+                skipped,
+                "" if skipped == 1 else "s",
+            )

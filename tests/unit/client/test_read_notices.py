@@ -1,0 +1,213 @@
+"""A consumer that cannot read says so, and why; one that begins at the end says what it skips."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.consumer import Consumer as AsyncioConsumer
+from tailrace.client.read_notices import ReadNotices
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+SECONDS = 60.0
+UNREACHABLE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cannot connect to 127.0.0.1:1: Connection refused")
+NO_LEADER = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "partition orders-0 has no leader now")
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.client")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
+
+
+def poll_until(consumer: Consumer, holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        assert consumer.poll(0.05) == []
+
+
+# when it speaks
+
+
+def notices(group: str | None = "g", timeout_ms: int = 10_000) -> ReadNotices:
+    return ReadNotices(group, "tests", bootstrap_timeout_ms=timeout_ms)
+
+
+def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    told = notices(timeout_ms=10**9)
+    for now_ms in range(0, 60_001, 1_000):
+        told.look(UNREACHABLE, now_ms, has_answered=False)
+    assert lines(caplog) == ["group g cannot read: cannot connect to 127.0.0.1:1: Connection refused"] * 3
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_what_comes_and_goes_is_told_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
+    told = notices(None, timeout_ms=10**9)
+    for now_ms in range(0, 29_000, 10):
+        told.look(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
+    assert lines(caplog) == ["consumer tests cannot read: cannot connect to 127.0.0.1:1: Connection refused"]
+
+
+def test_an_election_has_time_to_be_over(caplog: pytest.LogCaptureFixture) -> None:
+    told = notices()
+    told.look(NO_LEADER, 0, has_answered=True)
+    told.look(NO_LEADER, 1_900, has_answered=True)
+    told.look(None, 2_000, has_answered=True)
+    told.look(NO_LEADER, 2_100, has_answered=True)
+    assert lines(caplog) == []
+    told.look(NO_LEADER, 4_100, has_answered=True)
+    told.look(None, 4_200, has_answered=True)
+    told.look(None, 4_300, has_answered=True)
+    assert lines(caplog) == ["group g cannot read: partition orders-0 has no leader now", "group g reads again"]
+
+
+def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
+    told = notices(timeout_ms=1_000)
+    told.look(UNREACHABLE, 0, has_answered=False)
+    told.look(UNREACHABLE, 999, has_answered=False)
+    with pytest.raises(KafkaError, match=r"no broker has answered within bootstrap\.timeout\.ms 1000: cannot connect"):
+        told.look(UNREACHABLE, 1_000, has_answered=False)
+    told.look(UNREACHABLE, 1_500, has_answered=False)
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        told.look(None, 2_500, has_answered=False)
+    told.look(UNREACHABLE, 3_000, has_answered=False)
+    told.look(UNREACHABLE, 9_000, has_answered=True)
+    told.look(UNREACHABLE, 99_000, has_answered=True)
+
+
+# a cluster that is not there
+
+
+def test_poll_raises_when_no_broker_was_ever_reached(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = Consumer("127.0.0.1:1", group="g", topics=["x"], bootstrap_timeout_ms=500)
+    with consumer, pytest.raises(KafkaError, match=r"no broker has answered .* cannot connect to 127\.0\.0\.1:1"):
+        consumer.poll(SECONDS)
+    assert lines(caplog)[0].startswith("group g cannot read: cannot connect to 127.0.0.1:1: Connection refused")
+
+    async def poll() -> None:
+        async with AsyncioConsumer("127.0.0.1:1", bootstrap_timeout_ms=500) as consumer:
+            await consumer.assign([TopicPartition("x", 0)])
+            await consumer.poll(SECONDS)
+
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        asyncio.run(poll())
+
+
+# a topic that is not there
+
+
+def test_a_topic_that_does_not_exist_is_named_to_every_member_until_it_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Cluster(config={"auto.create.topics.enable": "false"}) as cluster:
+        first, second = (
+            Consumer(cluster.bootstrap_servers, group="g", topics=["never"], auto_offset_reset="earliest")
+            for _ in range(2)
+        )
+        with first, second:
+            for consumer in (first, second):
+                consumer.poll(0.1)
+            deadline = time.monotonic() + SECONDS
+            while first.trouble is None or second.trouble is None:
+                assert time.monotonic() < deadline
+                assert first.poll(0.05) == second.poll(0.05) == []
+            for consumer in (first, second):
+                assert consumer.trouble is not None
+                assert consumer.trouble.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                assert "topic 'never' does not exist" in consumer.trouble.detail
+            warned = [line for line in lines(caplog) if line.startswith("group g cannot read: topic 'never' does not")]
+            assert len(warned) == 2
+
+            second.close()
+            with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+                admin.create_topics({"never": 1})
+                producer.send("never", b"v")
+            deadline = time.monotonic() + SECONDS
+            while not first.poll(0.2):
+                assert time.monotonic() < deadline
+            assert first.trouble is None
+
+
+def test_a_chosen_partition_of_a_topic_that_does_not_exist_is_named() -> None:
+    with Cluster(config={"auto.create.topics.enable": "false"}) as cluster:
+        partition = TopicPartition("never", 0)
+        with Consumer(cluster.bootstrap_servers) as consumer:
+            consumer.assign([partition])
+            consumer.seek(partition, 0)
+            poll_until(consumer, lambda: consumer.trouble)
+            assert consumer.trouble is not None
+            assert "topic 'never' does not exist" in consumer.trouble.detail
+        with Consumer(cluster.bootstrap_servers) as consumer:
+            consumer.assign([partition])
+            with pytest.raises(KafkaError, match="topic 'never' does not exist"):
+                consumer.poll(SECONDS)
+
+
+# what a new group skips
+
+
+@pytest.fixture
+def topic(tailrace_cluster: Cluster) -> str:
+    """Five records in one of two partitions."""
+    name = f"topic-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin, Producer(tailrace_cluster.bootstrap_servers) as producer:
+        admin.create_topics({name: 2})
+        for _ in range(5):
+            producer.send(name, b"v", partition=0)
+    return name
+
+
+def skips(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in lines(caplog) if "has no offsets" in line]
+
+
+def test_a_new_group_that_begins_at_the_end_says_how_much_it_skips(
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Consumer(tailrace_cluster.bootstrap_servers, group=f"g-{topic}", topics=[topic]) as consumer:
+        poll_until(consumer, lambda: skips(caplog))
+        consumer.poll(0.2)
+    (line,) = skips(caplog)
+    assert line == (
+        f"group 'g-{topic}' has no offsets: it starts at the end of {topic} and skips 5 older records; "
+        'auto_offset_reset="earliest" reads them'
+    )
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_group_that_skips_nothing_says_nothing(
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture, reset: str
+) -> None:
+    group = f"g-{topic}"
+    if reset == "latest":  # it has offsets
+        with Consumer(tailrace_cluster.bootstrap_servers, group=group) as consumer:
+            consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+            consumer.commit({TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 0})
+    with Consumer(tailrace_cluster.bootstrap_servers, group=group, topics=[topic], auto_offset_reset=reset) as consumer:
+        deadline = time.monotonic() + SECONDS
+        while not consumer.poll(0.2):
+            assert time.monotonic() < deadline
+    assert skips(caplog) == []
+
+
+def test_a_partition_that_comes_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    told = notices()
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    told.skipped({first: 1}, has_offsets=True)
+    assert told.untold([first, second]) == [second]
+    told.skipped({second: 0}, has_offsets=False)
+    (line,) = lines(caplog)
+    assert line == (
+        "group 'g' has no offsets in 1 of its partitions: it starts at the end of orders and skips 1 older record; "
+        'auto_offset_reset="earliest" reads them'
+    )
