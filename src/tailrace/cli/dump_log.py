@@ -84,7 +84,8 @@ def command(
     for path in _files(paths):
         dumper.dump(path)
     if dumper.faults:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{dumper.faults} places are damaged; see above")
+        are = "place is" if dumper.faults == 1 else "places are"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{dumper.faults} {are} damaged; see above")
 
 
 def _decoder(wanted: Sequence[Decoder], print_data_log: bool) -> Decoder | None:
@@ -145,9 +146,16 @@ class _Dumper:
             self._say_of_file(line)
         stop = 0
         last_offset: int | None = None
+        end_offset = _least_offset(path)
         jumps: list[str] = []
         try:
             for batch in stored_batches(path):
+                if batch.header.base_offset < end_offset:
+                    place = f"{path} position {batch.position}"
+                    self._fault(
+                        f"{place}: offset {batch.header.base_offset} where {end_offset} comes next, or a later one"
+                    )
+                end_offset = batch.header.end_offset
                 for first, last in self._dump_batch(path, batch):
                     if last_offset is not None and first != last_offset + 1:
                         jumps.append(f"  {last_offset} is followed by {first}")
@@ -233,6 +241,11 @@ def _first_lines(path: Path) -> Iterator[str]:
         yield f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}"
     elif offset.isdecimal():
         yield f"Log starting offset: {int(offset)}"
+
+
+def _least_offset(path: Path) -> int:
+    """Where a segment begins at the earliest; 0 for other files."""
+    return int(path.stem) if path.suffix == ".log" and path.stem.isdecimal() else 0
 
 
 def _batches_of(log: Path) -> list[LogBatch]:

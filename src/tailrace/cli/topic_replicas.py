@@ -83,9 +83,10 @@ def reassign(
         if wanted is not None and cancel:
             wanted = wanted if partition else list(admin.list_partition_reassignments(wanted))
         if wanted is not None and is_change and wanted:
+            before = "" if target is None else _change_of_factor(admin, wanted, len(target))
             admin.alter_partition_reassignments(dict.fromkeys(wanted, target))
             done = "took back the move of" if cancel else "began to move"
-            say(f"{done} {counted(len(wanted), 'partition')} of topic {name}")
+            say(f"{done} {counted(len(wanted), 'partition')} of topic {name}{before}")
         moves = admin.list_partition_reassignments(wanted) if wanted != [] else {}
     rows: list[Row] = [
         {
@@ -102,6 +103,22 @@ def reassign(
     if not rows:
         is_done = bool(wanted) and target is not None
         say("the move is complete" if is_done else "no replicas are being moved")
+
+
+def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -> str:
+    """What is said of another number of copies; nothing where it stays."""
+    (topic,) = admin.describe_topics([wanted[0].topic])
+    moves = admin.list_partition_reassignments(wanted)
+    numbers = {where.partition for where in wanted}
+    now = set()
+    for partition in topic.partitions:
+        if partition.partition in numbers:
+            move = moves.get(TopicPartition(topic.name, partition.partition))
+            # A move that goes on has its new copies already, and its old ones still.
+            now.add(len(partition.replicas) - (0 if move is None else len(move.removing_replicas)))
+    if now <= {factor}:
+        return ""
+    return f"; replication factor {'-'.join(map(str, sorted({min(now), max(now)})))} -> {factor}"
 
 
 def _partitions(admin: Admin, name: str, numbers: list[int] | None) -> list[TopicPartition]:

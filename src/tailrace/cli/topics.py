@@ -189,7 +189,8 @@ def describe(
         if number:
             write("")
         settings = ",".join(f"{name}={value}" for name, value in configs[topic.name].items())
-        words = (f"{name}: {value}" for name, value in {**_topic_row(topic), "Configs": settings}.items())
+        row: Row = {**_topic_row(topic), "ReplicationFactor": _replication_factors(topic), "Configs": settings}
+        words = (f"{name}: {value}" for name, value in row.items())
         write("  ".join(words).rstrip())
         rows = [_partition_row(topic.name, partition) for partition in topic.partitions]
         show(
@@ -222,6 +223,12 @@ def _topic_row(topic: TopicInfo) -> Row:
         "PartitionCount": len(topic.partitions),
         "ReplicationFactor": topic.replication_factor,
     }
+
+
+def _replication_factors(topic: TopicInfo) -> str:
+    """`3`, or `2-3` where partitions differ."""
+    counts = {len(partition.replicas) for partition in topic.partitions}
+    return "-".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
 
 
 def _description(topic: TopicInfo, configs: dict[str, str]) -> Row:

@@ -61,7 +61,7 @@ class _Diagnosis:
             return
         yield from _judge_cluster(self._address, metadata)
         for broker in sorted(metadata.brokers, key=lambda broker: broker.node_id):
-            yield from self._try_broker(broker, metadata.cluster_id)
+            yield from self._try_broker(broker, metadata.cluster_id, is_only_one=len(metadata.brokers) == 1)
 
     def _reach(self, place: Place) -> Reached:
         """The first address of the host that takes connections."""
@@ -170,9 +170,16 @@ class _Diagnosis:
             return None
         return tuple(answer.mechanisms) if answer.error_code != ErrorCode.ILLEGAL_SASL_STATE else None
 
-    def _try_broker(self, broker: MetadataResponseBroker, cluster_id: str | None) -> Iterator[Finding]:
+    def _try_broker(
+        self, broker: MetadataResponseBroker, cluster_id: str | None, *, is_only_one: bool
+    ) -> Iterator[Finding]:
         address = Address(broker.host, broker.port)
-        place = Place(address=address, broker=broker.node_id, given_host=self._address.host)
+        place = Place(
+            address=address,
+            broker=broker.node_id,
+            given_host=self._address.host,
+            given_port=self._address.port if is_only_one else None,
+        )
         if is_wildcard(broker.host) or not 0 < broker.port < 65536:
             yield failed(
                 "advertised",

@@ -40,6 +40,8 @@ class Place:
     broker: int | None = None
     """The broker that advertises it; None for the address that was given."""
     given_host: str = ""
+    given_port: int | None = None
+    """The port that has just worked, where it can only be this broker's: the cluster has no other."""
 
     @property
     def setting(self) -> str:
@@ -49,7 +51,8 @@ class Place:
     @property
     def suggestion(self) -> str:
         """What broker and client could agree on."""
-        return f"advertised.listeners={Address(self.given_host or 'HOST', self.address.port)}"
+        port = self.address.port if self.given_port is None else self.given_port
+        return f"advertised.listeners={Address(self.given_host or 'HOST', port)}"
 
 
 def failed(check: str, place: Place, detail: str, advice: str) -> Finding:
@@ -107,7 +110,7 @@ def _advice_for_advertised(place: Place, trouble: Trouble) -> str:
         )
     return (
         f"broker {broker} advertises {address}, where it cannot be reached from here: start it if it is down,"
-        f" or set {place.suggestion} with the port that leads to it"
+        f" or set {place.suggestion}{'' if place.given_port is not None else ' with the port that leads to it'}"
     )
 
 

@@ -149,8 +149,25 @@ def test_a_move_that_only_takes_copies_away_is_complete_at_once(server: AdminSer
     create(server, BROKER, OTHER)
     done = run("topics", "reassign", "orders", "--replicas", str(BROKER))
     assert (done.code, done.out) == (0, "")
-    assert done.err == "began to move 1 partition of topic orders\nthe move is complete\n"
+    changed = "replication factor 2 -> 1"
+    assert done.err == f"began to move 1 partition of topic orders; {changed}\nthe move is complete\n"
     assert run("topics", "reassign", "orders").err == "no replicas are being moved\n"
+
+
+def test_a_topic_whose_partitions_differ_shows_both_numbers_of_copies(server: AdminServer, run: Run) -> None:
+    server.start(OTHER)
+    both = tuple(
+        ReplicaAssignment(partition=number, broker_ids=(BrokerId(BROKER), BrokerId(OTHER))) for number in (0, 1)
+    )
+    server.submit(CreateTopics(topics=(NewTopic(name="orders", assignments=both),)))
+    assert "ReplicationFactor: 2  " in run("topics", "describe", "orders").out
+    done = run("topics", "reassign", "orders", "--partition", "0", "--replicas", str(BROKER))
+    assert "began to move 1 partition of topic orders; replication factor 2 -> 1\n" in done.err
+    assert "ReplicationFactor: 1-2  " in run("topics", "describe", "orders").out
+    done = run("topics", "reassign", "orders", "--replicas", f"{BROKER},{OTHER}")
+    assert "; replication factor 1-2 -> 2\n" in done.err
+    done = run("topics", "reassign", "orders", "--replicas", f"{OTHER},{BROKER}")
+    assert "replication factor" not in done.err.replace("1-2 -> 2", "")
 
 
 def test_who_is_no_voter_is_not_removed_and_the_voters_are_named(server: AdminServer, run: Run) -> None:

@@ -97,7 +97,7 @@ def test_a_wrong_checksum_is_shown_and_the_records_are_not(dump: Dump) -> None:
     assert [line.split()[2] for line in done.out if line.startswith("|")] == ["0", "2"]
     assert done.err == [
         f"{LOG} position {len(first)}: the checksum of the batch is wrong",
-        "tailrace: 1 places are damaged; see above",
+        "tailrace: 1 place is damaged; see above",
     ]
 
 
@@ -124,6 +124,28 @@ def test_offsets_that_compaction_has_left_out_are_no_damage(dump: Dump) -> None:
     done = dump("--deep-iteration", LOG)
     assert done.code == 0
     assert done.err == [f"Non-consecutive offsets in {LOG}", "  0 is followed by 4", "  5 is followed by 9"]
+
+
+@pytest.mark.parametrize("deep", [(), ("--deep-iteration",)])
+def test_offsets_that_go_back_are_damage(dump: Dump, deep: tuple[str, ...]) -> None:
+    """A flipped bit of a base offset: no checksum covers it."""
+    stored = [stored_batch(offset).buffer for offset in (2, 65_539, 4)]
+    name = "00000000000000000002.log"
+    write(name, *stored)
+    done = dump(*deep, name)
+    assert done.code == 1
+    place = len(stored[0]) + len(stored[1])
+    assert done.err[0] == f"{name} position {place}: offset 4 where 65540 comes next, or a later one"
+    assert done.err[-1].endswith("1 place is damaged; see above")
+
+
+def test_a_segment_that_begins_before_its_name_is_damage(dump: Dump) -> None:
+    write("00000000000000000007.log", *batches(1))
+    done = dump("00000000000000000007.log")
+    assert (done.code, done.err[0]) == (
+        1,
+        "00000000000000000007.log position 0: offset 0 where 7 comes next, or a later one",
+    )
 
 
 def test_index_entries_that_lead_elsewhere_are_named(dump: Dump) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.offline_quorum import controller_of
+from tailrace.cli.offline_quorum import controller_of, opened_quorum
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.storage import OsFiles
@@ -36,3 +36,20 @@ def test_what_the_environment_says_counts_as_when_the_node_is_started(
 ) -> None:
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     assert controller_of(file).key.id == 2
+
+
+def test_a_command_that_does_not_listen_does_not_judge_listeners(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node was started with --insecure, which neither the file nor this command has."""
+    monkeypatch.setenv("TAILRACE_NODE_ID", "2")
+    file.write_text(file.read_text().replace("127.0.0.1", "192.0.2.2") + "metrics.listener=192.0.2.2:9094\n")
+    assert [endpoint.host for endpoint in controller_of(file).endpoints] == ["192.0.2.2"]
+    with opened_quorum(file) as quorum:
+        assert quorum.controller.key.id == 2
+
+
+def test_what_others_could_not_connect_to_is_still_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be told to the quorum."""
+    monkeypatch.setenv("TAILRACE_NODE_ID", "2")
+    file.write_text(file.read_text().replace("127.0.0.1", "0.0.0.0"))
+    with pytest.raises(KafkaError, match="clients cannot connect to a wildcard"):
+        controller_of(file)

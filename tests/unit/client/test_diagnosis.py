@@ -324,10 +324,17 @@ def test_one_address_of_a_name_that_nobody_listens_on(monkeypatch: pytest.Monkey
 
 def test_a_broker_that_advertises_a_name_nobody_knows() -> None:
     with kafka() as (fake, port):
-        fake.brokers = ((7, "kafka-0.invalid", port),)
+        fake.brokers = ((7, "kafka-0.invalid", 9092),)
         failure = the_failure(examine(port))
     assert "broker 7 advertises kafka-0.invalid" in failure.advice
-    assert f"advertised.listeners=127.0.0.1:{port}" in failure.advice
+    assert f"advertised.listeners=127.0.0.1:{port}," in failure.advice, "the port that works, not the wrong one's"
+
+
+def test_of_several_brokers_it_is_not_known_which_one_has_answered() -> None:
+    with kafka() as (fake, port):
+        fake.brokers = ((7, "127.0.0.1", port), (8, "kafka-0.invalid", 9092))
+        failure = the_failure(examine(port))
+    assert "advertised.listeners=127.0.0.1:9092," in failure.advice
 
 
 def test_a_broker_that_advertises_a_port_where_nobody_is(closed_port: int) -> None:
@@ -336,6 +343,7 @@ def test_a_broker_that_advertises_a_port_where_nobody_is(closed_port: int) -> No
         failure = the_failure(examine(port))
     assert failure.check == "advertised"
     assert "start it if it is down" in failure.advice
+    assert failure.advice.endswith(f"or set advertised.listeners=127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(("host", "port"), [("0.0.0.0", 9092), ("::", 9092), ("", 9092), ("127.0.0.1", 0)])
@@ -368,7 +376,7 @@ def test_a_broker_elsewhere_that_advertises_localhost(
         fake.brokers = ((7, "localhost", advertised),)
         last = examine(port, host="broker.example")[-1]
     assert last.verdict is (Verdict.WARNING if is_up else Verdict.FAILED)
-    assert f"advertised.listeners=broker.example:{advertised}" in last.advice
+    assert f"advertised.listeners=broker.example:{port}" in last.advice
 
 
 def test_every_broker_is_tried_even_after_one_that_fails(closed_port: int) -> None:
