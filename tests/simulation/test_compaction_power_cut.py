@@ -75,7 +75,7 @@ class Teller:
         self.close()
         self.open()
         for number in range(8):
-            self.append(20 + number % 3)
+            self.append(20 + number % 3, is_lasting=number % 4 == 1)
         self.flush()
         self.now_ms += 600
         self.compact()
@@ -104,14 +104,15 @@ class Teller:
             clean=clean,
         )
 
-    def append(self, number: int, *, tombstones: bool = False) -> None:
+    def append(self, number: int, *, tombstones: bool = False, is_lasting: bool = False) -> None:
+        """Three records. `is_lasting`: with keys that no other record has."""
         start = self.log.log_end_offset
         producer_id = PRODUCERS[number % 3 == 0]
         records = [
             Record(
                 start + at,
                 self.now_ms + at,
-                b"key-%d" % ((number + at) % 5),
+                b"lasting-%d" % (start + at) if is_lasting else b"key-%d" % ((number + at) % 5),
                 None if tombstones and at else b"%d" % start,
             )
             for at in range(3)

@@ -10,7 +10,7 @@ batches from the log's first one on, and gives each as it is to be stored:
 3. The records of an aborted transaction go, and replace nothing. A marker stays until no batch of its transaction is
    left, and then like a tombstone.
 4. The last batch of a producer stays, emptied if need be: it says which sequence number comes next.
-5. The last batch of each rewritten segment stays too, emptied: so a reader always finds the way past a gap.
+5. So does the last batch of all that is rewritten: behind it there may be nothing that leads a reader past the gap.
 6. A batch whose records cannot be read stays as it is: its sender wrote it before the topic was compacted.
 """
 

@@ -160,12 +160,13 @@ class Compaction:
             delete_retention_ms=self._config.delete_retention_ms,
         )
         following = self._segments.all[len(sources)].base_offset
+        last_source = max((segment.base_offset for segment in sources if segment.size_bytes), default=-1)
         counts = group_segments(
             sources, end_offset=following, config=self._config, max_index_entries=self._limits.time_index_entries
         )
         for count in counts:
             group, sources = sources[:count], sources[count:]
-            yield from self._rewrite(group, filter_)
+            yield from self._rewrite(group, filter_, last_source)
 
     def _collect_keys(self) -> Iterator[int]:
         """Learn the last offset of every key of the dirty part."""
@@ -208,8 +209,12 @@ class Compaction:
         self.bytes_read += header.size_bytes
         return header.size_bytes
 
-    def _rewrite(self, group: Sequence[Segment], filter_: BatchFilter) -> Iterator[int]:
-        """Make one segment of these, and swap it in unless it is the same as before."""
+    def _rewrite(self, group: Sequence[Segment], filter_: BatchFilter, last_source: int) -> Iterator[int]:
+        """Make one segment of these, and swap it in unless it is the same as before.
+
+        The last batch of the segment that begins at `last_source` stays, emptied if need be. All that is rewritten ends
+        with it, and nothing may stand behind it: the log would end in offsets that a reader cannot get past.
+        """
         size_bytes = sum(segment.size_bytes for segment in group)
         if self._files.free_bytes(self._directory) < size_bytes:
             raise StorageError(
@@ -227,10 +232,9 @@ class Compaction:
         is_changed = len(group) > 1
         waiting: list[AppendBatch] = []
         waiting_bytes = unsynced_bytes = 0
-        last = max(segment.base_offset for segment in group if segment.size_bytes) if size_bytes else -1
         for segment in group:
             for position, buffer, header in segment.batches():
-                is_last = segment.base_offset == last and position + header.size_bytes == segment.size_bytes
+                is_last = segment.base_offset == last_source and position + header.size_bytes == segment.size_bytes
                 stored = filter_.rewrite(buffer, header, keep_header=is_last)
                 is_changed = is_changed or stored is not buffer
                 if stored is not None:

@@ -1,7 +1,10 @@
 """What of one partition's log is there to be read: by offset, by time, and which transactions were aborted."""
 
+from typing import Final
+
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage.batch_file import ReadResult
 from tailrace.storage.files import FileSystem
 from tailrace.storage.gaps import Gaps
@@ -9,6 +12,11 @@ from tailrace.storage.recovery import LoadedLog
 from tailrace.storage.segments import Segments
 from tailrace.storage.timestamps import TimestampOffset, max_timestamp_offset, offset_for_timestamp
 from tailrace.storage.transaction_index import AbortedTransaction
+
+MAX_READS: Final = 64
+"""Segments that one read looks into while it finds empty batches alone: some milliseconds, if none is in memory."""
+_MOST_EMPTY_BYTES: Final = 1 << 16
+"""How far a read that is to bring a record at any rate goes on over empty batches: about a thousand of them."""
 
 
 class ReadableLog:
@@ -61,10 +69,12 @@ class ReadableLog:
     ) -> ReadResult:
         """Whole batches from the one that contains `offset`, all below `end_offset`, from one segment (KIP-74).
 
-        If a compaction has removed that one, from the next one on.
+        If a compaction has removed that one, from the next one on. If all of a segment's are empty, those of the next
+        segments too, until there is a record: readers take an answer without one for a batch that is too large.
 
-        With `min_one_message` the first batch is given even if it is larger than `max_bytes`. Empty at the end. Raises
-        OFFSET_OUT_OF_RANGE outside the log, CorruptRecords for bytes on the disk that are no batches.
+        With `min_one_message` the first batch is given even if it is larger than `max_bytes`, and so is the first one
+        with a record behind a few empty ones. Empty at the end. Raises OFFSET_OUT_OF_RANGE outside the log,
+        CorruptRecords for bytes on the disk that are no batches.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
@@ -85,7 +95,31 @@ class ReadableLog:
             return ReadResult([], 0, offset, offset, result.end_position)
         if result.first_offset > offset:
             self._check_gap(offset, result.first_offset)
+        may_be_compacted = result.next_offset <= self._gaps.bound or self._config.is_compacted
+        if may_be_compacted and _is_hollow(result):
+            return self._read_on(result, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
         return result
+
+    def _read_on(self, result: ReadResult, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
+        """The same and what follows it, up to the first batches with a record."""
+        chunks, size_bytes, next_offset = list(result.records), result.size_bytes, result.next_offset
+        most_bytes = max(max_bytes, _MOST_EMPTY_BYTES) if min_one_message else max_bytes
+        more = result
+        for _ in range(MAX_READS - 1):
+            if next_offset >= end_offset or size_bytes >= most_bytes or not _is_hollow(more):
+                break
+            left_bytes = max(max_bytes - size_bytes, 0)
+            following = self._segments.read(
+                next_offset, max_bytes=left_bytes, end_offset=end_offset, min_one_message=min_one_message
+            )
+            if following is None or not following.size_bytes:
+                break
+            more = following
+            if more.first_offset > next_offset:
+                self._check_gap(next_offset, more.first_offset)
+            chunks += more.records
+            size_bytes, next_offset = size_bytes + more.size_bytes, more.next_offset
+        return ReadResult(chunks, size_bytes, result.first_offset, next_offset, more.end_position)
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
         if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
@@ -105,3 +139,8 @@ class ReadableLog:
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
         return max_timestamp_offset(self._segments, log_start_offset=self.log_start_offset)
+
+
+def _is_hollow(result: ReadResult) -> bool:
+    """Whether there is no record in any of the batches."""
+    return not any(header.records_count for chunk in result.records for _, header in iter_batches(chunk))

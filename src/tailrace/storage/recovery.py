@@ -327,18 +327,20 @@ class Loader:
 
     def _scan_from(self, first: int) -> int:
         """Check all segments from this one on and cut the log where the first fault is; its end offset."""
-        end_offset = self._segments[first].base_offset
+        end_offset = previous_end = self._segments[first].base_offset
         epoch = -1
         for at in range(first, len(self._segments)):
             segment = self._segments[at]
             if not self._continues(segment.base_offset, end_offset):
                 scan = _Scan(0, end_offset, f"the segment before it ends at offset {end_offset}")
             else:
-                scan = self._scan(segment, max(end_offset, segment.base_offset), epoch)
+                scan = self._scan(segment, max(end_offset, segment.base_offset), previous_end, epoch)
             self._found_epochs += scan.epochs
             if scan.epochs:
                 epoch = scan.epochs[-1].epoch
             end_offset = scan.end_offset
+            if scan.valid_bytes:
+                previous_end = end_offset
             if scan.fault:
                 self._cut(at, scan)
                 break
@@ -348,8 +350,12 @@ class Loader:
         may_have_gap = base_offset <= self._gap_bound or (self._is_compacted and self._gap_bound == UNKNOWN_GAPS)
         return base_offset == end_offset or (base_offset > end_offset and may_have_gap)
 
-    def _scan(self, segment: Segment, end_offset: int, epoch: int) -> _Scan:
-        """Check every batch of a segment and build its indexes anew."""
+    def _scan(self, segment: Segment, end_offset: int, previous_end: int, epoch: int) -> _Scan:
+        """Check every batch of a segment and build its indexes anew.
+
+        The batch before it, of this `epoch`, ends at `previous_end`: far below `end_offset`, where the segment may go
+        on, if segments of which a compaction has left nothing lie between.
+        """
         scan = _Scan(0, end_offset)
         report = self._report
         report.segments_checked += 1
@@ -366,12 +372,12 @@ class Loader:
                     raise CorruptRecords(f"leader epoch {header.partition_leader_epoch} follows {epoch}")
                 if header.partition_leader_epoch > epoch:
                     epoch = header.partition_leader_epoch
-                    scan.epochs.append(_FoundEpoch(epoch, header.base_offset, scan.end_offset))
+                    scan.epochs.append(_FoundEpoch(epoch, header.base_offset, previous_end))
                 segment.note(position, header)
                 report.batches_checked += 1
                 report.records_checked += header.records_count
                 scan.valid_bytes = position + header.size_bytes
-                scan.end_offset = header.end_offset
+                scan.end_offset = previous_end = header.end_offset
         except CorruptRecords as fault:
             scan.fault = fault.detail
         return scan

@@ -6,9 +6,9 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import iter_batches, read_header
+from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log, checkpoints
+from tailrace.storage import AppendBatch, Log, checkpoints, readable_log
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
@@ -66,7 +66,114 @@ def test_old_segments_become_one_and_only_the_last_of_each_key_stays(disk: Simul
     assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
     fill(log, 2)
     log.compact(NOW_MS, end_offset=log.log_end_offset)
-    assert bases(disk) == [0, active, active + 6], "the small ones have become one"
+    assert bases(disk) == [0, active + 6], "the small ones have become one"
+
+
+def batches(disk: SimulatedDisk) -> list[BatchHeader]:
+    """All that the log's files hold."""
+    paths = [f"{DIRECTORY}/{base:020d}.log" for base in bases(disk)]
+    return [header for path in paths for _, header in iter_batches(disk.read_bytes(path))]
+
+
+def append_without_keys(log: Log, count: int) -> None:
+    """Written before the topic was compacted, say: nothing of it stays."""
+    for _ in range(count):
+        buffer = build_batch([Record(0, NOW_MS, None, b"v" * 200)], base_offset=log.log_end_offset, leader_epoch=0)
+        log.append([AppendBatch(bytes(buffer), read_header(buffer))])
+    log.flush()
+
+
+def empty_batches(disk: SimulatedDisk) -> list[int]:
+    """Where each ends."""
+    return [header.end_offset for header in batches(disk) if not header.records_count]
+
+
+def test_a_compaction_leaves_no_empty_batches(disk: SimulatedDisk) -> None:
+    """Runs of batches without a record lead some readers astray; an offset that is missing leads none."""
+    log = open_log(disk)
+    for _ in range(3):
+        fill(log, 20, keys=2)
+        log.compact(NOW_MS, end_offset=log.log_end_offset)
+        assert log.first_dirty_offset == bases(disk)[-1]
+        assert empty_batches(disk) == []
+    assert [log.read(offset, max_bytes=1).next_offset > offset for offset in range(180)] == [True] * 180
+
+
+def test_where_the_rewritten_part_ends_without_a_record_an_empty_batch_stays(disk: SimulatedDisk) -> None:
+    """Nothing may be behind it: a reader could not get past, or take the log's end for known."""
+    log = open_log(disk)
+    for _ in range(3):
+        append_without_keys(log, 8)
+        active = bases(disk)[-1]
+        log.compact(NOW_MS, end_offset=log.log_end_offset)
+        assert log.first_dirty_offset == active
+        assert empty_batches(disk) == [active], "the one of before is needed no more"
+    fill(log, 5)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert empty_batches(disk) == []
+    again = open_log(disk, recovery_point=log.log_end_offset)
+    assert (again.log_end_offset, offsets(again)) == (log.log_end_offset, offsets(log))
+
+
+def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    append_without_keys(log, 8)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    with_nothing = [base for base in bases(disk)[:-1] if not disk.size_of(f"{DIRECTORY}/{base:020d}.log")]
+    assert with_nothing, "a segment of which nothing is left is there until it becomes one with others"
+    assert empty_batches(disk) == [log.first_dirty_offset]
+    append_without_keys(log, 8)
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert empty_batches(disk) == [log.first_dirty_offset]
+
+
+def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: SimulatedDisk) -> None:
+    """Each producer's last batch stays. A reader that gets no record takes it for one that is too large."""
+    log = open_log(disk)
+    for producer_id in range(40):
+        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
+    log.flush()
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert [header.records_count for header in batches(disk)] == [0] * 38 + [1, 1]
+    assert len(bases(disk)) > 10
+    for max_bytes in (1, 61, 1000, 1 << 20):
+        result = log.read(0, max_bytes=max_bytes)
+        assert (result.first_offset, result.next_offset) == (0, 39)
+        read = b"".join(bytes(chunk) for chunk in result.records)
+        assert len(read) == result.size_bytes
+        assert [header.base_offset for _, header in iter_batches(read)] == list(range(39))
+
+
+def test_a_read_over_empty_batches_keeps_to_its_end_and_to_its_bytes(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    for producer_id in range(40):
+        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
+    log.flush()
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert log.read(0, max_bytes=1 << 20, end_offset=30).next_offset == 30
+    # Not the first partition of an answer: there is no more room than this.
+    result = log.read(0, max_bytes=200, min_one_message=False)
+    assert (result.size_bytes, result.next_offset) == (183, 3)
+    assert log.read(0, max_bytes=60, min_one_message=False).size_bytes == 0
+
+
+def test_a_read_over_empty_batches_looks_into_so_many_segments(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not hold up the event loop."""
+    monkeypatch.setattr(readable_log, "MAX_READS", 3)
+    log = open_log(disk)
+    for producer_id in range(40):
+        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
+    log.flush()
+    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    assert len(bases(disk)) > 10
+    offset, reads = 0, 0
+    while offset < 40:
+        result = log.read(offset, max_bytes=1 << 20)
+        assert offset < result.next_offset <= 40
+        offset, reads = result.next_offset, reads + 1
+    assert reads > 3
 
 
 def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) -> None:

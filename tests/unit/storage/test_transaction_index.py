@@ -1,5 +1,6 @@
 """The aborted transactions of a segment: its bytes, look-ups, and the file through the life of a log."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader, read_header, seal
+from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header, seal
 from tailrace.protocol.records.control import ControlType
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
@@ -407,27 +408,29 @@ def committed(log: Log, end_offset: int) -> list[int]:
     """The offsets of the records that a reader of committed data gets."""
     aborted = log.aborted_transactions(0, end_offset)
     found: list[int] = []
-    offset = 0
-    while (result := log.read(offset, max_bytes=1)).size_bytes and result.first_offset < end_offset:
-        header = read_header(result.records[0])
+    for content in batches_below(log, end_offset):
+        header = read_header(content)
         is_hidden = any(
             each.producer_id == header.producer_id and each.first_offset <= header.base_offset < each.last_offset
             for each in aborted
         )
         if not header.is_control and not is_hidden:
-            found += [record.offset for record in read_records(result.records[0])]
-        offset = result.next_offset
+            found += [record.offset for record in read_records(content)]
     return found
 
 
 def records_below(log: Log, end_offset: int) -> list[int]:
     """The offsets of the records that are left, markers not counted."""
-    found: list[int] = []
+    return [record.offset for content in batches_below(log, end_offset) for record in read_records(content)]
+
+
+def batches_below(log: Log, end_offset: int) -> Iterator[bytes]:
+    """Each batch that is left."""
     offset = 0
-    while (result := log.read(offset, max_bytes=1)).first_offset < end_offset:
-        found += [record.offset for record in read_records(result.records[0])]
+    while (result := log.read(offset, max_bytes=1, end_offset=end_offset)).size_bytes:
+        content = b"".join(result.records)
+        yield from (content[at : at + header.size_bytes] for at, header in iter_batches(content))
         offset = result.next_offset
-    return found
 
 
 def keyed(
