@@ -360,8 +360,13 @@ class QuorumHost:
                 assert self.failure is not None, f"not an effect: {effect}"
 
     def _log_role(self, change: do.RoleChanged) -> None:
-        """While a replica waits for its peers it goes to and fro between roles of little news: a line a minute each."""
+        """While a replica waits for its peers it goes to and fro between roles of little news: a line a minute each.
+
+        The first of them behind any other role is news: a leader is lost.
+        """
         role = change.role.lower()
+        if role not in _WAITING_ROLES:
+            self._waiting_lines = Throttle(_WAITING_LINE_MS)
         is_news = role not in _WAITING_ROLES or self._waiting_lines.admits(role, self._clock.monotonic_ms())
         _logger.log(
             logging.INFO if is_news else logging.DEBUG,

@@ -6,11 +6,13 @@ from typing import Final
 
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
+from tailrace.model.throttle import Throttle
 from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000
 """What is left of a broker's session when the connection of its heartbeats is closed."""
+_SLEEP_LINE_MS: Final = 60_000
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -23,6 +25,8 @@ class SessionWatch:
         self._heartbeats = heartbeats
         self._clock = clock
         self._alarm = Alarm(clock, lambda: later(self._look))
+        self._sleep_lines = Throttle(_SLEEP_LINE_MS)
+        self._sleeps = self._longest_sleep_ms = 0
         self.is_on = False
         self.on_silence: Callable[[], None] = lambda: None
         """Called when somebody's session has ended."""
@@ -51,10 +55,19 @@ class SessionWatch:
         now_ms = self._clock.monotonic_ms()
         asleep_ms = self._heartbeats.awake(now_ms)
         if asleep_ms:
-            _logger.warning("event=controller-slept milliseconds=%d", asleep_ms)
+            self._tell_sleep(asleep_ms, now_ms)
         if self._heartbeats.silent(now_ms):
             self.on_silence()
         self.look_again()
+
+    def _tell_sleep(self, asleep_ms: int, now_ms: int) -> None:
+        """Once a minute, with what has not been told since."""
+        self._sleeps += 1
+        self._longest_sleep_ms = max(self._longest_sleep_ms, asleep_ms)
+        if self._sleep_lines.admits("asleep", now_ms):
+            text = "event=controller-slept milliseconds=%d times=%d longest=%d"
+            _logger.warning(text, asleep_ms, self._sleeps, self._longest_sleep_ms)
+            self._sleeps = self._longest_sleep_ms = 0
 
     def hurry(self, broker_id: BrokerId) -> None:
         """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
