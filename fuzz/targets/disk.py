@@ -11,7 +11,7 @@ from crc32c import crc32c
 from fuzz import golden
 from fuzz.finding import found
 from fuzz.targets.target import Target
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.server.hosts.quorum_state import parse_quorum_state
@@ -164,13 +164,13 @@ def _read_checked(log: Log, start_offset: int) -> None:
 
 
 def _read_trusted(log: Log) -> None:
-    """Of what nobody has checked, any offset may be asked for: bytes or CorruptRecords."""
+    """Of what nobody has checked, any offset may be asked for: bytes or the error of a damaged log."""
     start, end = log.log_start_offset, log.log_end_offset
     for offset in {*range(start, min(start + 2 * COUNT, end)), *range(max(end - COUNT, start), end)}:
         try:
             log.read(offset, max_bytes=1 << 20)
             log.offset_for_timestamp(1_700_000_000_000 + offset)
-        except CorruptRecords:
+        except StorageError:
             continue
 
 

@@ -217,3 +217,51 @@ def test_both_encode_columns_alike(
 def test_both_hash_keys_alike(column: BinaryBuffers, count: int) -> None:
     expected = outcome(lambda: twin.murmur2_column(column, count))
     assert outcome(lambda: compiled.murmur2_column(column, count)) == expected
+
+
+@given(
+    st.lists(damaged_batches() | batches(), max_size=4).map(b"".join),
+    st.integers(-1, 60),
+    OFFSETS,
+    OFFSETS,
+    st.sampled_from([-1, 40, 2**63 - 1]),
+    st.sampled_from([-1, -1, 0, 5]),
+    OFFSETS,
+)
+def test_both_walk_alike(
+    data: bytes, at: int, next_offset: int, until_offset: int, gap_limit: int, epoch: int, epoch_end: int
+) -> None:
+    options = {
+        "next_offset": next_offset,
+        "until_offset": until_offset,
+        "gap_limit": gap_limit,
+        "epoch": epoch,
+        "epoch_end": epoch_end,
+    }
+    expected = outcome(lambda: twin.walk_batches(data, at, **options))
+    assert outcome(lambda: compiled.walk_batches(data, at, **options)) == expected
+
+
+@given(st.lists(batches(), min_size=1, max_size=5), st.integers(0, 8 * 17 - 1), st.data())
+def test_both_see_each_flipped_bit_that_no_checksum_covers(
+    parts: list[bytearray], bit: int, data: st.DataObject
+) -> None:
+    next_offset, starts, position = 0, [], 0
+    for part in parts:
+        part[:8] = next_offset.to_bytes(8, "big")
+        next_offset += int.from_bytes(part[23:27], "big") + 1
+        starts.append(position)
+        position += len(part)
+    content = bytearray(b"".join(parts))
+    epoch = int.from_bytes(content[12:16], "big", signed=True)
+    options = {"next_offset": 0, "until_offset": 2**62, "gap_limit": -1, "epoch": max(epoch, 0), "epoch_end": 2**63 - 1}
+    if epoch < 0:
+        for start in starts:
+            content[start + 12 : start + 16] = bytes(4)
+    assert compiled.walk_batches(content, 0, **options) == (position, next_offset, 0)
+    damaged = data.draw(st.sampled_from(starts))
+    content[damaged + bit // 8] ^= 1 << bit % 8
+    for kernel in (compiled, twin):
+        at, _, status = kernel.walk_batches(content, 0, **options)
+        assert at < position
+        assert status or bit // 8 in range(8, 12), "a length that leaves no whole batch ends the walk too early"

@@ -40,6 +40,7 @@ from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.data.cleaner import CleanerConfig
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.scrubber import ScrubberConfig
 from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.forwarding import Forwarding
@@ -114,6 +115,7 @@ class Broker:
             self.partitions,
             clock=clock,
             config=_upkeep_config(config),
+            disk=self.flush_thread,
             on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
         )
 
@@ -253,6 +255,7 @@ class Broker:
             coordinators=self.coordinators,
             waiting=self.waiting,
             flush_thread=self.flush_thread,
+            scrubber=self._upkeep.scrubber,
             late_transaction_ms=self._config.integer("transaction.max.timeout.ms") + _LATE_TRANSACTION_MS,
         )
 
@@ -415,6 +418,11 @@ def _upkeep_config(config: NodeConfig) -> UpkeepConfig:
             log_cleaner_backoff_ms=config.integer("log.cleaner.backoff.ms"),
             log_cleaner_dedupe_buffer_size=config.integer("log.cleaner.dedupe.buffer.size"),
             log_cleaner_io_max_bytes_per_second=config.real("log.cleaner.io.max.bytes.per.second"),
+        ),
+        scrubber=ScrubberConfig(
+            log_scrub_enable=config.flag("log.scrub.enable"),
+            log_scrub_interval_ms=config.integer("log.scrub.interval.ms"),
+            log_scrub_io_max_bytes_per_second=config.real("log.scrub.io.max.bytes.per.second"),
         ),
         producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
         producer_id_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),

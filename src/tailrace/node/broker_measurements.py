@@ -22,6 +22,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.data.dormant import Dormant
 from tailrace.server.data.log_directory import SetAside
 from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.data.scrubber import Scrubber, ScrubMeasure
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
@@ -94,6 +95,8 @@ class BrokerMeasurements:
     waiting_fetches: int
     waiting_produces: int
     flushes: FlushMeasure
+    scrubs: ScrubMeasure | None = None
+    """None if no log is looked through at rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,8 @@ class BrokerParts:
     waiting: Waiting
     flush_thread: FlushThread
     """Of the topics' logs."""
+    scrubber: Scrubber | None
+    """Looks through logs at rest."""
     late_transaction_ms: int
     """After this silence of its producer a transaction should have been ended: transaction.max.timeout.ms and more."""
 
@@ -128,6 +133,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         waiting_fetches=parts.waiting.fetches,
         waiting_produces=parts.waiting.produces,
         flushes=parts.flush_thread.measure,
+        scrubs=None if parts.scrubber is None else parts.scrubber.measure,
     )
 
 

@@ -344,6 +344,8 @@ class Replica:
 
     def _read(self, offset: int, end_offset: int, max_bytes: int, *, min_one_message: bool) -> PartitionRead:
         log = self.log
+        if log.is_offline:
+            log.refuse()
         high_watermark, log_start_offset = self._high_watermark.offset, log.log_start_offset
         records: Buffer = b""
         size_bytes, next_offset = 0, offset

@@ -12,6 +12,7 @@ from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
+from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.timestamps import TimestampOffset
 from tailrace.storage.transaction_index import AbortedTransaction
 
@@ -38,5 +39,7 @@ __all__ = [
     "ReadResult",
     "RecoveryReport",
     "RetiredSegment",
+    "Scrub",
+    "ScrubSlice",
     "TimestampOffset",
 ]

@@ -6,11 +6,16 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, check_crc, read_header
+from tailrace.protocol.records.faults import Walk
+from tailrace.protocol.records.kernels import walk_batches
 from tailrace.protocol.records.record import Record, read_records
+from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.files import Buffer, File
 
 _SPAN: Final = Struct(">qi11xi")
 """Base offset, batch length and last offset delta: all that a walk over batches needs."""
+_STORED: Final = Struct(">qiib")
+"""Base offset, batch length, leader epoch and magic: what the checksum does not cover."""
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """How far an offset may be from the first of its file, so that an index entry can hold it."""
@@ -36,6 +41,19 @@ class ReadResult(NamedTuple):
     """The offset after the last batch."""
     end_position: int
     """Where the last batch ends in its segment."""
+
+
+class Expected(NamedTuple):
+    """What the log knows of the batches that are read, beside their own bytes."""
+
+    end_offset: int
+    """Batches from here on are not wanted."""
+    log_end_offset: int
+    """No batch reaches beyond this."""
+    gap_limit: int
+    """Offsets before this one may be missing."""
+    epochs: EpochCache
+    """Which batch was written in which leader epoch."""
 
 
 class BatchFile:
@@ -104,21 +122,27 @@ class BatchFile:
         except CorruptRecords:
             return ()  # its sender wrote it like this, and nobody looks into batches that are appended
 
-    def _walk_to(self, offset: int, position: int) -> int:
+    def _walk_to(self, offset: int, position: int, *, first_end: int, gap_limit: int) -> int:
         """The position of the first batch that ends at or after this offset, walking from a position before it.
 
-        `size_bytes` if there is none.
+        `size_bytes` if there is none. The batch at `position` ends at offset `first_end` (exclusive); -1 for the first
+        batch of the file. Those behind it continue each other, or leave offsets out below `gap_limit`.
         """
         size_bytes = self.size_bytes
-        is_first = position > 0
+        next_offset = self.base_offset if first_end < 0 else -1
         while position < size_bytes:
             chunk = self.file.pread(min(_SPAN_WALK_BYTES, size_bytes - position), position)
             at = 0
             while at + _SPAN.size <= len(chunk):
                 base_offset, length, delta = _SPAN.unpack_from(chunk, at)
-                if length < _SMALLEST_LENGTH or delta < 0 or (is_first and base_offset > offset):
+                if length < _SMALLEST_LENGTH or delta < 0:
                     raise self.corrupt(position + at, "no batch starts here")
-                is_first = False
+                if next_offset < 0:
+                    if base_offset + delta + 1 != first_end:
+                        raise self.corrupt(position + at, "not the batch that the index says")
+                elif base_offset != next_offset and not next_offset < base_offset <= gap_limit:
+                    raise self.corrupt(position + at, f"offset {base_offset} follows offset {next_offset - 1}")
+                next_offset = base_offset + delta + 1
                 if base_offset + delta >= offset:
                     return position + at
                 at += length + LENGTH_OFFSET
@@ -127,36 +151,45 @@ class BatchFile:
             position += at
         return size_bytes
 
-    def _walk_over(
-        self, data: Buffer, position: int, end: int, *, end_offset: int, next_offset: int
-    ) -> tuple[int, int]:
-        """Where the last whole batch before `end_offset` ends in `data`, and its end offset.
+    def walk_over(self, data: Buffer, position: int, expected: "Expected", next_offset: int) -> tuple[int, int]:
+        """Where the last whole batch that is wanted ends in `data`, and its end offset.
 
-        `data` was read at this position. The walk begins at `end`, where a batch ends whose end offset is at most
-        `next_offset`.
+        `data` was read at this position, where a batch starts at `next_offset`. Every header is held against what is
+        expected: no checksum covers a batch's place, size and epoch.
         """
-        unpack, last_start = _SPAN.unpack_from, len(data) - HEADER_SIZE
-        while end <= last_start:
-            base_offset, length, delta = unpack(data, end)
-            if length < _SMALLEST_LENGTH or delta < 0 or base_offset < next_offset:
-                raise self.corrupt(position + end, "no batch starts here")
-            after = end + length + LENGTH_OFFSET
-            if after > len(data) or base_offset + delta >= end_offset:
-                break
-            end = after
-            next_offset = base_offset + delta + 1
-        return end, next_offset
+        end = 0
+        while True:
+            epoch, epoch_end = expected.epochs.range_of(next_offset)
+            end, next_offset, status = walk_batches(
+                data,
+                end,
+                next_offset=next_offset,
+                until_offset=expected.end_offset,
+                gap_limit=expected.gap_limit,
+                epoch=epoch,
+                epoch_end=epoch_end,
+            )
+            if status == Walk.END:
+                return end, next_offset
+            header = _STORED.unpack_from(data, end)
+            if status != Walk.EPOCH:
+                raise self.corrupt(position + end, _words(status, header, next_offset, epoch))
+            next_offset = max(next_offset, epoch_end)  # legal: offsets are missing
 
     def _first_exceeds(self, position: int, max_bytes: int) -> bool:
         """Whether the batch at this position is larger than this."""
         head = self.file.pread(_SPAN.size, position)
         return len(head) == _SPAN.size and _SPAN.unpack(head)[1] + LENGTH_OFFSET > max_bytes
 
-    def read(self, position: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
-        """Whole batches from this position on that end before `end_offset` and fit into `max_bytes`.
+    def read(
+        self, position: int, expected: "Expected", *, max_bytes: int, min_one_message: bool, first_offset: int = -1
+    ) -> ReadResult:
+        """Whole batches from this position on that end before the expected end and fit into `max_bytes`.
 
-        With `min_one_message` the first one is given however large it is (KIP-74).
+        With `min_one_message` the first one is given however large it is (KIP-74). `first_offset`: where the batch
+        before this position ends, -1 if the first one is known to be right. Raises CorruptRecords.
         """
+        end_offset = expected.end_offset
         wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
         if not min_one_message and wanted > _SPAN_WALK_BYTES and self._first_exceeds(position, max_bytes):
             return ReadResult([], 0, -1, -1, position)
@@ -165,28 +198,30 @@ class BatchFile:
             if min_one_message or wanted >= HEADER_SIZE:
                 raise self.corrupt(position, "the file ends inside a batch")
             return ReadResult([], 0, -1, -1, position)
+        next_offset = first_offset
         first_offset, length, delta = _SPAN.unpack_from(data)
+        if next_offset < 0:
+            next_offset = first_offset
         size = length + LENGTH_OFFSET
         if length < _SMALLEST_LENGTH or delta < 0 or position + size > self.size_bytes:
             raise self.corrupt(position, "no whole batch starts here")
-        next_offset = first_offset + delta + 1
-        if next_offset > end_offset or (size > max_bytes and not min_one_message):
+        if first_offset + delta >= expected.log_end_offset:
+            raise self.corrupt(position, f"a batch up to offset {first_offset + delta} is beyond the end of the log")
+        if first_offset + delta >= end_offset or (size > max_bytes and not min_one_message):
             return ReadResult([], 0, first_offset, first_offset, position)
         if size > len(data):
             data = self.file.lend(size, position)
             if len(data) != size:
                 raise self.corrupt(position, "the file ends inside a batch")
-            return ReadResult([data], size, first_offset, next_offset, position + size)
-        end, next_offset = self._whole_batches(
-            data, position, end_offset=end_offset, size=size, next_offset=next_offset
-        )
+        end, next_offset = self.walk_over(data, position, expected, next_offset)
+        after = position + end
+        if len(data) - end < HEADER_SIZE and after < self.size_bytes:
+            # Whether a batch starts there tells whether the last one has the size that it says.
+            header = self.file.pread(HEADER_SIZE, after)
+            if len(header) < HEADER_SIZE:
+                raise self.corrupt(after, "the file ends inside a batch")
+            self.walk_over(header, after, expected, next_offset)
         return ReadResult([_head(data, end)], end, first_offset, next_offset, position + end)
-
-    def _whole_batches(
-        self, data: Buffer, position: int, *, end_offset: int, size: int, next_offset: int
-    ) -> tuple[int, int]:
-        """Where the last whole batch before `end_offset` ends in `data`, and its end offset; `size` ends the first."""
-        return self._walk_over(data, position, size, end_offset=end_offset, next_offset=next_offset)
 
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
         try:
@@ -201,6 +236,18 @@ class BatchFile:
     def corrupt(self, position: int, why: str) -> CorruptRecords:
         """The error for what stands at this position."""
         return CorruptRecords(f"{self.file.path} at position {position}: {why}")
+
+
+def _words(status: int, header: tuple[int, int, int, int], next_offset: int, epoch: int) -> str:
+    """What is wrong with a header for which a walk has stopped."""
+    base_offset, length, batch_epoch, magic = header
+    if status == Walk.LENGTH:
+        return f"a batch of {length} bytes is none"
+    if status == Walk.MAGIC:
+        return f"magic {magic} is not known"
+    if status == Walk.OFFSET:
+        return f"offset {base_offset} follows offset {next_offset - 1}"
+    return f"leader epoch {batch_epoch} in a batch of epoch {epoch}"
 
 
 def _head(data: Buffer, size_bytes: int) -> Buffer:

@@ -8,6 +8,8 @@ latest before the offsets of a new epoch count as flushed; what is missing above
 the batches.
 """
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
@@ -17,6 +19,9 @@ from tailrace.model.partitions import OffsetAndEpoch
 UNDEFINED: Final = OffsetAndEpoch(-1, LeaderEpoch(-1))
 """The answer for an epoch that nothing is known of."""
 
+LAST_OFFSET: Final = 2**63 - 1
+
+_START_OFFSET = attrgetter("start_offset")
 _MOST_DIGITS: Final = 19
 """Of a 64-bit number."""
 
@@ -75,6 +80,14 @@ class EpochCache:
     def epoch_of(self, offset: int) -> int:
         """The epoch in which this offset was written, -1 if it lies before all entries."""
         return max((entry.epoch for entry in self._entries if entry.start_offset <= offset), default=-1)
+
+    def range_of(self, offset: int) -> tuple[int, int]:
+        """The epoch of this offset, -1 if it lies before all entries, and where the next one begins."""
+        entries = self._entries
+        if entries and offset >= entries[-1].start_offset:
+            return entries[-1].epoch, LAST_OFFSET
+        at = bisect_right(entries, offset, key=_START_OFFSET)
+        return entries[at - 1].epoch if at else -1, entries[at].start_offset if entries else LAST_OFFSET
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that start at or after the new end of the log."""

@@ -104,6 +104,11 @@ class Flushes:
         return self._ticket is not None
 
     @property
+    def generation(self) -> int:
+        """How often the log was truncated."""
+        return self._generation
+
+    @property
     def has_other_work(self) -> bool:
         """Whether there is anything to sync but batches."""
         return bool(self.unsynced_directories or self.unsynced_files)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.storage.checkpoints import write_gap_bound
+from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.files import FileSystem
 from tailrace.storage.recovery import UNKNOWN_GAPS
 
@@ -48,6 +49,10 @@ class Gaps:
             make_durable()
             self.allow(base_offset + _MARGIN)
 
+    def limit(self, *, is_compacted: bool) -> int:
+        """Offsets before this one, or one below it, may be missing."""
+        return LAST_OFFSET if is_compacted and not self.is_known else self.bound
+
     def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:
         """Whether offsets before this one may be missing."""
-        return next_offset <= self.bound or (is_compacted and not self.is_known)
+        return next_offset <= self.limit(is_compacted=is_compacted)

@@ -47,10 +47,17 @@ class OffsetIndex:
             self._offsets.append(relative_offset)
             self._positions.append(position)
 
-    def floor(self, relative_offset: int) -> int:
-        """A position at or before the batch that holds this offset: 0 if nothing better is known."""
+    def floor(self, relative_offset: int) -> tuple[int, int]:
+        """A position at or before the batch that holds this offset, and the last offset of the batch that starts there.
+
+        (0, -1) if nothing better is known.
+        """
         at = bisect_right(self._offsets, relative_offset)
-        return self._positions[at - 1] if at else 0
+        return (self._positions[at - 1], self._offsets[at - 1]) if at else (0, -1)
+
+    def entry(self, number: int) -> tuple[int, int] | None:
+        """The relative offset and position of one entry, None behind the last."""
+        return (self._offsets[number], self._positions[number]) if number < len(self._offsets) else None
 
     def boundary_below(self, *, relative_end: int, position: int) -> int:
         """The start of a batch such that it ends before `relative_end` and at or before `position`; 0 if none is known.
@@ -109,6 +116,10 @@ class TimeIndex:
 
     def __len__(self) -> int:
         return len(self._offsets)
+
+    def entry(self, number: int) -> tuple[int, int] | None:
+        """The timestamp and relative offset of one entry, None behind the last."""
+        return (self._timestamps[number], self._offsets[number]) if number < len(self._offsets) else None
 
     @property
     def last(self) -> tuple[int, int] | None:

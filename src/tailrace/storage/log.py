@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage.batch_file import AppendBatch
+from tailrace.storage.batch_file import AppendBatch, ReadResult
 from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
 from tailrace.storage.compaction import Cleanable
@@ -31,8 +31,10 @@ from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.recovery import Acknowledged, DamagedLog, LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
+from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.timestamps import TimestampOffset
 
 _STEP_BYTES: Final = 1 << 20
 
@@ -221,6 +223,64 @@ class Log(ReadableLog):
             self.flushed_offset == self.log_end_offset and not self._flushes.has_other_work and not self.epochs.is_dirty
         )
 
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
+    ) -> ReadResult:
+        """As `ReadableLog.read`. Bytes that are not what was written put the log offline: StorageError."""
+        try:
+            return super().read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """As `ReadableLog.offset_for_timestamp`, with the errors of `read`."""
+        try:
+            return super().offset_for_timestamp(timestamp)
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """As `ReadableLog.max_timestamp_offset`, with the errors of `read`."""
+        try:
+            return super().max_timestamp_offset()
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
+
+    def next_scrub_slice(self, scrub: Scrub, *, max_bytes: int) -> ScrubSlice | None:
+        """What a scrub of this log is to look at next, its file pinned; None at the end, or if the log is offline.
+
+        A batch larger than `max_bytes` is read whole.
+        """
+        if self._failure:
+            return None
+        try:
+            part = scrub.next_slice(
+                self._segments.all,
+                flushed_offset=self.flushed_offset,
+                gap_limit=self._gaps.limit(is_compacted=self._config.is_compacted),
+                epochs=self.epochs,
+                generation=self._flushes.generation,
+                max_bytes=max_bytes,
+            )
+            if part is not None:
+                part.segment.file.pin()
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            return None
+        return part
+
+    def finish_scrub_slice(self, scrub: Scrub, part: ScrubSlice) -> None:
+        """Take a slice back that was run. Damage that it has found puts the log offline. A closed log has none."""
+        part.segment.file.unpin()
+        if self._failure:
+            return
+        damage = scrub.take(part, self._segments.all, generation=self._flushes.generation)
+        if damage is not None:
+            self.condemn(damage.detail)
+
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next append, retention and compaction on."""
         if self._config.is_compacted != config.is_compacted and not self._failure:
@@ -254,7 +314,7 @@ class Log(ReadableLog):
         offline.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         if not batches:
             return
         epochs = self.epochs
@@ -375,7 +435,8 @@ class Log(ReadableLog):
             if on_offline is not None:
                 on_offline()
 
-    def _refuse(self) -> None:
+    def refuse(self) -> None:
+        """Raise StorageError: the log is offline, and why."""
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
 
     def _roll(self, base_offset: int) -> None:
@@ -395,7 +456,7 @@ class Log(ReadableLog):
     def begin_flush(self) -> FlushTicket:
         """What has to be synced for all that is appended now to be durable. One flush at a time."""
         if self._failure:
-            self._refuse()
+            self.refuse()
         return self._flushes.begin(
             self._directory,
             self._segments,
@@ -430,7 +491,7 @@ class Log(ReadableLog):
         The owner must first have made a recovery point of at most `offset` durable: a shorter log is damage otherwise.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         if offset >= self.log_end_offset:
             return
         assert offset >= self.log_start_offset, f"{self._directory}: truncation to {offset} below the log start"
@@ -482,7 +543,7 @@ class Log(ReadableLog):
         segments, or none.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         self.abort_compaction()
         self._flushes.note_truncation()
         self._is_changed = True
@@ -510,7 +571,7 @@ class Log(ReadableLog):
         has to be lowered. Raises StorageError; if the log is not offline then, it is as it was.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         header = first.header
         base_offset, end_offset = header.base_offset, header.end_offset
         is_within = self.is_empty and base_offset < self.log_end_offset < end_offset
@@ -554,7 +615,7 @@ class Log(ReadableLog):
         `file.delete.delay.ms` later.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         segments = self._segments
         segments.unlink_retired(now_ms)
         reasons = expired_segments(
@@ -604,7 +665,7 @@ class Log(ReadableLog):
         keys: what it cannot hold is left for the next compaction.
         """
         if self._failure:
-            self._refuse()
+            self.refuse()
         return self._compactions.begin(
             self._config,
             now_ms,

@@ -5,7 +5,7 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage.batch_file import ReadResult
+from tailrace.storage.batch_file import Expected, ReadResult
 from tailrace.storage.files import FileSystem
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.recovery import LoadedLog
@@ -85,9 +85,10 @@ class ReadableLog:
             end_offset = self.log_end_offset
         if offset >= end_offset:
             return ReadResult([], 0, offset, offset, 0)
-        result = self._segments.read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message
+        expected = Expected(
+            end_offset, self.log_end_offset, self._gaps.limit(is_compacted=self._config.is_compacted), self.epochs
         )
+        result = self._segments.read(offset, expected, max_bytes=max_bytes, min_one_message=min_one_message)
         if result is None:
             self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
             return ReadResult([], 0, offset, offset, 0)
@@ -97,20 +98,20 @@ class ReadableLog:
             self._check_gap(offset, result.first_offset)
         may_be_compacted = result.next_offset <= self._gaps.bound or self._config.is_compacted
         if may_be_compacted and _is_hollow(result):
-            return self._read_on(result, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+            return self._read_on(result, expected, max_bytes=max_bytes, min_one_message=min_one_message)
         return result
 
-    def _read_on(self, result: ReadResult, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult:
+    def _read_on(self, result: ReadResult, expected: Expected, *, max_bytes: int, min_one_message: bool) -> ReadResult:
         """The same and what follows it, up to the first batches with a record."""
         chunks, size_bytes, next_offset = list(result.records), result.size_bytes, result.next_offset
         most_bytes = max(max_bytes, _MOST_EMPTY_BYTES) if min_one_message else max_bytes
         more = result
         for _ in range(MAX_READS - 1):
-            if next_offset >= end_offset or size_bytes >= most_bytes or not _is_hollow(more):
+            if next_offset >= expected.end_offset or size_bytes >= most_bytes or not _is_hollow(more):
                 break
             left_bytes = max(max_bytes - size_bytes, 0)
             following = self._segments.read(
-                next_offset, max_bytes=left_bytes, end_offset=end_offset, min_one_message=min_one_message
+                next_offset, expected, max_bytes=left_bytes, min_one_message=min_one_message
             )
             if following is None or not following.size_bytes:
                 break

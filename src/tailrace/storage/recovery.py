@@ -197,6 +197,7 @@ class Loader:
         self._is_new = False
         self._found_epochs: list[_FoundEpoch] = []
         self._epochs_content: bytes | None = None
+        self._epochs_fit = True
         self._noted_end = 0
         self._report = RecoveryReport(
             clean=clean, acknowledged_end_offset=max(acknowledged.recovery_point, acknowledged.high_watermark)
@@ -269,8 +270,11 @@ class Loader:
             self._synced_end = max(self._synced_end, note.offset)
             self._flushed_end = max(self._flushed_end, note.offset)
             report.acknowledged_end_offset = max(report.acknowledged_end_offset, note.offset)
-        if self._epochs_content is not None and crc32c(self._epochs_content) == note.epochs_crc:
-            # Otherwise nobody knows whether a batch is wrong or that file is, whose format has no checksum.
+        if self._epochs_content is None or note.epochs_crc is None:
+            return
+        # If it is another, nobody knows whether a batch is wrong or that file is, whose format has no checksum.
+        self._epochs_fit = crc32c(self._epochs_content) == note.epochs_crc
+        if self._epochs_fit:
             try:
                 self._known_epochs = EpochCache.from_bytes(self._epochs_content)
             except CorruptRecords:
@@ -459,6 +463,8 @@ class Loader:
                 cache = EpochCache.from_bytes(self._epochs_content)
             except CorruptRecords:
                 was_right = False
+        if not self._epochs_fit and not _is_right(cache, self._segments, log_start_offset):
+            cache, was_right = EpochCache(), False
         if checked_from < len(self._segments):
             checked_offset = self._segments[checked_from].base_offset
             found = [entry for entry in cache.entries if entry.start_offset < checked_offset]
@@ -545,6 +551,16 @@ def _checked_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         if not at:
             raise CorruptRecords("the file ends inside a batch header")
         position += at
+
+
+def _is_right(cache: EpochCache, segments: list[Segment], log_start_offset: int) -> bool:
+    """Whether these are the epochs of all batches that can be read."""
+    headers = (header for segment in segments for _, header in segment.headers())
+    return all(
+        cache.epoch_of(header.base_offset) == header.partition_leader_epoch
+        for header in headers
+        if header.base_offset >= log_start_offset
+    )
 
 
 def _epochs_of_batches(segments: list[Segment]) -> list[EpochEntry]:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader
 from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, AppendBatch, BatchFile
+from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -24,7 +25,7 @@ from tailrace.storage.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_name,
 )
-from tailrace.storage.files import Buffer, File, FileSystem, append_all
+from tailrace.storage.files import File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.transaction_index import TransactionIndex
@@ -259,11 +260,7 @@ class Segment(BatchFile):
         """Have both indexes in memory, from their files or, if those are not right, from the batches."""
         if self._offset_index is not None:
             return
-        offset_path, time_path = self.index_paths
-        offset_index = time_index = None
-        if self.size_bytes and self._files.exists(offset_path) and self._files.exists(time_path):
-            offset_index = OffsetIndex.from_bytes(self._files.read_bytes(offset_path), log_size_bytes=self.size_bytes)
-            time_index = TimeIndex.from_bytes(self._files.read_bytes(time_path))
+        offset_index, time_index = self.read_indexes()
         if offset_index is not None and time_index is not None:
             self._offset_index, self._time_index = offset_index, time_index
             try:
@@ -272,6 +269,25 @@ class Segment(BatchFile):
             except CorruptRecords:
                 pass  # An entry leads into the middle of a batch, or the batches are wrong: the next walk tells.
         self.rebuild_indexes()
+
+    def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
+        """What the index files say; None for one that cannot be right. On any thread."""
+        offset_path, time_path = self.index_paths
+        if not (self.size_bytes and self._files.exists(offset_path) and self._files.exists(time_path)):
+            return None, None
+        offset_index = OffsetIndex.from_bytes(self._files.read_bytes(offset_path), log_size_bytes=self.size_bytes)
+        return offset_index, TimeIndex.from_bytes(self._files.read_bytes(time_path))
+
+    def take_indexes(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Have these in the place of wrong ones, and in new files that are still to be synced."""
+        self._offset_index, self._time_index = offset_index, time_index
+        self._load_timestamps()
+        self.write_indexes()
+
+    @property
+    def index_interval_bytes(self) -> int:
+        """How much lies between two index entries."""
+        return self._limits.index_interval_bytes
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the batches."""
@@ -298,7 +314,7 @@ class Segment(BatchFile):
         if last is not None:
             self._max_timestamp, relative_offset = last
             self._max_timestamp_offset = self.base_offset + relative_offset
-            position = self._offset_index.floor(relative_offset)
+            position, _ = self._offset_index.floor(relative_offset)
         for _, header in self.headers(position):
             if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
@@ -307,7 +323,7 @@ class Segment(BatchFile):
     def last_indexed_position(self) -> int:
         """Where the batch of the last index entry starts, 0 without entries."""
         self._load_indexes()
-        return self._offset_index.floor(MAX_RELATIVE_OFFSET)  # type: ignore[union-attr]
+        return self._offset_index.floor(MAX_RELATIVE_OFFSET)[0]  # type: ignore[union-attr]
 
     def write_indexes(self) -> None:
         """Write the index files, as new files that are still to be synced."""
@@ -369,38 +385,23 @@ class Segment(BatchFile):
         if self._aborted and not self._aborted.is_dirty:
             self._aborted = None
 
-    def locate(self, offset: int) -> int:
-        """The position of the first batch that ends at or after this offset; `size_bytes` if there is none."""
-        self._load_indexes()
-        position = self._offset_index.floor(max(offset - self.base_offset, 0))  # type: ignore[union-attr]
-        try:
-            return self._walk_to(offset, position)
-        except CorruptRecords:
-            if not position:
-                raise
-        # Either the index or the log is wrong; the batches themselves decide.
-        self.rebuild_indexes()
-        return self._walk_to(offset, 0)
+    def locate(self, offset: int, *, gap_limit: int = LAST_OFFSET) -> int:
+        """The position of the first batch that ends at or after this offset; `size_bytes` if there is none.
 
-    def _whole_batches(
-        self, data: Buffer, position: int, *, end_offset: int, size: int, next_offset: int
-    ) -> tuple[int, int]:
-        """Where the last whole batch before `end_offset` ends in `data`, and its end offset; `size` ends the first."""
-        start = size
-        if len(data) - size > 2 * self._limits.index_interval_bytes:
-            self._load_indexes()
-            boundary = self._offset_index.boundary_below(  # type: ignore[union-attr]
-                relative_end=end_offset - self.base_offset, position=position + len(data)
-            )
-            start = max(start, boundary - position)
+        Up to there each batch continues the one before, but where offsets below `gap_limit` are missing. Raises
+        CorruptRecords.
+        """
+        self._load_indexes()
+        position, last = self._offset_index.floor(max(offset - self.base_offset, 0))  # type: ignore[union-attr]
+        first_end = -1 if last < 0 else self.base_offset + last + 1
         try:
-            return self._walk_over(data, position, start, end_offset=end_offset, next_offset=next_offset)
+            return self._walk_to(offset, position, first_end=first_end, gap_limit=gap_limit)
         except CorruptRecords:
-            if start == size:
+            if last < 0:
                 raise
         # Either the index or the log is wrong; the batches themselves decide.
         self.rebuild_indexes()
-        return self._walk_over(data, position, size, end_offset=end_offset, next_offset=next_offset)
+        return self._walk_to(offset, 0, first_end=-1, gap_limit=gap_limit)
 
     def floor_of_time(self, timestamp: int) -> int:
         """An offset before which no record is as late as this."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.storage.batch_file import AppendBatch, ReadResult
+from tailrace.storage.batch_file import AppendBatch, Expected, ReadResult
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.files import FileSystem
 from tailrace.storage.segment import Segment
@@ -65,19 +65,24 @@ class Segments:
     def size_bytes(self) -> int:
         return self._older_bytes + self.active.size_bytes
 
-    def read(self, offset: int, *, max_bytes: int, end_offset: int, min_one_message: bool) -> ReadResult | None:
-        """Whole batches from the one that holds `offset`, or the next where offsets are missing; None at the end."""
+    def read(self, offset: int, expected: Expected, *, max_bytes: int, min_one_message: bool) -> ReadResult | None:
+        """Whole batches from the one that holds `offset`, or the next where offsets are missing; None at the end.
+
+        Raises CorruptRecords for what is not as expected.
+        """
         hints = self._hints
         if hints is None:
             hints = self._hints = {}
-        place = hints.get(offset)
+        place, first_offset = hints.get(offset), offset
         if place is None or place[1] >= place[0].size_bytes:
-            place = self._locate(offset)
+            place, first_offset = self._locate(offset, expected.gap_limit), -1
             if place is None:
                 return None
         segment, position = place
         self.keep_loaded(segment)
-        result = segment.read(position, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+        result = segment.read(
+            position, expected, max_bytes=max_bytes, min_one_message=min_one_message, first_offset=first_offset
+        )
         if result.size_bytes:
             # A reader comes back for what follows: then no index has to be asked.
             if len(hints) >= _MAX_READ_HINTS:
@@ -122,10 +127,10 @@ class Segments:
                 aborted.is_dirty = False
             return aborted
 
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+    def _locate(self, offset: int, gap_limit: int) -> tuple[Segment, int] | None:
         """The segment and position of the first batch that ends at or after this offset, None if there is none."""
         for segment in self.from_offset(offset):
-            position = segment.locate(offset)
+            position = segment.locate(offset, gap_limit=gap_limit)
             if position < segment.size_bytes:
                 return segment, position
         return None

@@ -51,6 +51,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         coordinators=SimpleNamespace(active_hosts=list),
         waiting=SimpleNamespace(fetches=0, produces=0),
         flush_thread=SimpleNamespace(measure=None),
+        scrubber=None,
         late_transaction_ms=1,
     )
     return measure_broker(parts, max_partitions=100).__await__()

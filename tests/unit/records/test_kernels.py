@@ -15,7 +15,7 @@ from tailrace.protocol.records.arrow_buffers import BinaryBuffers, Column, Heade
 from tailrace.protocol.records.batch import seal
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.control import SnapshotFooterRecord, build_control_batch
-from tailrace.protocol.records.faults import Fault
+from tailrace.protocol.records.faults import Fault, Walk
 from tailrace.protocol.records.record import Record, build_batch
 
 try:
@@ -258,6 +258,7 @@ def test_fault_numbers_and_columns_agree(kernel: ModuleType) -> None:
         assert len(Fault) == len(set(Fault))
     else:
         assert {fault.name: fault.value for fault in Fault} == kernel.FAULT_NUMBERS
+        assert {end.name: end.value for end in Walk} == kernel.WALK_NUMBERS
 
 
 def test_the_environment_can_force_the_twin(kernel: ModuleType) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches, read_header, seal
 from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
@@ -573,8 +573,9 @@ def test_a_damaged_batch_ends_the_search_for_a_time() -> None:
     log = open_log(disk)
     size = len(fill(log, 3)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size - 1)
-    with pytest.raises(CorruptRecords, match="checksum"):
+    with pytest.raises(StorageError, match="checksum"):
         log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 1)
+    assert log.is_offline
 
 
 def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment() -> None:
@@ -623,8 +624,40 @@ def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position() -> None
     log = open_log(disk)
     size = len(fill(log, 5)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size + 8, 7)
-    with pytest.raises(CorruptRecords, match=rf"{0:020d}\.log at position {2 * size}"):
+    with pytest.raises(StorageError, match=rf"{0:020d}\.log at position {2 * size}"):
         log.read(2, max_bytes=1000)
+    with pytest.raises(StorageError, match="offline"):
+        log.refuse()
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 10**6])
+@pytest.mark.parametrize("is_hinted", [False, True])
+def test_no_flipped_bit_of_what_no_checksum_covers_is_ever_served(is_hinted: bool, max_bytes: int) -> None:
+    """Base offset, length, leader epoch and magic: a reader gets what was written, or the error of a damaged log."""
+    for bit in range(8 * 17):
+        for batch in (0, 3, 7):
+            disk = SimulatedDisk()
+            log = open_log(disk)
+            written = []
+            for number in range(8):
+                one = stored_batch(log.log_end_offset, 1 + number % 3, leader_epoch=number // 4)
+                log.append([one])
+                written.append(bytes(one.buffer))
+            log.close()
+            log = open_log(disk, clean=True)
+            if is_hinted:
+                offset = 0
+                while offset < log.log_end_offset:
+                    offset = log.read(offset, max_bytes=max_bytes).next_offset
+            position = sum(map(len, written[:batch]))
+            disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", position + bit // 8, bit % 8)
+            for offset in range(log.log_end_offset):
+                try:
+                    served = b"".join(map(bytes, log.read(offset, max_bytes=max_bytes).records))
+                except StorageError:
+                    continue
+                assert served in b"".join(written), f"bit {bit} of batch {batch} is served from offset {offset}"
+            assert log.is_offline
 
 
 def test_a_wrong_index_misleads_nobody() -> None:

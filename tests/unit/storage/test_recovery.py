@@ -482,9 +482,26 @@ def test_a_leader_epoch_that_the_metadata_does_not_know_is_damage_of_that_batch(
 def test_a_flipped_bit_in_the_file_of_epochs_is_not_held_against_the_batches(
     disk: SimulatedDisk, position: int
 ) -> None:
-    disk.flip_bit(f"{DIRECTORY}/leader-epoch-checkpoint", position)
-    log = open_log(disk, leader_epoch=2)
-    assert (log.log_end_offset, log.epochs.entries) == (COUNT, ((0, 0), (1, 12), (2, 24)))
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    good = disk.read_bytes(path)
+    for bit in range(8):
+        disk.write_durably(path, good)
+        disk.flip_bit(path, position, bit)
+        log = open_log(disk, recovery_point=COUNT, leader_epoch=2)
+        assert (log.log_end_offset, log.epochs.entries) == (COUNT, ((0, 0), (1, 12), (2, 24)))
+
+
+@pytest.mark.parametrize("position", range(len(b"0 3 0 0 1 12 2 24 ")))
+def test_after_a_clean_stop_too_a_wrong_file_of_epochs_is_made_anew(disk: SimulatedDisk, position: int) -> None:
+    open_log(disk).close()
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    good = disk.read_bytes(path)
+    for bit in range(8):
+        disk.write_durably(path, good)
+        disk.flip_bit(path, position, bit)
+        log = open_log(disk, recovery_point=COUNT, clean=True, leader_epoch=2)
+        assert log.epochs.entries == ((0, 0), (1, 12), (2, 24))
+        assert log.read(0, max_bytes=10**6).next_offset > 0
 
 
 def test_a_truncation_takes_the_note_back_before_it_cuts(disk: SimulatedDisk) -> None:

@@ -55,6 +55,20 @@ FAULT_NUMBERS = {
     "RECORD_REST": RECORD_REST, "BATCH_REST": BATCH_REST, "OFFSET_DELTA": OFFSET_DELTA, "TIMESTAMP": TIMESTAMP,
 }
 
+# The numbers of faults.Walk; a test compares them.
+cdef enum:
+    WALK_END = 0
+    WALK_EPOCH = 1
+    WALK_LENGTH = 2
+    WALK_MAGIC = 3
+    WALK_OFFSET = 4
+    WALK_LEADER_EPOCH = 5
+
+WALK_NUMBERS = {
+    "END": WALK_END, "EPOCH": WALK_EPOCH, "LENGTH": WALK_LENGTH, "MAGIC": WALK_MAGIC, "OFFSET": WALK_OFFSET,
+    "LEADER_EPOCH": WALK_LEADER_EPOCH,
+}
+
 # The numbers of arrow_buffers.Column.
 cdef enum:
     WITH_KEY = 1
@@ -292,6 +306,48 @@ def parse_records(
     return rows
 
 
+
+
+def walk_batches(
+    data, Py_ssize_t at, *, int64_t next_offset, int64_t until_offset, int64_t gap_limit, int32_t epoch,
+    int64_t epoch_end,
+):
+    """See the twin."""
+    cdef View view = View(data)
+    cdef const uint8_t *header
+    cdef int64_t base_offset
+    cdef int32_t length, delta
+    cdef int status = WALK_END
+    if at < 0:
+        raise ValueError("a walk begins at position 0 or above it")
+    while view.size - at >= HEADER_SIZE:
+        header = view.data + at
+        base_offset = big64(header)
+        length = <int32_t> big32(header + 8)
+        delta = <int32_t> big32(header + 23)
+        if length < SMALLEST_BATCH_LENGTH:
+            status = WALK_LENGTH
+            break
+        if header[16] != 2:
+            status = WALK_MAGIC
+            break
+        if base_offset != next_offset and not next_offset < base_offset <= gap_limit:
+            status = WALK_OFFSET
+            break
+        if delta < 0 or base_offset >= INT64_MAX - delta:
+            status = WALK_OFFSET
+            break
+        if base_offset >= epoch_end:
+            status = WALK_EPOCH
+            break
+        if epoch >= 0 and <int32_t> big32(header + 12) != epoch:
+            status = WALK_LEADER_EPOCH
+            break
+        if length > view.size - at - 12 or base_offset + delta >= until_offset:
+            break
+        at += 12 + <Py_ssize_t> length
+        next_offset = base_offset + delta + 1
+    return at, next_offset, status
 
 
 cdef struct Plain:

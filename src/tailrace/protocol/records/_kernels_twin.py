@@ -20,7 +20,7 @@ from tailrace.protocol.records.arrow_buffers import (
     LongBuffers,
     RecordColumns,
 )
-from tailrace.protocol.records.faults import Fault, corrupt
+from tailrace.protocol.records.faults import Fault, Walk, corrupt
 
 KERNEL = "python"
 
@@ -34,6 +34,7 @@ _SMALLEST_BATCH_LENGTH = 49
 _CODEC_MASK, _LOG_APPEND_TIME, _CONTROL = 0x07, 0x08, 0x20
 _MIN_LONG, _MAX_LONG = -(2**63), 2**63 - 1
 _PLAIN_HEADER = Struct(">qi4xb4xhiqq14xi")
+_STORED_HEADER = Struct(">qiib6xi")
 
 Row = TypeVar("Row")
 
@@ -103,6 +104,40 @@ def parse_records(
     if position != len(data):
         raise corrupt(Fault.BATCH_REST, base_offset, -1)
     return rows
+
+
+def walk_batches(
+    data: Buffer, at: int, *, next_offset: int, until_offset: int, gap_limit: int, epoch: int, epoch_end: int
+) -> tuple[int, int, int]:
+    """Walk over stored batches from the position `at` and hold what no checksum covers against what is expected.
+
+    Each batch begins at `next_offset`, or above it and at most at `gap_limit`; has this leader `epoch` (-1: any) and
+    magic 2. Gives where the last batch ends that is whole and ends below `until_offset`, the offset after it, and a
+    `Walk`: END, EPOCH if the next batch begins at `epoch_end` or above it, or its fault.
+    """
+    if at < 0:
+        raise ValueError("a walk begins at position 0 or above it")
+    last = len(data) - _HEADER_SIZE
+    unpack = _STORED_HEADER.unpack_from
+    while at <= last:
+        base_offset, length, batch_epoch, magic, delta = unpack(data, at)
+        if length < _SMALLEST_BATCH_LENGTH:
+            return at, next_offset, Walk.LENGTH
+        if magic != 2:
+            return at, next_offset, Walk.MAGIC
+        if base_offset != next_offset and not next_offset < base_offset <= gap_limit:
+            return at, next_offset, Walk.OFFSET
+        if delta < 0 or base_offset >= _MAX_LONG - delta:
+            return at, next_offset, Walk.OFFSET
+        if base_offset >= epoch_end:
+            return at, next_offset, Walk.EPOCH
+        if batch_epoch != epoch and epoch >= 0:
+            return at, next_offset, Walk.LEADER_EPOCH
+        after = at + 12 + length
+        if after > last + _HEADER_SIZE or base_offset + delta >= until_offset:
+            break
+        at, next_offset = after, base_offset + delta + 1
+    return at, next_offset, Walk.END
 
 
 def _put_record(

@@ -26,6 +26,17 @@ class Fault(IntEnum):
     TIMESTAMP = 16
 
 
+class Walk(IntEnum):
+    """How a walk over stored batches ended. `_kernels.pyx` has the same numbers; a test compares them."""
+
+    END = 0
+    EPOCH = 1
+    LENGTH = 2
+    MAGIC = 3
+    OFFSET = 4
+    LEADER_EPOCH = 5
+
+
 _WORDS = {
     Fault.MAGIC: "the record format is not v2",
     Fault.BATCH_LENGTH: "the batch length is below that of an empty batch",

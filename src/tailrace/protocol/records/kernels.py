@@ -14,6 +14,7 @@ from tailrace.protocol.records._kernels_twin import (
     murmur2_column,
     parse_records,
     records_to_columns,
+    walk_batches,
 )
 
 if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
@@ -25,6 +26,15 @@ if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
             murmur2_column,
             parse_records,
             records_to_columns,
+            walk_batches,
         )
 
-__all__ = ("KERNEL", "append_record", "encode_columns", "murmur2_column", "parse_records", "records_to_columns")
+__all__ = (
+    "KERNEL",
+    "append_record",
+    "encode_columns",
+    "murmur2_column",
+    "parse_records",
+    "records_to_columns",
+    "walk_batches",
+)

@@ -29,6 +29,11 @@ class Dormant(NamedTuple):
         return ClosedLog.from_line(self.line)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether its log has never held anything, as far as its line says."""
+        return self.line == EMPTY_LOG
+
+    @property
     def size_bytes(self) -> int:
         """All batches of its log."""
         return 0 if self.line == EMPTY_LOG else self.log.size_bytes

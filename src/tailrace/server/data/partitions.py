@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -190,6 +190,23 @@ class PartitionTable:
     def find(self, topic: str, partition: int) -> Partition | None:
         """The partition, or None if it is not on this node or cannot be used."""
         return self._by_name.get((topic, partition)) or self._woken(topic, partition)
+
+    def awake(self, topic: str, partition: int) -> Partition | None:
+        """The partition if it is in use. Wakes nobody."""
+        return self._by_name.get((topic, partition))
+
+    def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
+        """The log of a partition that sleeps, to be read and closed without a clean close; None for any other.
+
+        Raises KafkaError if it is not as it was closed.
+        """
+        dormant = self._dormant.find(*topic_partition)
+        if dormant is None or dormant.is_empty:
+            return None
+        try:
+            return self._directory.reopen(topic_partition, dormant.log, config=dormant.config)
+        except ValueError as fault:
+            raise CorruptRecords(f"the note of its clean stop: {fault}") from fault
 
     def has(self, topic: str, partition: int) -> bool:
         """Whether the partition is on this node. Wakes nobody."""

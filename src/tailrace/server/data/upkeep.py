@@ -1,6 +1,6 @@
 """What a node does to its partitions from time to time: retention, checkpoints, flushes, forgetting idle producers.
 
-Compaction has a rhythm of its own (`server.data.cleaner`).
+Compaction and the look at logs at rest have rhythms of their own (`server.data.cleaner`, `server.data.scrubber`).
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from tailrace.server.data.cleaner import Cleaner, CleanerConfig
 from tailrace.server.data.disk_reserve import DiskReserve
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.data.rounds import Rounds
-from tailrace.server.ports import Clock, Timer
+from tailrace.server.data.scrubber import Scrubber, ScrubberConfig
+from tailrace.server.ports import Clock, Disk, Timer
 
 RETENTION_INITIAL_DELAY_MS = 30_000
 DISK_CHECK_INTERVAL_MS = 500
@@ -32,6 +33,7 @@ class UpkeepConfig:
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    scrubber: ScrubberConfig = field(default_factory=ScrubberConfig)
 
 
 class Upkeep:
@@ -43,9 +45,12 @@ class Upkeep:
         *,
         clock: Clock,
         config: UpkeepConfig | None = None,
+        disk: Disk | None = None,
         on_short_of_room: Callable[[bool], None] = lambda is_short: None,
     ) -> None:
-        """`on_short_of_room` is told when the disk runs short of room, and when it no longer is."""
+        """`disk` carries out what a look through the logs reads; without one there is none. `on_short_of_room` is told
+        when the disk runs short of room, and when it no longer is.
+        """
         self._clock = clock
         config = config or UpkeepConfig()
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
@@ -70,6 +75,8 @@ class Upkeep:
         chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
             chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
+        self.scrubber = None if disk is None else Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
+        """Looks through logs at rest."""
         self._chores = tuple(chores)
         self._timers: dict[int, Timer] = {}
 
@@ -77,12 +84,16 @@ class Upkeep:
         """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
         self._reserve.check()
         self._cleaner.start()
+        if self.scrubber is not None:
+            self.scrubber.start()
         for chore, (interval_ms, _) in enumerate(self._chores):
             self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
 
     def stop(self) -> None:
         """Run nothing any more."""
         self._cleaner.stop()
+        if self.scrubber is not None:
+            self.scrubber.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -294,3 +294,20 @@ def test_a_fetch_that_waits_is_told_of_a_new_leader_epoch_at_once(node: DataPath
     node.create(leader_epoch=1)
     node.end_turn()
     assert waiting.fetched.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("byte", [0, 11, 15], ids=["offset", "length", "leader epoch"])
+def test_bytes_that_are_not_what_was_written_are_an_error_of_the_disk_and_never_served(byte: int) -> None:
+    """No checksum of the client's covers them. KAFKA_STORAGE_ERROR sends it to another replica, once there is one."""
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    node.create()
+    for value in (b"a", b"b", b"c"):
+        node.produce("orders", value)
+    path = f"/logs/orders-0/{0:020d}.log"
+    files.flip_bit(path, files.size_of(path) // 3 + byte, 4)
+    answer = node.fetch("orders", 0).fetched
+    assert (answer.error_code, answer.records or b"") == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert node.table.offline_replica("orders", 0) is not None
+    assert node.fetch("orders", 2).fetched.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.produce("orders", b"d").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,269 @@
+"""Looks through a log at rest, a little at a time: whether its files still hold what was written.
+
+Every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments tile. The index
+files of sealed segments are held against the batches; a wrong one is made anew.
+
+The log's owner asks for a slice, has it carried out (`ScrubSlice.run`, on any thread: it reads files and nothing else),
+and hands it back. What the log has lost or changed meanwhile, by a truncation, a compaction or retention, is not held
+against it.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET
+from tailrace.storage.batch_file import Expected
+from tailrace.storage.epoch_cache import EpochCache
+from tailrace.storage.files import Buffer
+from tailrace.storage.index import OffsetIndex, TimeIndex
+from tailrace.storage.segment import Segment
+
+_CHECKED: Final = Struct(">qi5xI2xi8xq14xi")
+"""Base offset, length, checksum, last offset delta, largest timestamp and count of records."""
+_CRC_START: Final = 21
+"""The checksum covers the bytes of a batch from here on."""
+
+
+class IndexCheck:
+    """The index files of one sealed segment, held against its batches as they are walked over."""
+
+    __slots__ = (
+        "_at_offset",
+        "_at_time",
+        "_interval",
+        "_largest",
+        "_offsets",
+        "_segment",
+        "_since_entry",
+        "_times",
+        "fresh",
+        "is_right",
+    )
+
+    def __init__(self, segment: Segment, *, interval_bytes: int) -> None:
+        self._segment = segment
+        self._interval = interval_bytes
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self._at_offset = self._at_time = 0
+        self._largest = (-1, 0)
+        self._since_entry = 0
+        self.is_right = True
+        """Whether nothing in the files has turned out to be wrong so far."""
+        self.fresh = OffsetIndex(), TimeIndex()
+        """What they should say, as far as the segment was walked over."""
+
+    def load(self) -> None:
+        """Read the files. On any thread, before the first `note`. Raises StorageError."""
+        self._offsets, self._times = self._segment.read_indexes()
+        self.is_right = self._offsets is not None and self._times is not None
+
+    def note(self, position: int, size_bytes: int, last_offset: int, timestamp: int) -> None:
+        """The next batch; `timestamp` is -1 if it has no records."""
+        relative = last_offset - self._segment.base_offset
+        if timestamp > self._largest[0]:
+            self._largest = timestamp, relative
+        if self.is_right:
+            self._hold(position, relative)
+        if self._since_entry > self._interval:
+            self.fresh[0].append(relative, position)
+            if self._largest[0] >= 0:
+                self.fresh[1].append(*self._largest)
+            self._since_entry = 0
+        self._since_entry += size_bytes
+
+    def _hold(self, position: int, relative: int) -> None:
+        """Entries lead to batches, in their order: one that was passed over leads nowhere."""
+        assert self._offsets is not None
+        assert self._times is not None
+        entry = self._offsets.entry(self._at_offset)
+        if entry is not None and entry[1] <= position:
+            self.is_right = entry == (relative, position)
+            self._at_offset += 1
+        entry = self._times.entry(self._at_time)
+        if entry is not None and entry[1] <= relative:
+            self.is_right = self.is_right and entry == (self._largest[0], relative) and self._largest[1] == relative
+            self._at_time += 1
+
+    def finish(self) -> None:
+        """The segment ends: an entry that no batch has fitted is wrong."""
+        if self._largest[0] >= 0:
+            self.fresh[1].append(*self._largest)
+        if self._offsets is not None and self._times is not None and self.is_right:
+            self.is_right = (self._at_offset, self._at_time) == (len(self._offsets), len(self._times))
+
+
+class ScrubSlice:
+    """A few batches of one segment: what is to be read, and what was found."""
+
+    __slots__ = (
+        "_expected",
+        "_index",
+        "_max_bytes",
+        "end",
+        "fault",
+        "next_offset",
+        "position",
+        "segment",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        segment: Segment,
+        position: int,
+        next_offset: int,
+        expected: Expected,
+        *,
+        max_bytes: int,
+        index: IndexCheck | None,
+    ) -> None:
+        self.segment = segment
+        self.position = position
+        self.size_bytes = segment.size_bytes
+        """Of the segment, when the slice was made."""
+        self.next_offset = next_offset
+        self.end = position
+        """Up to here all is good."""
+        self.fault: KafkaError | None = None
+        """What is wrong there, if anything is."""
+        self._expected = expected
+        self._max_bytes = max_bytes
+        self._index = index
+
+    def run(self) -> None:
+        """Read and check. Raises nothing: a file that cannot be read is a fault like another one."""
+        try:
+            self._check()
+        except KafkaError as fault:
+            self.fault = fault
+
+    def _check(self) -> None:
+        segment, start = self.segment, self.position
+        data: Buffer = segment.file.pread(min(max(self._max_bytes, HEADER_SIZE), self.size_bytes - start), start)
+        if len(data) >= HEADER_SIZE:
+            size = _CHECKED.unpack_from(data)[1] + LENGTH_OFFSET
+            if len(data) < size <= self.size_bytes - start:
+                data = segment.file.pread(size, start)
+        if len(data) < HEADER_SIZE:
+            raise segment.corrupt(start, "the file ends inside a batch")
+        if self._index is not None and not start:
+            self._index.load()
+        end, self.next_offset = segment.walk_over(data, start, self._expected, self.next_offset)
+        if not end:
+            if _CHECKED.unpack_from(data)[0] < self._expected.end_offset:
+                raise segment.corrupt(start, "no whole batch starts here")
+            self.next_offset = self._expected.end_offset  # what follows is not flushed
+        view, at = memoryview(data), 0
+        while at < end:
+            base_offset, length, crc, delta, timestamp, count = _CHECKED.unpack_from(data, at)
+            after = at + length + LENGTH_OFFSET
+            if crc32c(view[at + _CRC_START : after]) != crc:
+                self.next_offset = base_offset
+                raise segment.corrupt(start + at, f"the batch at offset {base_offset} has another checksum than stated")
+            if self._index is not None:
+                self._index.note(start + at, after - at, base_offset + delta, timestamp if count else -1)
+            at = after
+            self.end = start + at
+
+
+class Scrub:
+    """One pass over one log. `next_slice` and `take` are its owner's."""
+
+    __slots__ = (
+        "_base_offset",
+        "_generation",
+        "_index",
+        "_next_offset",
+        "_position",
+        "_sealed_end",
+        "_segment",
+        "bytes_read",
+        "has_wrong_index",
+        "indexes_rebuilt",
+        "mends",
+    )
+
+    def __init__(self, *, mends: bool = True) -> None:
+        self.mends = mends
+        """Whether a wrong index is made anew."""
+        self.has_wrong_index = False
+        """Whether one was found that was not."""
+        self._segment: Segment | None = None
+        self._base_offset = -1
+        """Of the segment at hand."""
+        self._position = 0
+        self._next_offset = -1
+        self._sealed_end = -1
+        """Where the segment before the one that begins now has ended; -1 if that is not known."""
+        self._generation = -1
+        self._index: IndexCheck | None = None
+        self.bytes_read = 0
+        self.indexes_rebuilt = 0
+
+    def next_slice(
+        self,
+        segments: Sequence[Segment],
+        *,
+        flushed_offset: int,
+        gap_limit: int,
+        epochs: EpochCache,
+        generation: int,
+        max_bytes: int,
+    ) -> ScrubSlice | None:
+        """What is to be looked at next, None at the end. Raises CorruptRecords where a segment is missing."""
+        self._generation = generation
+        at = next((at for at, one in enumerate(segments) if one.base_offset >= self._base_offset), len(segments))
+        while at < len(segments):
+            segment, is_last = segments[at], at == len(segments) - 1
+            if segment is not self._segment:
+                self._begin(segment, gap_limit, is_sealed=not is_last)
+            if self._next_offset >= flushed_offset:
+                return None
+            if self._position < segment.size_bytes:
+                expected = Expected(flushed_offset, flushed_offset, gap_limit, EpochCache(epochs.entries))
+                return ScrubSlice(
+                    segment, self._position, self._next_offset, expected, max_bytes=max_bytes, index=self._index
+                )
+            self._finish(segment)
+            self._base_offset += 1
+            at += 1
+        return None
+
+    def _begin(self, segment: Segment, gap_limit: int, *, is_sealed: bool) -> None:
+        base_offset, next_offset = segment.base_offset, self._sealed_end
+        self._sealed_end = -1
+        if next_offset >= 0 and base_offset != next_offset and not next_offset < base_offset <= gap_limit:
+            raise segment.corrupt(0, f"the segment before it ends at offset {next_offset}")
+        self._segment = segment
+        self._base_offset = self._next_offset = base_offset
+        self._position = 0
+        self._index = IndexCheck(segment, interval_bytes=segment.index_interval_bytes) if is_sealed else None
+
+    def _finish(self, segment: Segment) -> None:
+        index, self._index = self._index, None
+        self._sealed_end = self._next_offset
+        if index is not None:
+            index.finish()
+            if not index.is_right and not self.mends:
+                self.has_wrong_index = True
+            elif not index.is_right:
+                segment.take_indexes(*index.fresh)
+                self.indexes_rebuilt += 1
+
+    def take(self, done: ScrubSlice, segments: Sequence[Segment], *, generation: int) -> CorruptRecords | None:
+        """Take a slice back; the damage that it has found, if the log has not changed under it."""
+        segment = done.segment
+        if generation != self._generation or not any(one is segment for one in segments):
+            # Cut, compacted or gone. Go on with what is there now.
+            self._segment = None
+            return None
+        self.bytes_read += done.end - done.position
+        self._position, self._next_offset = done.end, done.next_offset
+        if done.fault is None:
+            return None
+        return done.fault if isinstance(done.fault, CorruptRecords) else CorruptRecords(done.fault.detail)
