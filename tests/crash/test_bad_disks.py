@@ -7,11 +7,12 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import confluent_kafka
@@ -22,6 +23,7 @@ from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
 from tailrace.testing import Cluster
 
 FAULTS = int(os.environ.get("BAD_DISKS", "1"))
+KINDS = os.environ.get("BAD_DISK_KINDS", "hung full eio").split()
 RESUMES_WITHIN_S = 60
 """A deadline for a busy machine; the figure to reach is five seconds, and is printed."""
 WHOLE_WITHIN_S = 120
@@ -154,4 +156,54 @@ def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path
         (orders / f"node-{node}").unlink()
 
     with environment(values), Cluster(brokers=3, directory=directory) as cluster:
-        run_faults(cluster, tmp_path / "history", begin, end, *os.environ.get("BAD_DISK_KINDS", "hung").split())
+        run_faults(cluster, tmp_path / "history", begin, end, *KINDS)
+
+
+RESERVE_BYTES = 4 << 20
+SIZE = "48m"
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[None]:
+    """A file system of its own in this directory. Skips the test where it cannot be mounted."""
+    directory.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tailrace-test", str(directory)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}; run as root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(directory: Path, free_bytes: int) -> None:
+    """Leave so much room."""
+    with (directory / "filler").open("wb", buffering=0) as filler:
+        while (room := shutil.disk_usage(directory).free - free_bytes) > 0:
+            try:
+                filler.write(bytes(min(room, 1 << 20)))
+            except OSError:
+                return
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounting takes root, on Linux")
+def test_writes_go_on_beside_one_small_disk_that_is_filled(tmp_path: Path) -> None:
+    """To the last byte, and to less than the reserve."""
+    settings = {"log.dir.reserve.bytes": str(RESERVE_BYTES), "log.segment.bytes": str(1 << 20)}
+    cluster = Cluster(brokers=3, directory=tmp_path / "cluster", config=settings)
+    cluster.prepare()
+
+    def begin(fault: str, node: int) -> None:
+        fill(cluster.data_dir(node), 0 if fault == "full" else RESERVE_BYTES // 2)
+
+    def end(_: str, node: int) -> None:
+        (cluster.data_dir(node) / "filler").unlink()
+
+    with ExitStack() as stack:
+        for node in cluster.node_ids:
+            stack.enter_context(small_disk(cluster.data_dir(node)))
+        with cluster:
+            run_faults(cluster, tmp_path / "history", begin, end, "full", "short of room")

@@ -1,6 +1,7 @@
 """`tailrace serve`: one node, broker and controller."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,10 +35,11 @@ def command(
     dev: Dev = False,
     insecure: Insecure = False,
     until_stdin_closes: UntilStdinCloses = False,
+    disk_failures: Annotated[int, typer.Option("--disk-failures", min=0, hidden=True)] = 0,
 ) -> None:
     """Run one node, broker and controller, until SIGTERM or SIGINT.
 
-    Prints `tailrace ready: HOST:PORT` when it answers requests.
+    Prints `tailrace ready: HOST:PORT` when it answers requests; again when it has begun anew after its disk had failed.
     """
     with quick_imports():
         from tailrace.node.config import load_config
@@ -55,4 +57,12 @@ def command(
     if insecure:
         flags["listener.insecure.allow"] = "true"
     loaded = load_config(file=config, overrides=settings or (), environment=os.environ, flags=flags)
-    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes))
+    again = [sys.executable, "-m", "tailrace", "serve"]
+    again += [] if config is None else ["--config", str(config)]
+    again += [word for setting in settings or () for word in ("--set", setting)]
+    again += [] if data_dir is None else ["--data-dir", data_dir]
+    again += [] if listen is None else ["--listen", listen]
+    flagged = {"--dev": dev, "--insecure": insecure, "--until-stdin-closes": until_stdin_closes}
+    again += [flag for flag, is_given in flagged.items() if is_given]
+    command = [*again, "--disk-failures"]
+    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes, command=command, disk_failures=disk_failures))

@@ -68,7 +68,7 @@ LOG_SETTINGS = (
         "log.dir.failure.timeout.ms",
         LONG,
         30_000,
-        "Accepted for Kafka's files; a failed disk stops the node.",
+        "Accepted for Kafka's files; a node whose disk fails gives itself up and begins anew when the disk answers.",
         at_least=1,
     ),
     setting("log.cleaner.enable", BOOLEAN, True, "Whether compacted logs are compacted."),

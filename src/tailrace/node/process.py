@@ -10,11 +10,14 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
+from tailrace.model.errors import StorageError
 from tailrace.node.config import NodeConfig
 from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, raise_limit
+from tailrace.node.disk_failure import FreshStart, wait_for_disk
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
 from tailrace.node.standard_input import has_no_end
@@ -30,19 +33,31 @@ connections that end do, and whoever brings thousands of them must not stop the 
 look through so many (50,000 took 50 to 90 ms)."""
 
 
-def run(config: NodeConfig, *, until_stdin_closes: bool = False) -> int:
+def run(
+    config: NodeConfig, *, until_stdin_closes: bool = False, command: Sequence[str] = (), disk_failures: int = 0
+) -> int:
     """Run a node until it is told to stop; the exit code. Raises KafkaError or OSError if it cannot start.
 
     For the main thread, once: after it the signals to stop are ignored, since the process ends.
     `until_stdin_closes` ends it as well when standard input ends: whoever started the node holds the other end of that
-    pipe, and even kill -9 closes it.
+    pipe, and even kill -9 closes it. With a `command` that starts the node, but for the number of `disk_failures` so
+    far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
     """
     gc.freeze()  # what is imported stays
     gc.set_threshold(*_GC_THRESHOLDS)
     set_up_logging(config.text("log.format") or TEXT)
+    directory = config.data_directory
+    if disk_failures and not wait_for_disk(directory, failures=disk_failures, until_stdin_closes=until_stdin_closes):
+        return 0
+    fresh_start = FreshStart(command, failures=disk_failures) if command else None
     descriptors = plan_node_descriptors(config, raise_limit())
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(_serve(config, descriptors, until_stdin_closes))
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            return runner.run(_serve(config, descriptors, until_stdin_closes, fresh_start))
+    except StorageError as fault:
+        if fresh_start is not None and disk_failures:  # it has failed again before the node served
+            fresh_start.begin(fault)
+        raise
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -61,13 +76,15 @@ def preload() -> None:
     importlib.import_module("encodings.idna")  # looking up any host takes it
 
 
-async def _serve(config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool) -> int:
+async def _serve(
+    config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool, fresh_start: FreshStart | None
+) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     with signals_read() as signals:
         loop.add_reader(signals, _read_signals, signals, stopped)
         try:
-            await _serve_until(stopped, config, descriptors, until_stdin_closes)
+            await _serve_until(stopped, config, descriptors, until_stdin_closes, fresh_start)
         finally:
             loop.remove_reader(signals)
     return 0
@@ -79,7 +96,11 @@ def _read_signals(descriptor: int, stopped: asyncio.Event) -> None:
 
 
 async def _serve_until(
-    stopped: asyncio.Event, config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool
+    stopped: asyncio.Event,
+    config: NodeConfig,
+    descriptors: DescriptorPlan,
+    until_stdin_closes: bool,
+    fresh_start: FreshStart | None,
 ) -> None:
     if until_stdin_closes:
         try:
@@ -87,7 +108,7 @@ async def _serve_until(
             loop.add_reader(_STDIN, _read_stdin, loop, stopped)
         except PermissionError:
             raise has_no_end() from None
-    node = Node(config, on_fatal=stop_at_once, descriptors=descriptors)
+    node = Node(config, on_fatal=partial(give_up, fresh_start), descriptors=descriptors)
     if not await _started(node, stopped):
         return
     gc.collect()
@@ -98,6 +119,8 @@ async def _serve_until(
         config.data_directory,
         config.text("log.durability"),
     )
+    if fresh_start is not None:
+        fresh_start.note_ready()
     _say_ready(node, config)
     await stopped.wait()
     await node.stop()
@@ -145,6 +168,13 @@ def say_ready(line: str) -> None:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def give_up(fresh_start: FreshStart | None, fault: BaseException) -> None:
+    """End this node, and begin anew if it was the disk that failed."""
+    if fresh_start is not None and isinstance(fault, StorageError):
+        fresh_start.begin(fault)
+    stop_at_once(fault)
 
 
 def stop_at_once(fault: BaseException) -> None:
