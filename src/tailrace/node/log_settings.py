@@ -103,7 +103,7 @@ LOG_SETTINGS = (
     setting(
         "log.scrub.io.max.bytes.per.second",
         DOUBLE,
-        4_194_304,
+        4_194_304.0,
         "Bytes that may be read in a second to look through logs (ours).",
         at_least=1,
     ),
