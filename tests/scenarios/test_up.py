@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking import Admin, NewTopic
 from tailrace.node.reserved_ports import ReservedPorts
 from tailrace.node.supervisor import READY
 from tailrace.testing.cluster import package_path
@@ -139,11 +139,16 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
                 brokers = admin.list_brokers()
                 assert [f"{one.host}:{one.port}" for one in brokers] == servers.split(",")
                 assert [one.rack for one in brokers] == ["a", "b", "c"]
+        with Admin(servers) as admin:
+            admin.create_topics([NewTopic(name="led-by-all", partitions=6, replication_factor=3)])
         nodes = up.children()
         assert len(nodes) == 3
         up.process.send_signal(number)
         assert up.wait() == 0, up.said
         wait_until_gone(nodes)
+        handed_over = [line for line in up.said if "nothing-handed-over" in line]
+        assert len(handed_over) == 3, "each knows that all stop, so that none waits for a controller that is gone"
+        assert not [line for line in up.said if "controlled-shutdown" in line]
         assert all(line.startswith(("node-1 | ", "node-2 | ", "node-3 | ")) for line in up.said)
 
 

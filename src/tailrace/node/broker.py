@@ -65,8 +65,9 @@ _LAST_FLUSH_SECONDS: Final = 30.0
 _LAST_ANSWERS_SECONDS: Final = 3.0
 """For answers that nothing on this node can hasten: of replicas that are behind, to clients that do not read."""
 _HAND_OVER_MS: Final = 5_000
-_NO_CONTROLLER_SECONDS: Final = 1.5
-"""An election is over by then, if there is a majority."""
+_NO_CONTROLLER_MS: Final = 2_500
+"""The death of a controller is noticed and an election over by then, if there is a majority. Whether a leader is known
+tells less: without a majority a controller goes back and forth between the last one and none."""
 _LOOK_SECONDS: Final = 0.05
 
 _logger = logging.getLogger("tailrace.node")
@@ -345,27 +346,29 @@ class Broker:
 
     # Stop
 
-    async def hand_over(self) -> None:
-        """Have others lead what this broker leads, if there are others: clients hardly notice then."""
+    async def hand_over(self, *, is_needed: bool) -> None:
+        """Have others lead what this broker leads, if there are others: clients hardly notice then.
+
+        If it is not needed, since the whole cluster stops, this broker only stops being one.
+        """
         lifecycle, alive = self._lifecycle, self._metadata.image.alive_brokers()
         assert lifecycle is not None, "the broker was started"
         self._upkeep.stop()
         self._hang_watch.stop()
-        if any(broker.broker_id != self._id for broker in alive):
+        if not is_needed:
+            _logger.info("event=nothing-handed-over broker=%d reason=the cluster stops", self._id)
+        elif any(broker.broker_id != self._id for broker in alive):
             handed_over = asyncio.Event()
             self._turns.run(lambda: lifecycle.shut_down(handed_over.set, _HAND_OVER_MS))
-            await self._handed_over(handed_over)
+            await self._handed_over(handed_over, lifecycle)
         self._turns.run(lifecycle.close)
         self._turns.run(self.keeper.stop)
         self._turns.run(self.failures.stop)
         self._turns.run(self.repairs.stop)
 
-    async def _handed_over(self, done: asyncio.Event) -> None:
-        """Return when it is done, or when there has been no controller for a while: all nodes may be stopping."""
-        led_at = self._loop.time()
-        while not done.is_set() and self._loop.time() - led_at < _NO_CONTROLLER_SECONDS:
-            if self._metadata.leader_id >= 0:
-                led_at = self._loop.time()
+    async def _handed_over(self, done: asyncio.Event, lifecycle: BrokerLifecycle) -> None:
+        """Return when it is done, or when no controller has answered for a while: all nodes may be stopping."""
+        while not done.is_set() and lifecycle.unheard_ms() < _NO_CONTROLLER_MS:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
 

@@ -220,13 +220,16 @@ class Node:
         await self._monitoring.start(parts)
         _logger.info("event=metrics-served address=%s:%d", *self.metrics_address)
 
-    async def stop(self) -> None:
-        """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns."""
+    async def stop(self, *, with_cluster: bool = False) -> None:
+        """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns.
+
+        `with_cluster`: all other nodes stop too, so that nothing is handed over.
+        """
         assert self.quorum is not None, "the node was started"
         if self._monitoring is not None:
             await self._monitoring.stop()  # whoever asks whether it is well must not send clients here any more
         if self._broker is not None:
-            await self._broker.hand_over()
+            await self._broker.hand_over(is_needed=not with_cluster)
         for listener in self._client_listeners:
             listener.stop_accepting()
         if self._broker is not None:

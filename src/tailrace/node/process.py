@@ -20,7 +20,7 @@ from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, rai
 from tailrace.node.disk_failure import FreshStart, wait_for_disk
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
-from tailrace.node.standard_input import has_no_end
+from tailrace.node.standard_input import CLUSTER_STOPS, has_no_end
 from tailrace.node.stop_signals import TO_STOP, signals_read
 
 _logger = logging.getLogger("tailrace.node")
@@ -102,10 +102,11 @@ async def _serve_until(
     until_stdin_closes: bool,
     fresh_start: FreshStart | None,
 ) -> None:
+    cluster_stops = asyncio.Event()
     if until_stdin_closes:
         try:
             loop = asyncio.get_running_loop()
-            loop.add_reader(_STDIN, _read_stdin, loop, stopped)
+            loop.add_reader(_STDIN, _read_stdin, loop, stopped, cluster_stops)
         except PermissionError:
             raise has_no_end() from None
     node = Node(config, on_fatal=partial(give_up, fresh_start), descriptors=descriptors)
@@ -123,7 +124,7 @@ async def _serve_until(
         fresh_start.note_ready()
     _say_ready(node, config)
     await stopped.wait()
-    await node.stop()
+    await node.stop(with_cluster=cluster_stops.is_set())
 
 
 async def _started(node: Node, stopped: asyncio.Event) -> bool:
@@ -141,11 +142,14 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
     return False
 
 
-def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    """What is said there does not matter; that it ends does."""
-    if not os.read(_STDIN, 4096):
+def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster_stops: asyncio.Event) -> None:
+    """Its end stops the node. That the whole cluster stops is said before the signal to do so is sent."""
+    said = os.read(_STDIN, 4096)
+    if not said:
         loop.remove_reader(_STDIN)
         stopped.set()
+    elif CLUSTER_STOPS in said:
+        cluster_stops.set()
 
 
 def _say_ready(node: Node, config: NodeConfig) -> None:

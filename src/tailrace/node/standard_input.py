@@ -1,6 +1,11 @@
-"""Standard input as a sign of life: whoever started this process holds the other end of the pipe."""
+"""Standard input as a sign of life: the process that started this one holds the other end of the pipe."""
+
+from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
+
+CLUSTER_STOPS: Final = b"the cluster stops\n"
+"""Said to each node of a cluster whose nodes are all about to be told to stop: none has to hand anything over."""
 
 
 def has_no_end() -> KafkaError:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from tailrace.node.local_cluster import LocalNode
-from tailrace.node.standard_input import has_no_end
+from tailrace.node.standard_input import CLUSTER_STOPS, has_no_end
 from tailrace.node.stop_signals import TO_STOP, not_ignored, signals_read
 
 READY: Final = "tailrace ready: "
@@ -92,6 +92,11 @@ class _Process:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
+
+    def say(self, words: bytes) -> None:
+        """To its standard input, if it can still be heard there."""
+        with suppress(OSError):
+            os.write(self.stdin, words)
 
     def poll(self) -> int | None:
         """How it ended, minus the signal if by one; None if it runs."""
@@ -342,12 +347,13 @@ class Supervisor:
     # The end
 
     def _stop(self) -> None:
-        """All at once: they need not wait for each other's leave."""
+        """All at once, and each knows that it is all: the last ones have no controller left to hand over with."""
         self._is_stopping = True
         self._kill_at = time.monotonic() + _STOP_S
         for child in self._children:
             child.start_at = None
             if child.process is not None and child.process.returncode is None:
+                child.process.say(CLUSTER_STOPS)
                 os.kill(child.process.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:

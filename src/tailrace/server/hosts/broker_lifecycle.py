@@ -115,6 +115,7 @@ class BrokerLifecycle:
         self._on_stopped: Callable[[], None] | None = None
         self._duplicate_until_ms: int | None = None
         self._untold_until_ms: int | None = None
+        self._heard_at_ms = clock.monotonic_ms()
         self._is_asking = False
         self._has_news = False
         self._is_looking = False
@@ -144,12 +145,17 @@ class BrokerLifecycle:
         """Hand over what this broker leads. `on_stopped` is called once: when it leads nothing and the others know, or
         when the time is over. There are no heartbeats afterwards."""
         self._on_stopped = on_stopped
+        self._heard_at_ms = self._clock.monotonic_ms()
         if self.broker_epoch == NO_BROKER_EPOCH or self.state is BrokerState.SHUTTING_DOWN:
             self._stopped()
             return
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         self._stop_timer = self._clock.call_at(self._clock.monotonic_ms() + timeout_ms, self._stop_anyway)
         self._beat_now()
+
+    def unheard_ms(self) -> int:
+        """For how long no controller has answered a heartbeat, since `shut_down` at most."""
+        return self._clock.monotonic_ms() - self._heard_at_ms
 
     def close(self) -> None:
         """No more heartbeats. Whoever still waits is not called."""
@@ -260,6 +266,7 @@ class BrokerLifecycle:
             self._not_heard(answer)
             return
         assert isinstance(answer, BrokerStanding)
+        self._heard_at_ms = self._clock.monotonic_ms()
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and answer.should_shut_down:
             self._stopped()
             return

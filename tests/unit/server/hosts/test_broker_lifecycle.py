@@ -308,6 +308,23 @@ def test_it_stops_anyway_when_its_time_is_over() -> None:
     assert (cluster.asked, cluster.events) == ([], ["stopped"])
 
 
+def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops() -> None:
+    """When most voters are gone none will, whatever leader its own replica takes to be there."""
+    cluster = Cluster()
+    cluster.serve()
+    cluster.clock.advance(60_000)
+    cluster.lifecycle.shut_down(lambda: cluster.events.append("stopped"), 5_000)
+    assert cluster.lifecycle.unheard_ms() == 0
+    cluster.clock.advance(400)
+    cluster.answer(SERVING)
+    assert cluster.lifecycle.unheard_ms() == 0
+    for unheard_ms in (1_000, 2_000, 3_000):
+        cluster.clock.advance(1_000)
+        assert cluster.lifecycle.unheard_ms() == unheard_ms
+        cluster.refuse(ErrorCode.NETWORK_EXCEPTION)
+    assert cluster.events == []
+
+
 def test_a_broker_that_is_not_registered_stops_at_once() -> None:
     cluster = Cluster()
     cluster.start()
