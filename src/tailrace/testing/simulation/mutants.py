@@ -34,12 +34,19 @@ RELOADED_FOR_NODES = (
     "tailrace.testing.ports",
     "tailrace.testing.simulation",
 )
+RELOADED_FOR_LOGS = (
+    "tailrace.storage",
+    "tailrace.testing.batches",
+    "tailrace.testing.disk",
+    "tailrace.testing.simulation",
+)
 WORLDS = {
     "quorum": ("raft_cluster.run_seed", RELOADED),
     "metadata": ("metadata_replicas.run_seed", RELOADED),
     "replica": ("replica_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "late copies": ("replica_cluster.run_late_copies", RELOADED_FOR_REPLICAS),
     "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
 """The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
