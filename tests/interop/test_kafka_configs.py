@@ -36,6 +36,20 @@ def test_a_topics_settings_are_changed_and_shown_with_their_sources(tailrace_clu
     assert "cleanup.policy" not in shown
 
 
+@pytest.mark.parametrize(
+    ("kind", "setting", "value"),
+    [("groups", "consumer.session.timeout.ms", "50000"), ("client-metrics", "interval.ms", "60000")],
+)
+def test_settings_of_groups_and_client_metrics_are_changed_and_shown(
+    tailrace_cluster: Cluster, kind: str, setting: str, value: str
+) -> None:
+    entity = ("--entity-type", kind, "--entity-name", f"configs-{uuid4()}")
+    assert "Completed" in kafka_configs(tailrace_cluster, "--alter", *entity, "--add-config", f"{setting}={value}")
+    assert f"{setting}={value}" in kafka_configs(tailrace_cluster, "--describe", *entity)
+    kafka_configs(tailrace_cluster, "--alter", *entity, "--delete-config", setting)
+    assert f"{setting}={value}" not in kafka_configs(tailrace_cluster, "--describe", *entity)
+
+
 def test_a_brokers_settings_are_changed_and_shown_with_their_sources(tailrace_cluster: Cluster) -> None:
     one, every = ("--entity-type", "brokers", "--entity-name", "1"), ("--entity-type", "brokers", "--entity-default")
     kafka_configs(tailrace_cluster, "--alter", *every, "--add-config", "log.index.interval.bytes=5000")

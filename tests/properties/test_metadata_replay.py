@@ -82,12 +82,22 @@ new_topics = st.builds(
 resource_changes = st.builds(
     ResourceChanges,
     resource=st.builds(ConfigResource, st.just(ResourceType.TOPIC), names)
-    | st.builds(ConfigResource, st.just(ResourceType.BROKER), st.sampled_from(["", "1", "2"])),
+    | st.builds(ConfigResource, st.just(ResourceType.BROKER), st.sampled_from(["", "1", "2"]))
+    | st.builds(ConfigResource, st.sampled_from([ResourceType.GROUP, ResourceType.CLIENT_METRICS]), names),
     changes=st.builds(
         ConfigChange,
-        name=st.sampled_from(["retention.ms", "cleanup.policy", "log.retention.ms"]),
+        name=st.sampled_from(
+            [
+                "retention.ms",
+                "cleanup.policy",
+                "log.retention.ms",
+                "min.insync.replicas",
+                "metrics",
+                "share.auto.offset.reset",
+            ]
+        ),
         operation=st.sampled_from(ConfigOperation),
-        value=st.sampled_from([None, "7", "compact", "delete"]),
+        value=st.sampled_from([None, "7", "1", "2", "compact", "delete", "latest"]),
     ).map(lambda change: (change,)),
     replaces_all=st.booleans(),
 )
@@ -214,7 +224,7 @@ def check(image: ClusterImage) -> None:
     for resource in image.configs:
         if resource.type == ResourceType.TOPIC:
             assert resource.name in image.topics
-        else:
+        elif resource.type == ResourceType.BROKER:
             assert not resource.name or BrokerId(int(resource.name)) in image.brokers
     for topic in image.topics.values():
         assert sorted(topic.partitions) == list(range(len(topic.partitions)))

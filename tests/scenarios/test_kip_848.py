@@ -7,6 +7,11 @@ import pytest
 from tailrace.coordinators.groups.consumer.heartbeat import MOST_EXPRESSIONS
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
+)
 from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -615,6 +620,36 @@ def test_the_history_tells_epochs_and_why_members_went(node: GroupPath) -> None:
     assert told[-2:] == [("expired", "b"), ("rebalance", "")]
     assert "group.consumer.session.timeout.ms=45000" in details.events[-2].reason
     assert [(member.member_id, member.silent_ms) for member in details.members] == [("a", 1)]
+
+
+def test_a_groups_own_settings_are_in_force_at_its_next_heartbeat(node: GroupPath) -> None:
+    """`consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`; other groups keep the broker's."""
+    mine, other = TableMember(node, "a"), TableMember(node, "a", group_id="h")
+    node.find_coordinator("h")
+    assert (mine.join(), other.join()) == (E.NONE, E.NONE)
+    settings = (("consumer.session.timeout.ms", "50000"), ("consumer.heartbeat.interval.ms", "6000"))
+    resource = IncrementalAlterConfigsResource(
+        resource_type=32,
+        resource_name="g",
+        configs=tuple(
+            IncrementallyAlterableConfig(name=name, config_operation=0, value=value) for name, value in settings
+        ),
+    )
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    (altered,) = node.send(request, 1).response.responses
+    assert (altered.error_code, altered.error_message) == (0, None)
+    assert (mine.beat(), other.beat()) == (E.NONE, E.NONE)
+    intervals = {
+        group_id: node.send(
+            ConsumerGroupHeartbeatRequest(group_id=group_id, member_id="a", member_epoch=member.epoch), 1
+        ).response.heartbeat_interval_ms
+        for group_id, member in (("g", mine), ("h", other))
+    }
+    assert intervals == {"g": 6000, "h": 5000}
+    node.clock.advance(SESSION_MS)
+    assert (describe(node, "g").group_state, describe(node, "h").group_state) == ("Stable", "Empty")
+    node.clock.advance(5_000)
+    assert describe(node, "g").group_state == "Empty"
 
 
 def test_the_assignor_that_most_ask_for_is_taken(node: GroupPath) -> None:

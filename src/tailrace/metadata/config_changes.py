@@ -1,11 +1,12 @@
-"""What changes of settings come to, and as which records (pure). Codes are Kafka's: 40 for a topic, 42 for a broker.
+"""What changes of settings come to, and as which records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
 Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
 `min.insync.replicas` of one broker, and neither have we. What new settings mean for partitions: `setting_consequences`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
@@ -17,11 +18,38 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.resource_settings import (
+    SETTINGS_OF_CLIENT_METRICS,
+    SETTINGS_OF_GROUPS,
+    check_of_client_metrics,
+    check_of_groups,
+)
 from tailrace.model.settings import Setting, SettingType, Table, attribute_name, find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 _LONGEST_BROKER_ID = 10
 """Digits of an int32."""
+
+
+_LONGEST_NAME = 1_000
+_MOST_NAMED = 10_000
+"""Groups with settings, and as many subscriptions to client metrics: each costs every node memory."""
+
+
+class _Named(NamedTuple):
+    """A kind of resource that settings alone bring into being."""
+
+    what: str
+    settings: Table
+    check: Callable[[Mapping[str, str]], None]
+
+
+_NAMED: Mapping[int, _Named] = {
+    ResourceType.GROUP: _Named("a group", SETTINGS_OF_GROUPS, check_of_groups),
+    ResourceType.CLIENT_METRICS: _Named(
+        "a subscription to client metrics", SETTINGS_OF_CLIENT_METRICS, check_of_client_metrics
+    ),
+}
 
 
 class ConfigChanges:
@@ -58,9 +86,12 @@ class ConfigChanges:
             self._check_topic(resource.name)
         elif resource.type == ResourceType.BROKER:
             self._check_broker(resource.name)
+        elif resource.type in _NAMED:
+            self._check_named(resource)
         else:
             raise _bad_request(
-                f"resources of type {resource.type} have no settings here; topics (2) and brokers (4) do"
+                f"resources of type {resource.type} have no settings here; topics (2), brokers (4), client metrics (16)"
+                " and groups (32) do"
             )
         before = self._image.overrides(resource)
         after = self._stated(resource, before, self._after(changes, before))
@@ -87,6 +118,18 @@ class ConfigChanges:
             raise _bad_request(f"a broker is named by its number, or by nothing for all of them, not {name!r}")
         if BrokerId(int(name)) not in self._image.brokers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+
+    def _check_named(self, resource: ConfigResource) -> None:
+        """A group, or a subscription to client metrics: it is there as long as it has settings."""
+        if not resource.name:
+            raise _bad_request(f"{_NAMED[resource.type].what} needs a name: there are no settings for all of them")
+        if len(resource.name) > _LONGEST_NAME:
+            raise _bad_request(f"a name of {len(resource.name)} characters is more than {_LONGEST_NAME}")
+        known = self._image.configs
+        if resource not in known and sum(one.type == resource.type for one in known) >= _MOST_NAMED:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"there are settings for {_MOST_NAMED} of these already; delete some"
+            )
 
     def _after(self, changes: ResourceChanges, before: Mapping[str, str]) -> dict[str, str]:
         after = {} if changes.replaces_all else dict(before)
@@ -130,12 +173,14 @@ class ConfigChanges:
         }
         if resource.type == ResourceType.TOPIC:
             self._topic_defaults.with_overrides(stated)
+        elif resource.type in _NAMED:
+            _NAMED[resource.type].check(stated)
         return stated
 
     def _stated_value(self, resource: ConfigResource, name: str, value: str) -> str:
         setting = self._setting(resource, name)
-        is_topic = resource.type == ResourceType.TOPIC
-        if not is_topic and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
+        is_broker = resource.type == ResourceType.BROKER
+        if is_broker and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"{name} cannot be set for one broker: who may lead without loss follows from it (KIP-966), and has to"
@@ -144,13 +189,15 @@ class ConfigChanges:
         try:
             return stated_value(setting, value)
         except KafkaError as fault:
-            if is_topic:
+            if not is_broker:
                 raise
             raise _bad_request(fault.detail) from None
 
     def _setting(self, resource: ConfigResource, name: str) -> Setting:
         if resource.type == ResourceType.TOPIC:
             return find(TOPIC_SETTINGS, name)
+        if resource.type in _NAMED:
+            return find(_NAMED[resource.type].settings, name)
         try:
             setting = find(self._broker_settings, name)
         except KafkaError as fault:

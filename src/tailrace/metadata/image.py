@@ -143,6 +143,10 @@ class ClusterImage:
         """The settings that were given to this topic itself."""
         return self.overrides(ConfigResource(ResourceType.TOPIC, topic))
 
+    def group_overrides(self, group_id: str) -> Mapping[str, str]:
+        """The settings that were given to this group."""
+        return self.overrides(ConfigResource(ResourceType.GROUP, group_id))
+
     def cluster_setting(self, topic: str, name: str) -> str | None:
         """What the cluster has agreed on for this topic: its own setting, else the default for all brokers."""
         own = self.topic_overrides(topic).get(name)

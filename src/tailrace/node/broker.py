@@ -201,7 +201,7 @@ class Broker:
     def _coordinate(self) -> None:
         """Groups and transactions."""
         config, clock = self._config, self._clock
-        self._group_config = GroupConfig.read(config.integer)
+        self._group_config = GroupConfig.read(config.integer, settings_of=self._settings_of_group)
         self.coordinators = GroupCoordinators(
             broker_id=self._id,
             find_partition=self.partitions.find,
@@ -220,6 +220,9 @@ class Broker:
             peer=self._peers,
             clock=clock,
         )
+
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self._metadata.image.group_overrides(group_id)
 
     def _build_dispatcher(self, admin: Mapping[int, Handler]) -> Dispatcher:
         services = Services(

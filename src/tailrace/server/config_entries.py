@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
+from tailrace.model.resource_settings import (
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    SETTINGS_OF_CLIENT_METRICS,
+    SETTINGS_OF_GROUPS,
+)
 from tailrace.model.settings import Setting, SettingType, Value, attribute_name
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
@@ -22,6 +28,8 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class BrokerSetting(Protocol):
@@ -133,6 +141,43 @@ def metadata_topic_entries() -> Iterator[ConfigEntry]:
     source = ConfigSource.DEFAULT_CONFIG
     own = Synonym(name=setting.name, value=value, source=source)
     yield ConfigEntry(setting=setting, value=value, source=source, synonyms=(own,), read_only=True)
+
+
+_BROKER_NAMES_OF_GROUPS: Final = {
+    SESSION_TIMEOUT: "group.consumer.session.timeout.ms",
+    HEARTBEAT_INTERVAL: "group.consumer.heartbeat.interval.ms",
+}
+"""Whose values a group has that says nothing itself."""
+
+
+def group_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
+    """Every setting of a group that has these overrides, by name."""
+    of_broker = {entry.setting.name: entry for entry in broker.entries()}
+    for name, setting in sorted(SETTINGS_OF_GROUPS.items()):
+        broker_name = _BROKER_NAMES_OF_GROUPS.get(name)
+        default = setting.format(setting.default)
+        if broker_name is not None:
+            default = next(_synonyms(of_broker[broker_name])).value
+        yield _named_entry(setting, overrides, default, ConfigSource.DYNAMIC_GROUP_CONFIG)
+
+
+def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Every setting of a subscription to client metrics that has these overrides, by name."""
+    for _, setting in sorted(SETTINGS_OF_CLIENT_METRICS.items()):
+        default = setting.format(setting.default)
+        yield _named_entry(setting, overrides, default, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+
+
+def _named_entry(
+    setting: Setting, overrides: Mapping[str, str], default: str | None, source: ConfigSource
+) -> ConfigEntry:
+    synonyms = [Synonym(name=setting.name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
+    if setting.name in overrides:
+        synonyms.insert(0, Synonym(name=setting.name, value=overrides[setting.name], source=source))
+    in_force = synonyms[0]
+    return ConfigEntry(
+        setting=setting, value=in_force.value, source=in_force.source, synonyms=tuple(synonyms), read_only=False
+    )
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:

@@ -181,8 +181,11 @@ class GroupPath(AdminPath):
         self.transactions.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
         self.controller.on_image(self.transactions.coordinators.on_image)
 
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self.controller.image.group_overrides(group_id)
+
     def _handlers(self) -> dict[int, Handler]:
-        config = GroupConfig.read(self.config.integer)
+        config = GroupConfig.read(self.config.integer, settings_of=self._settings_of_group)
         numbers = count(1)
         self.coordinators = GroupCoordinators(
             broker_id=BROKER,

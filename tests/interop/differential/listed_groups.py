@@ -58,12 +58,6 @@ GROUPS = (
     Difference("ConsumerGroupDescribe", ("groups of both kinds described",), {"groups": MISSING}, _ONCE),
     Difference(
         "DescribeGroups",
-        ("a group described twice",),
-        {"groups.authorized_operations": (328, 3400)},
-        "groups have no settings here that could be described or altered",
-    ),
-    Difference(
-        "DescribeGroups",
         ("words: described before the sync",),
         {"groups.members.member_assignment": (b"all of it", b"")},
         "the last assignment is shown until there is another; Kafka forgets it when two rebalances follow each other",

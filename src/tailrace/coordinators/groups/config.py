@@ -1,10 +1,16 @@
 """Settings of group coordination, with Kafka's names and defaults except where a comment says otherwise."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+
+from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a first JoinGroup may wait before its member is dropped: it has no id yet, so it cannot send heartbeats."""
+
+
+def _nothing_set(_: str) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +45,26 @@ class GroupConfig:
     """The most; a cluster with fewer brokers takes as many as it has."""
     offsets_topic_segment_bytes: int = 104_857_600
 
+    settings_of: Callable[[str], Mapping[str, str]] = field(default=_nothing_set, compare=False)
+    """What is set for one group now (`model.resource_settings`), by its id."""
+
     @classmethod
-    def read(cls, integer: Callable[[str], int]) -> "GroupConfig":
+    def read(
+        cls, integer: Callable[[str], int], settings_of: Callable[[str], Mapping[str, str]] = _nothing_set
+    ) -> "GroupConfig":
         """The settings of a node; `integer` gives one by its Kafka name."""
-        return cls(**{field.name: integer(field.name.replace("_", ".")) for field in fields(cls)})
+        names = (one.name for one in fields(cls) if one.name != "settings_of")
+        return cls(**{name: integer(name.replace("_", ".")) for name in names}, settings_of=settings_of)
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long a member of this consumer group may be silent."""
+        text = self.settings_of(group_id).get(SESSION_TIMEOUT)
+        return self.group_consumer_session_timeout_ms if text is None else int(text)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often a member of this consumer group is told to send heartbeats."""
+        text = self.settings_of(group_id).get(HEARTBEAT_INTERVAL)
+        return self.group_consumer_heartbeat_interval_ms if text is None else int(text)
 
     @property
     def offsets_retention_ms(self) -> int:

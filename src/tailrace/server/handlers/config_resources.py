@@ -1,4 +1,4 @@
-"""ListConfigResources (74): v0 is ListClientMetricsResources, which are not kept here; v1 of any type (KIP-1142)."""
+"""ListConfigResources (74): v0 is ListClientMetricsResources; v1 of any type (KIP-1142)."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _ALL = frozenset(ResourceType)
 
 
 class ListConfigResourcesHandler:
-    """Names the topics and brokers. Loggers, groups and client metrics have no settings here, so none are named."""
+    """Names the topics and brokers, and the groups and client metrics that have settings. Loggers have none here."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -40,3 +40,6 @@ class ListConfigResourcesHandler:
             yield ResourceType.TOPIC, topic
         for broker_id in sorted(image.brokers):
             yield ResourceType.BROKER, str(broker_id)
+        for kind, name in sorted(image.configs):
+            if kind in (ResourceType.CLIENT_METRICS, ResourceType.GROUP):
+                yield kind, name

@@ -6,9 +6,9 @@ asked for twice is refused, unlike in Kafka: 10 bytes of a request would be wort
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from tailrace.metadata.image import ResourceType
+from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
 from tailrace.protocol.messages.configs import (
@@ -22,6 +22,8 @@ from tailrace.protocol.messages.configs import (
 from tailrace.server.config_entries import (
     ConfigEntry,
     broker_entries,
+    client_metrics_entries,
+    group_entries,
     metadata_topic_entries,
     shared_broker_entries,
     topic_entries,
@@ -32,7 +34,7 @@ from tailrace.server.ports import Controller
 
 
 class DescribeConfigsHandler:
-    """Settings of topics, and of this broker. Each resource has an error of its own."""
+    """Settings of topics, groups, client metrics and this broker. Each resource has an error of its own."""
 
     def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
         self._controller = controller
@@ -75,10 +77,21 @@ class DescribeConfigsHandler:
             return self._topic_entries(name)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_entries(name)
+        if resource.resource_type == ResourceType.GROUP:
+            image = self._controller.image
+            return group_entries(self._overrides(ResourceType.GROUP, name), self._settings.at(image))
+        if resource.resource_type == ResourceType.CLIENT_METRICS:
+            return client_metrics_entries(self._overrides(ResourceType.CLIENT_METRICS, name))
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"resources of type {resource.resource_type} have no settings here; ask for topics (2) or brokers (4)",
+            f"resources of type {resource.resource_type} have no settings here; ask for topics (2), brokers (4), client"
+            " metrics (16) or groups (32)",
         )
+
+    def _overrides(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group, or a subscription to client metrics, has a name")
+        return self._controller.image.overrides(ConfigResource(kind, name))
 
     def _topic_entries(self, name: str) -> Iterable[ConfigEntry]:
         fault = topic_name_fault(name)

@@ -30,8 +30,9 @@ from tailrace.server.handlers.group_details import details_of
 from tailrace.server.hosts.coordinator import GroupCoordinators
 
 NOT_ASKED: Final = -(2**31)
-ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8))
-"""READ, DELETE, DESCRIBE, as bits (KIP-430). Without an authorizer everybody may do everything."""
+ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client may do
+all of them."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
 _CLASSIC, _CONSUMER = "classic", "consumer"

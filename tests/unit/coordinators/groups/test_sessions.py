@@ -8,7 +8,7 @@ from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatReq
 
 
 def test_members_that_come_and_go_do_not_pile_up() -> None:
-    sessions = Sessions(45_000)
+    sessions = Sessions(lambda _: 45_000)
     stays = MemberKey("g", "stays")
     sessions.heard(stays, 0)
     for number in range(10_000):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tailrace.metadata.image import ResourceType
+from tailrace.metadata.commands import AlterConfigs, ConfigChange, ResourceChanges
+from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import ListConfigResourcesRequest
 from tailrace.testing.admin_path import AdminPath
@@ -37,9 +38,21 @@ def test_resources_of_the_types_that_were_asked_for_are_named(
     assert [(each.resource_type, each.resource_name) for each in response.config_resources] == named
 
 
-def test_version_0_asks_for_client_metrics_which_are_not_kept_here(node: AdminPath) -> None:
+def test_groups_and_client_metrics_are_named_that_have_settings_and_version_0_asks_for_the_latter(
+    node: AdminPath,
+) -> None:
     response = node.send(ListConfigResourcesRequest(), 0).response
     assert (response.error_code, response.config_resources) == (0, ())
+    group, metrics = (ResourceType.GROUP, "readers"), (ResourceType.CLIENT_METRICS, "slow")
+    settings = {group: ("consumer.session.timeout.ms", "50000"), metrics: ("interval.ms", "1000")}
+    for resource, (name, value) in settings.items():
+        changes = ResourceChanges(resource=ConfigResource(*resource), changes=(ConfigChange(name=name, value=value),))
+        node.submit(AlterConfigs(resources=(changes,)))
+    node.end_turn()
+    response = node.send(ListConfigResourcesRequest(), 0).response
+    assert [each.resource_name for each in response.config_resources] == ["slow"]
+    response = node.send(ListConfigResourcesRequest(resource_types=(16, 32)), 1).response
+    assert [(each.resource_type, each.resource_name) for each in response.config_resources] == [metrics, group]
 
 
 def test_a_type_that_does_not_exist_is_refused(node: AdminPath) -> None:

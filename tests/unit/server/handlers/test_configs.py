@@ -353,3 +353,79 @@ def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: Admi
         refusal = alter(node, ResourceType.BROKER, "1", (name, 0, "false"))
         assert refusal.error_code == ErrorCode.INVALID_REQUEST
         assert told in (refusal.error_message or "")
+
+
+GROUP, CLIENT_METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS
+
+
+def test_a_groups_settings_are_the_brokers_until_they_are_set() -> None:
+    node = AdminPath("/data", files=SimulatedDisk(), settings={"group.consumer.session.timeout.ms": "20000"})
+    before = describe(node, "readers", kind=GROUP, synonyms=True)
+    session, interval = (entry(before, f"consumer.{name}") for name in ("session.timeout.ms", "heartbeat.interval.ms"))
+    assert (session.value, session.config_source) == ("20000", 5)
+    assert (interval.value, interval.config_source) == ("5000", 5)
+    assert entry(before, "share.auto.offset.reset").value == "latest"
+    answer = alter(
+        node, GROUP, "readers", ("consumer.session.timeout.ms", 0, "50000"), ("share.isolation.level", 1, None)
+    )
+    assert (answer.error_code, answer.error_message) == (0, None)
+    session = entry(describe(node, "readers", kind=GROUP, synonyms=True), "consumer.session.timeout.ms")
+    assert (session.value, session.config_source, session.read_only) == ("50000", 8, False)
+    assert [(one.value, one.source) for one in session.synonyms] == [("50000", 8), ("20000", 5)]
+    assert entry(describe(node, "writers", kind=GROUP), "consumer.session.timeout.ms").value == "20000"
+    alter(node, GROUP, "readers", ("consumer.session.timeout.ms", 1, None))
+    assert entry(describe(node, "readers", kind=GROUP), "consumer.session.timeout.ms").value == "20000"
+    assert not [resource for resource in node.controller.image.configs if resource.type == GROUP]
+
+
+def test_client_metrics_are_subscribed_to_and_forgotten(node: AdminPath) -> None:
+    changes = (
+        ("interval.ms", 0, "1000"),
+        ("metrics", 0, "org.apache.kafka.producer.,"),
+        ("match", 0, "client_id=.*,client_source_port=90[0-9]+"),
+    )
+    answer = alter(node, CLIENT_METRICS, "slow", *changes)
+    assert (answer.error_code, answer.error_message) == (0, None)
+    found = describe(node, "slow", kind=CLIENT_METRICS)
+    assert [(one.name, one.value, one.config_source) for one in found.configs] == [
+        ("interval.ms", "1000", 7),
+        ("match", "client_id=.*,client_source_port=90[0-9]+", 7),
+        ("metrics", "org.apache.kafka.producer.", 7),
+    ]
+    assert entry(describe(node, "none", kind=CLIENT_METRICS), "interval.ms").value == "300000"
+    emptied = AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name="slow", configs=())
+    (answer,) = node.send(AlterConfigsRequest(resources=(emptied,), validate_only=False), 2).response.responses
+    assert answer.error_code == 0
+    assert not [resource for resource in node.controller.image.configs if resource.type == CLIENT_METRICS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "code", "told"),
+    [
+        (GROUP, "g", ("consumer.session.timeout.ms", 0, "44999"), 40, "must be between 45000 and 60000"),
+        (GROUP, "g", ("consumer.heartbeat.interval.ms", 0, "15001"), 40, "must be between 5000 and 15000"),
+        (GROUP, "g", ("consumer.sesion.timeout.ms", 0, "50000"), 40, "did you mean consumer.session.timeout.ms?"),
+        (GROUP, "g", ("share.auto.offset.reset", 0, "sometimes"), 40, "must be latest, earliest or by_duration"),
+        (GROUP, "", ("consumer.session.timeout.ms", 0, "50000"), 42, "a group needs a name"),
+        (GROUP, "g" * 1001, ("consumer.session.timeout.ms", 0, "50000"), 42, "1001 characters"),
+        (CLIENT_METRICS, "", ("interval.ms", 0, "1000"), 42, "client metrics needs a name"),
+        (CLIENT_METRICS, "m", ("interval.ms", 0, "99"), 40, "must be between 100 and 3600000"),
+        (CLIENT_METRICS, "m", ("match", 0, "client=x"), 40, "say key=pattern"),
+        (CLIENT_METRICS, "m", ("metric", 0, "x"), 40, "did you mean metrics?"),
+    ],
+)
+def test_a_setting_of_a_group_or_of_client_metrics_that_cannot_be_is_refused(
+    node: AdminPath, kind: int, name: str, change: tuple[str, int, str | None], code: int, told: str
+) -> None:
+    refusal = alter(node, kind, name, change)
+    assert refusal.error_code == code
+    assert told in (refusal.error_message or "")
+    assert describe(node, "", kind=kind).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_there_is_room_for_so_many_groups_with_settings(node: AdminPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.metadata.config_changes._MOST_NAMED", 2)
+    change = ("consumer.session.timeout.ms", 0, "50000")
+    codes = [alter(node, GROUP, name, change).error_code for name in ("a", "b", "c", "a")]
+    assert codes == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
+    assert alter(node, CLIENT_METRICS, "c", ("interval.ms", 0, "1000")).error_code == 0

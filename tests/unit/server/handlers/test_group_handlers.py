@@ -323,7 +323,7 @@ class TestAdministration:
         (member,) = group.members
         assert (member.member_id, member.client_id, member.client_host) == (member_id, "test", "/127.0.0.1")
         assert (member.member_metadata, member.member_assignment) == (b"topics", b"mine")
-        assert group.authorized_operations == (0b1_0100_1000 if version >= 3 else -(2**31))
+        assert group.authorized_operations == (0b1101_0100_1000 if version >= 3 else -(2**31))
 
     @pytest.mark.parametrize(("version", "code"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
     def test_a_group_that_does_not_exist_is_dead(self, node: GroupPath, version: int, code: ErrorCode) -> None:

@@ -55,7 +55,7 @@ class ConsumerGroups:
     def __init__(self, config: GroupConfig, histories: MutableMapping[str, GroupHistory]) -> None:
         self._config = config
         self._histories = histories
-        self._sessions = Sessions(config.group_consumer_session_timeout_ms)
+        self._sessions = Sessions(config.session_timeout_ms)
         self._topics_seen: dict[str, int] = {}
         """Group -> the version of the cluster's topics that its epoch was last held against."""
 

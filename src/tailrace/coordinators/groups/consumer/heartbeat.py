@@ -139,7 +139,7 @@ def heartbeat(group: ConsumerGroup | None, command: ConsumerHeartbeat, config: G
         ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms(request.group_id),
             assignment=_answered(member.assigned) if is_news else None,
         )
     )

@@ -1,6 +1,7 @@
 """By when each member of a consumer group must be heard of, and by when it must have given up partitions."""
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -31,8 +32,9 @@ class _Session:
 class Sessions:
     """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm is put off late."""
 
-    def __init__(self, session_timeout_ms: int) -> None:
-        self.session_timeout_ms = session_timeout_ms
+    def __init__(self, timeout_ms_of: Callable[[str], int]) -> None:
+        """`timeout_ms_of` says how long a member of the group of this id may be silent now."""
+        self._timeout_ms_of = timeout_ms_of
         self._sessions: dict[MemberKey, _Session] = {}
         self._heap: list[tuple[int, MemberKey]] = []
         """An alarm that was put off or forgotten stays until it comes up, or there are too many of them."""
@@ -48,10 +50,10 @@ class Sessions:
 
     def heard(self, key: MemberKey, now_ms: int) -> None:
         """The member lives."""
-        session = self._sessions.get(key)
+        session, timeout_ms = self._sessions.get(key), self._timeout_ms_of(key.group_id)
         if session is None:
-            session = self._sessions[key] = _Session(now_ms, now_ms + self.session_timeout_ms)
-        session.heard_at_ms, session.ends_at_ms = now_ms, now_ms + self.session_timeout_ms
+            session = self._sessions[key] = _Session(now_ms, now_ms + timeout_ms)
+        session.heard_at_ms, session.ends_at_ms = now_ms, now_ms + timeout_ms
         self._set_alarm(key, session)
 
     def revoking(self, key: MemberKey, timeout_ms: int | None, now_ms: int) -> None:
@@ -104,6 +106,6 @@ class Sessions:
 
     def _reason(self, session: _Session, now_ms: int) -> str:
         if session.ends_at_ms <= now_ms:
-            return f"no heartbeat within group.consumer.session.timeout.ms={self.session_timeout_ms}"
+            return f"no heartbeat within group.consumer.session.timeout.ms={session.ends_at_ms - session.heard_at_ms}"
         timeout_ms = session.revoke_timeout_ms
         return f"it did not give up partitions within its rebalance timeout of {timeout_ms} ms (max.poll.interval.ms)"
