@@ -45,6 +45,7 @@ WORLDS = {
     "metadata": ("metadata_replicas.run_seed", RELOADED),
     "replica": ("replica_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "late copies": ("replica_cluster.run_late_copies", RELOADED_FOR_REPLICAS),
+    "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
     "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),

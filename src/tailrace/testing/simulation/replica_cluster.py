@@ -8,6 +8,7 @@ from typing import Any, Final
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import CreateTopics, NewTopic, TopicsCreated
 from tailrace.metadata.partition_commands import (
+    AlterPartition,
     AlterReassignments,
     ElectionType,
     ElectLeaders,
@@ -24,7 +25,7 @@ from tailrace.replication.partition import Partition
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.network import Network, NetworkFaults
 from tailrace.testing.simulation.replica_laws import ReplicaLaws, batches_between
-from tailrace.testing.simulation.replica_metadata import CONTROLLER, ReplicaMetadata
+from tailrace.testing.simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
 from tailrace.testing.simulation.replica_node import ReplicaNode, ask
 from tailrace.testing.simulation.world import Action, World
 
@@ -56,6 +57,8 @@ class ReplicaPlan:
     cuts_within_steps_per_s: float = 0.0
     partitions_per_s: float = 0.0
     fencings_per_s: float = 0.0
+    refused_growth: float = 0.0
+    """How many of the proposals to add a replica are refused, and come again when it lags behind. From 0 to 1."""
     elections_per_s: float = 0.0
     reassignments_per_s: float = 0.0
     lying_sync: bool = False
@@ -102,7 +105,7 @@ class ReplicaPlan:
     def of_late_copies(cls, seed: int) -> "ReplicaPlan":
         """Messages come twice, and late, while brokers are taken for dead.
 
-        A proposal that was refused comes again when it can be carried out.
+        Proposals that were refused come again when they can be carried out.
         """
         world = World(seed)
         return cls(
@@ -112,7 +115,8 @@ class ReplicaPlan:
             latest_image_ms=world.choice((30, 300), "swarm", "images"),
             crashes_per_s=world.choice((0.0, 0.3), "swarm", "crashes"),
             partitions_per_s=world.choice((0.0, 0.3), "swarm", "partitions"),
-            fencings_per_s=world.choice((1.0, 3.0, 6.0), "swarm", "fencings"),
+            fencings_per_s=world.choice((0.3, 1.0, 3.0), "swarm", "fencings"),
+            refused_growth=0.3,
             elections_per_s=world.choice((0.0, 0.5), "swarm", "elections"),
             chaos_ms=8_000,
         )
@@ -227,6 +231,7 @@ class ReplicaCluster:
         self.metadata = ReplicaMetadata(self.world, self.network, latest_ms=plan.latest_image_ms)
         self.laws = self._make_laws()
         self.laws.image = lambda: self.metadata.image
+        self.metadata.before_decision = self._refuse_growth
         defaults = TopicConfig(
             min_insync_replicas=plan.min_in_sync,
             # The page cache may lose the name of a segment before one that stays: that is the log's fault, not ours.
@@ -398,6 +403,42 @@ class ReplicaCluster:
         self.world.sometimes[f"partition: {kind}"] += 1
         self.world.after(self.world.between(100, 2500, "healing", kind), self.network.heal)
 
+    def silence_followers(self) -> None:
+        """From now on the leader of the first partition hears of the controller and of no other broker."""
+        leader = self._leader_of(0)
+        assert leader is not None
+        self.network.separate([leader.node_id], self.nodes)
+
+    def _refuse_growth(self, leader: Subscriber, command: Any) -> None:
+        """The replica that would join is fenced just before, and lags when another copy of the proposal comes."""
+        if not (self.plan.refused_growth and self._is_chaos and isinstance(command, AlterPartition)):
+            return
+        for change in command.changes:
+            topic = self.metadata.image.topic_by_id(change.topic_id)
+            known = () if topic is None else topic.partitions[change.partition].in_sync_replicas
+            for member in change.in_sync_replicas:
+                broker = self.metadata.image.brokers.get(member.broker_id)
+                is_new = member.broker_id not in (leader.node_id, *known)
+                if (
+                    is_new
+                    and broker
+                    and broker.is_alive
+                    and self.world.chance(self.plan.refused_growth, "refused", member.broker_id)
+                ):
+                    self.network.separate([leader.node_id], [member.broker_id])
+                    self.metadata.decide(FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
+                    self._repeat_when_alive(broker.broker_id, command)
+                    return
+
+    def _repeat_when_alive(self, broker_id: BrokerId, command: AlterPartition) -> None:
+        broker = self.metadata.image.brokers.get(broker_id)
+        if broker is not None and not broker.is_alive and self._is_chaos:
+            self.world.after(10, partial(self._repeat_when_alive, broker_id, command))
+            return
+        self.world.sometimes["refused proposal again"] += 1
+        self.metadata.decide(command)
+        self.network.heal()
+
     def _fence(self) -> None:
         """A broker is taken for dead, and is not."""
         node = self._any_node("fence")
@@ -515,3 +556,11 @@ def run_seed(seed: int, *, plan_of: Callable[[int], ReplicaPlan] = ReplicaPlan.o
 def run_late_copies(seed: int) -> ReplicaCluster:
     """One run of `ReplicaPlan.of_late_copies`. Raises Breach."""
     return run_seed(seed, plan_of=ReplicaPlan.of_late_copies)
+
+
+def run_silence(seed: int) -> ReplicaCluster:
+    """One run in which followers are silent until calm begins, and the high watermark stands still. Raises Breach."""
+    cluster = ReplicaCluster(seed, ReplicaPlan(partitions=1, chaos_ms=8_000))
+    cluster.world.after(4_000, cluster.silence_followers)
+    cluster.run()
+    return cluster

@@ -63,6 +63,8 @@ class ReplicaMetadata:
             broker_session_timeout_ms=SESSION_MS,
         )
         self.changes = [Change(EMPTY_IMAGE, ImageDelta(), 0)]
+        self.before_decision: Callable[[Subscriber, Any], None] = lambda subscriber, command: None
+        """Called with what a broker asks for, when it has come."""
         self._subscribers: list[Subscriber] = []
         self._pumping: set[Life] = set()
         self.decide(FinalizeMetadataVersion())  # the rules of this release: with eligible leaders
@@ -143,6 +145,7 @@ class ReplicaMetadata:
                 world.after(5, lambda: when_applied(outcome, changes), life)
 
         def deliver() -> None:
+            self.before_decision(subscriber, command)
             outcome = self.decide(command)
             changes = len(self.changes)
             self._network.send(
