@@ -429,3 +429,13 @@ def test_there_is_room_for_so_many_groups_with_settings(node: AdminPath, monkeyp
     codes = [alter(node, GROUP, name, change).error_code for name in ("a", "b", "c", "a")]
     assert codes == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
     assert alter(node, CLIENT_METRICS, "c", ("interval.ms", 0, "1000")).error_code == 0
+
+
+def test_the_in_sync_replicas_that_all_topics_need_are_changed_for_all_brokers_while_they_run(node: AdminPath) -> None:
+    """kafka-configs --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2"""
+    assert alter(node, ResourceType.BROKER, "", ("min.insync.replicas", 0, "2")).error_code == 0
+    found = entry(describe(node, "orders", synonyms=True), "min.insync.replicas")
+    assert (found.value, found.config_source) == ("2", 3)
+    assert node.table.get("orders", 0).config.min_insync_replicas == 2
+    assert alter(node, ResourceType.BROKER, "", ("min.insync.replicas", 1, None)).error_code == 0
+    assert node.table.get("orders", 0).config.min_insync_replicas == 1
