@@ -80,7 +80,7 @@ class Teller:
         self.node.end_turn()
 
     def create_invoices(self) -> None:
-        self.add("invoices", 0, TopicId(self.invoices.to_bytes(16, "big")))
+        self.add("invoices", 0, TopicId(bytes([self.invoices]) * 16))
 
     def add(self, topic: str, partition: int, topic_id: TopicId) -> None:
         """As metadata does: what is known from a clean stop sleeps on, what is new is made behind the loop."""

@@ -1,10 +1,12 @@
 import pytest
 
+from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.log_directory import LogDirectory, parse_directory_name
 from tailrace.storage import checkpoints
+from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
 PARTITION = TopicPartition("orders", 0)
@@ -58,6 +60,31 @@ def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.Log
     file.close()
     open_log(scanned(files), FIRST_ID)
     assert "event=log-cut partition=orders-0 end_offset=0 bytes=4" in caplog.text
+
+
+def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
+    """The directory of another topic would be removed."""
+    content = len(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw")
+    topic_id = TopicId(bytes(range(7, 23)))
+    for bit in range(8 * content):
+        files = SimulatedDisk()
+        directory = scanned(files)
+        log = directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0)
+        log.append([stored_batch(0)])
+        log.close()
+        directory.checkpoint(checkpoints.RECOVERY_POINTS).take([(PARTITION, 1)])
+        directory.write_checkpoints()
+        path = "/logs/orders-0/partition.metadata"
+        good = files.read_bytes(path)
+        files.flip_bit(path, bit // 8, bit % 8)
+        try:
+            log = scanned(files).open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0)
+        except CorruptRecords:
+            assert files.exists(f"/logs/orders-0/{0:020d}.log")
+        else:
+            assert log.log_end_offset == 1
+            assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == topic_id
+            assert files.read_bytes(path)[:10] == good[:10]
 
 
 def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> None:
