@@ -132,10 +132,10 @@ class TimeIndex:
             self._timestamps.append(timestamp)
             self._offsets.append(relative_offset)
 
-    def floor(self, timestamp: int) -> int:
-        """A relative offset before which no record is as late as `timestamp`."""
+    def below(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry that is earlier than `timestamp`: no record up to its relative offset is as late as that."""
         at = bisect_left(self._timestamps, timestamp)
-        return self._offsets[at - 1] if at else 0
+        return self.entry(at - 1) if at else None
 
     def truncate(self, *, relative_offset: int) -> None:
         """Forget this offset and all after it."""

@@ -254,7 +254,10 @@ class Segment(BatchFile):
         if self._aborted is not None:
             self._aborted.truncate(end_offset)
         self._bytes_since_entry = 0
-        self._load_timestamps()
+        try:
+            self._load_timestamps()
+        except CorruptRecords:
+            self.rebuild_indexes()  # the last entry that is left is a wrong one; the batches decide
 
     def _load_indexes(self) -> None:
         """Have both indexes in memory, from their files or, if those are not right, from the batches."""
@@ -312,6 +315,8 @@ class Segment(BatchFile):
         last = self._time_index.last
         position = 0
         if last is not None:
+            if not self._is_time_of(*last):
+                raise CorruptRecords(f"{self.index_paths[1]}: the last entry is not of a batch")
             self._max_timestamp, relative_offset = last
             self._max_timestamp_offset = self.base_offset + relative_offset
             position, _ = self._offset_index.floor(relative_offset)
@@ -407,7 +412,20 @@ class Segment(BatchFile):
         """An offset before which no record is as late as this."""
         self._load_indexes()
         assert self._time_index is not None
-        return self._time_index.floor(timestamp) + self.base_offset
+        entry = self._time_index.below(timestamp)
+        if entry is not None and not self._is_time_of(*entry):
+            self.rebuild_indexes()
+            entry = self._time_index.below(timestamp)
+        return self.base_offset + (0 if entry is None else entry[1])
+
+    def _is_time_of(self, timestamp: int, relative_offset: int) -> bool:
+        """Whether the batch with this offset has this largest timestamp, as an entry of the time index says."""
+        offset = self.base_offset + relative_offset
+        position = self.locate(offset)
+        if position >= self.size_bytes:
+            return False
+        header = self.header_at(position)
+        return header.base_offset <= offset and header.max_timestamp == timestamp
 
     def end_offset_before(self, position: int) -> int:
         """Where the batches before this position end; the base offset if there are none."""

@@ -55,7 +55,8 @@ def test_times_rise_and_survive_their_file() -> None:
     for timestamp, offset in ((100, 3), (90, 5), (120, 9), (1 << 40, 11)):
         index.append(timestamp, offset)
     assert len(index) == 3
-    assert [index.floor(timestamp) for timestamp in (0, 100, 101, 120, 121, 1 << 41)] == [0, 0, 3, 3, 9, 11]
+    found = [index.below(timestamp) for timestamp in (0, 100, 101, 120, 121, 1 << 41)]
+    assert [entry and entry[1] for entry in found] == [None, None, 3, 3, 9, 11]
     data = index.to_bytes()
     assert data[:12] == b"\x00\x00\x00\x00\x00\x00\x00\x64\x00\x00\x00\x03"
     again = TimeIndex.from_bytes(data)
