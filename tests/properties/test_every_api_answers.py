@@ -110,7 +110,7 @@ class WholeNode(GroupPath):
             replicas=ReplicaFetches(controller=self.controller, keeper=keeper),
             partitions=self.table,
             coordinators=self.coordinators,
-            groups=GroupConfig.read(self.config.integer),
+            groups=GroupConfig.read(self.config.integer, self.config.text),
             transactions=self.transactions,
         )
         # One node with one listener for all: what controllers serve, under what brokers do.

@@ -201,7 +201,7 @@ class Broker:
     def _coordinate(self) -> None:
         """Groups and transactions."""
         config, clock = self._config, self._clock
-        self._group_config = GroupConfig.read(config.integer, settings_of=self._settings_of_group)
+        self._group_config = GroupConfig.read(config.integer, config.text, settings_of=self._settings_of_group)
         self.coordinators = GroupCoordinators(
             broker_id=self._id,
             find_partition=self.partitions.find,

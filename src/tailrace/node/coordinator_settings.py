@@ -1,6 +1,6 @@
 """Settings of the coordinators: of groups and their offsets, and of transactions."""
 
-from tailrace.node.broker_setting import BOOLEAN, INT, LONG, SHORT, setting
+from tailrace.node.broker_setting import BOOLEAN, INT, LONG, SHORT, STRING, setting
 
 GROUP_SETTINGS = (
     setting("group.min.session.timeout.ms", INT, 6_000, "The shortest session a member may ask for.", at_least=1),
@@ -22,6 +22,13 @@ GROUP_SETTINGS = (
         at_least=1,
     ),
     setting("group.consumer.max.size", INT, 1_000, "Members of a consumer group (Kafka: no limit).", at_least=1),
+    setting(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Which groups with members are converted when members of the other protocol come, or the last one goes.",
+        one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
     setting(
         "group.consumer.regex.refresh.interval.ms",
         INT,

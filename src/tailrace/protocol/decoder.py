@@ -197,7 +197,8 @@ class _Body:
         there = self.source.fresh("n")
         self.run.append((there, Fixed("b", 1)))
         self.flush()
-        with self.source.block(f"if {there} < 0:"):
+        # Kafka writes a null struct as -1, and as 0 where it is a tagged field.
+        with self.source.block(f"if {there} <= 0:"):
             self.source.line(f"{target} = None")
         with self.source.block("else:"):
             self.struct(kind.schema, local, where)

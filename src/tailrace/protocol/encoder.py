@@ -47,6 +47,7 @@ class _Compiler:
             if isinstance(kind, Nested) and not nullable:
                 body.struct(kind.schema, "value", title)
             else:
+                body.is_tagged = True
                 body.value("value", kind, nullable, title)
             body.flush()
         return body.source.compile("encode", title)
@@ -58,6 +59,8 @@ class _Body:
     def __init__(self, compiler: _Compiler) -> None:
         self.compiler = compiler
         self.flexible = compiler.flexible
+        self.is_tagged = False
+        """The one value is a tagged field."""
         self.run: list[tuple[str, str]] = []
         self.source = Source(
             Rows=Rows, pack=pack, uvarint=uvarint, refer_to=refer_to, write_tag_section=write_tag_section
@@ -146,11 +149,12 @@ class _Body:
 
     def null(self, kind: Any) -> tuple[str, str]:
         if isinstance(kind, Nested):
-            return "-1", "b"
+            return ("0" if self.is_tagged else "-1"), "b"
         return ("", "x") if self.flexible else ("-1", length_code(kind, False))
 
     def there(self, source: str, kind: Any, where: str) -> None:
         """Write a value that is not null."""
+        self.is_tagged = False
         line, block = self.source.line, self.source.block
         if isinstance(kind, Nested):
             self.run.append(("1", "b"))

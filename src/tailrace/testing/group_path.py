@@ -185,7 +185,7 @@ class GroupPath(AdminPath):
         return self.controller.image.group_overrides(group_id)
 
     def _handlers(self) -> dict[int, Handler]:
-        config = GroupConfig.read(self.config.integer, settings_of=self._settings_of_group)
+        config = GroupConfig.read(self.config.integer, self.config.text, settings_of=self._settings_of_group)
         numbers = count(1)
         self.coordinators = GroupCoordinators(
             broker_id=BROKER,

@@ -6,6 +6,7 @@ from typing import Any
 
 from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.topics import NoTopics
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
@@ -52,7 +53,7 @@ class GroupScene:
         self._ids = 0
         self.now_ms = 1_000
         self.wall_ms = 1_700_000_000_000
-        self.coordinator = GroupCoordinator(config=self.config, new_member_id=self._new_member_id)
+        self.coordinator = GroupCoordinator(config=self.config, new_member_id=self._new_member_id, topics=NoTopics())
         self.log: list[GroupLogRecord] = list(log)
         """What is committed, in order."""
         for record in self.log:

@@ -1,8 +1,24 @@
 """The responses of the membership requests, as functions of the group."""
 
+from typing import assert_never
+
+from tailrace.coordinators.groups.events import (
+    Asked,
+    HeartbeatAsked,
+    JoinAsked,
+    LeaveAsked,
+    MembershipResponse,
+    SyncAsked,
+)
 from tailrace.coordinators.groups.group import ClassicGroup, Member
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.membership import JoinGroupResponse, SyncGroupResponse
+from tailrace.protocol.messages.membership import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupResponse,
+)
 
 
 def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
@@ -49,3 +65,25 @@ def assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:
 
 def sync_refused(code: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code, assignment=b"")
+
+
+def refused(event: Asked, code: ErrorCode) -> MembershipResponse:
+    """The request is refused, whatever it is."""
+    match event:
+        case JoinAsked():
+            return join_refused(code, event.request.member_id)
+        case SyncAsked():
+            return sync_refused(code)
+        case HeartbeatAsked():
+            return HeartbeatResponse(error_code=code)
+        case LeaveAsked():
+            return LeaveGroupResponse(
+                members=tuple(
+                    MemberResponse(
+                        member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
+                    )
+                    for member in event.request.members
+                )
+            )
+        case _:
+            assert_never(event)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
@@ -33,6 +34,8 @@ class GroupConfig:
     """How often such a member is told to send heartbeats."""
     group_consumer_max_size: int = 1000
     """Members per consumer group; Kafka sets no limit."""
+    group_consumer_migration_policy: str = "bidirectional"
+    """Which conversions of a group with members are done: bidirectional, upgrade, downgrade or disabled."""
     offset_metadata_max_bytes: int = 4096
     """The longest text beside a committed offset, in characters as Kafka counts it."""
     offsets_commit_timeout_ms: int = 5000
@@ -50,11 +53,18 @@ class GroupConfig:
 
     @classmethod
     def read(
-        cls, integer: Callable[[str], int], settings_of: Callable[[str], Mapping[str, str]] = _nothing_set
+        cls,
+        integer: Callable[[str], int],
+        text: Callable[[str], str | None],
+        settings_of: Callable[[str], Mapping[str, str]] = _nothing_set,
     ) -> "GroupConfig":
-        """The settings of a node; `integer` gives one by its Kafka name."""
-        names = (one.name for one in fields(cls) if one.name != "settings_of")
-        return cls(**{name: integer(name.replace("_", ".")) for name in names}, settings_of=settings_of)
+        """The settings of a node; `integer` and `text` give one by its Kafka name."""
+        values: dict[str, Any] = {}
+        for one in fields(cls):
+            if one.name != "settings_of":
+                name = one.name.replace("_", ".")
+                values[one.name] = text(name) if isinstance(one.default, str) else integer(name)
+        return cls(**values, settings_of=settings_of)
 
     def session_timeout_ms(self, group_id: str) -> int:
         """How long a member of this consumer group may be silent."""
@@ -65,6 +75,16 @@ class GroupConfig:
         """How often a member of this consumer group is told to send heartbeats."""
         text = self.settings_of(group_id).get(HEARTBEAT_INTERVAL)
         return self.group_consumer_heartbeat_interval_ms if text is None else int(text)
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group with members becomes a consumer group."""
+        return self.group_consumer_migration_policy in ("bidirectional", "upgrade")
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group of members with the classic protocol becomes a classic group."""
+        return self.group_consumer_migration_policy in ("bidirectional", "downgrade")
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -11,7 +11,6 @@ Decisions read what is appended, clients see what is committed.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import assert_never
 
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
@@ -23,32 +22,35 @@ from tailrace.coordinators.groups.commands import (
     MemberLiveness,
 )
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.coordinator import (
     ConsumerGroupDescription,
     ConsumerGroups,
     described,
     fault_of_commit,
 )
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup
 from tailrace.coordinators.groups.consumer.heartbeat import (
     JOINING,
     ConsumerHeartbeat,
     HeartbeatDecision,
-    retirement,
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
+from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.conversion import as_consumer_group
 from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
 from tailrace.coordinators.groups.events import (
     Abandoned,
     Answer,
-    Asked,
+    Decided,
     Effect,
     Event,
     HeartbeatAsked,
     JoinAsked,
     LeaveAsked,
     MemberExpired,
-    MembershipResponse,
+    OffsetsCommitted,
     Persist,
     Retire,
     SyncAsked,
@@ -70,7 +72,6 @@ from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.membership import HeartbeatResponse, LeaveGroupResponse, MemberResponse
 from tailrace.protocol.schema import replace
 
 _NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
@@ -79,18 +80,25 @@ _NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
 class GroupCoordinator:
     """The machine of one coordinator partition. Deadlines in ms of the host's monotonic clock."""
 
-    def __init__(self, *, config: GroupConfig, new_member_id: NewMemberId) -> None:
+    def __init__(self, *, config: GroupConfig, new_member_id: NewMemberId, topics: Topics) -> None:
         self._config = config
+        self._topics = topics
         self._new_member_id = new_member_id
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, Membership] = {}
         self._decisions = GroupDecisions(self._latest, self._memberships, config)
         self._histories: dict[str, GroupHistory] = {}
-        self._consumers = ConsumerGroups(config, self._histories)
+        self._consumers = ConsumerGroups(config, self._histories, topics=topics, new_member_id=new_member_id)
         self._progress = ProgressBook()
         self._schedule = Schedule()
         self._write_ids = count(1)
+        self._now_ms = 0
+        """When it was last asked for anything: sessions of a group that changes its kind begin then."""
+        self._upgrading: set[str] = set()
+        """Classic groups with members whose end as such is on its way into the log."""
+        self._late_effects: list[Effect] = []
+        """Of writes that failed: for the next tick."""
 
     def apply(self, record: GroupLogRecord) -> None:
         """Take one record of the log that is being replayed."""
@@ -99,6 +107,7 @@ class GroupCoordinator:
 
     def begin(self, now_ms: int) -> None:
         """The log is replayed: every session starts now."""
+        self._now_ms = now_ms
         for group_id, stored in self.committed.groups.items():
             if stored.consumer is not None:
                 self._consumers.begin(group_id, stored.consumer, now_ms)
@@ -110,12 +119,15 @@ class GroupCoordinator:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called at the latest."""
+        if self._late_effects:
+            return self._now_ms
         deadlines = (self._schedule.next_deadline_ms, self._consumers.next_deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Time has passed."""
-        effects: list[Effect] = []
+        self._now_ms = now_ms
+        effects, self._late_effects = self._late_effects, []
         for group_id in self._schedule.take_due(now_ms):
             effects += self.step(group_id, Tick(), now_ms)
         for (group_id, member_id), reason in self._consumers.take_due(now_ms):
@@ -124,17 +136,19 @@ class GroupCoordinator:
 
     def step(self, group_id: str, event: Event, now_ms: int) -> Sequence[Effect]:
         """Something happened to the members of a group."""
+        self._now_ms = now_ms
         membership = self._memberships.get(group_id)
-        # An empty consumer group of that name. It may outlive the first member of the classic one: its tombstones
-        # may not have made it into the log.
-        consumer = self._latest.consumer(group_id) if isinstance(event, JoinAsked | SyncAsked) else None
+        # An empty consumer group of that name may outlive the first member of the classic one: its tombstones may not
+        # have made it into the log.
+        may_matter = isinstance(event, JoinAsked | SyncAsked) or membership is None
+        consumer = self._latest.consumer(group_id) if may_matter else None
+        if membership is None and consumer is not None and consumer.members:
+            return self._step_in_consumer_group(group_id, consumer, event, now_ms)
         if membership is None:
             if not isinstance(event, JoinAsked | SyncAsked | HeartbeatAsked | LeaveAsked):
                 return ()
             if not isinstance(event, JoinAsked) or (event.request.member_id and self._latest.get(group_id) is None):
-                return (Answer(request_id=event.request_id, response=_unknown_member(event)),)
-            if consumer is not None and consumer.members:
-                refused = answers.join_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.request.member_id)
+                refused = answers.refused(event, ErrorCode.UNKNOWN_MEMBER_ID)
                 return (Answer(request_id=event.request_id, response=refused),)
             membership = self._open(group_id, now_ms)
         effects = membership.step(event, now_ms)
@@ -149,9 +163,38 @@ class GroupCoordinator:
             self._schedule.set(group_id, membership.next_deadline_ms)
         return effects
 
+    def _step_in_consumer_group(
+        self, group_id: str, group: ConsumerGroup, event: Event, now_ms: int
+    ) -> Sequence[Effect]:
+        if isinstance(event, OffsetsCommitted):
+            self._consumers.committed(group_id, group, event.member_id, now_ms)
+        if not isinstance(event, JoinAsked | SyncAsked | HeartbeatAsked | LeaveAsked):
+            return ()
+        member_id = "" if isinstance(event, LeaveAsked) else event.request.member_id
+        try:
+            decision = self._consumers.classic(group_id, group, event, now_ms)
+        except KafkaError as refusal:
+            if isinstance(event, JoinAsked):
+                self._histories.setdefault(group_id, GroupHistory()).note_refusal(
+                    "JoinGroup", refusal.code, now_ms, member_id
+                )
+            response = answers.refused(event, refusal.code)
+            return (Decided(event=event, group_id=group_id, member_id=member_id, response=response),)
+        return (
+            Decided(
+                event=event,
+                group_id=group_id,
+                member_id=getattr(decision.response, "member_id", member_id),
+                records=decision.records,
+                response=decision.response,
+                is_conversion=decision.is_conversion,
+            ),
+        )
+
     def abandon(self) -> list[Effect]:
         """This is not the coordinator any more: the last answers of all who wait."""
-        return [
+        late, self._late_effects = self._late_effects, []
+        return late + [
             effect for membership in self._memberships.values() for effect in membership.step(Abandoned(), now_ms=0)
         ]
 
@@ -161,7 +204,11 @@ class GroupCoordinator:
             group = ClassicGroup(group_id)
         else:
             group = ClassicGroup.restored(group_id, stored.metadata, now_ms)
-        return self._keep(group)
+        membership = self._keep(group)
+        if group.members and group.leader is None:
+            membership.begin_rebalance(now_ms, "no member leads: the group was a consumer group until now")
+            self._schedule.set(group_id, membership.next_deadline_ms)
+        return membership
 
     def _keep(self, group: ClassicGroup) -> Membership:
         membership = Membership(
@@ -176,17 +223,22 @@ class GroupCoordinator:
         return membership
 
     def _close(self, group_id: str) -> None:
-        self._memberships.pop(group_id).group.transition_to(GroupState.DEAD)
+        group = self._memberships.pop(group_id).group
+        if group.members or group.state is not GroupState.EMPTY:
+            self._upgrading.add(group_id)
+        else:
+            group.transition_to(GroupState.DEAD)
         if self._latest.get(group_id) is None:
             self._histories.pop(group_id, None)
         self._schedule.set(group_id, None)
 
-    def heartbeat(self, command: ConsumerHeartbeat, topics_version: int, now_ms: int) -> HeartbeatDecision:
-        """What becomes of a consumer group's heartbeat; `now_ms` monotonic. Raises KafkaError with what Kafka answers.
+    def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> tuple[HeartbeatDecision, Sequence[Effect]]:
+        """What becomes of a consumer group's heartbeat, and who need wait no longer; `now_ms` monotonic.
 
-        An empty classic group makes room for it; one with members does not (no online migration, as Kafka's
-        group.consumer.migration.policy=disabled).
+        An empty classic group makes room for it; one with members becomes a consumer group if
+        group.consumer.migration.policy lets it. Raises KafkaError with what Kafka answers.
         """
+        self._now_ms = now_ms
         request = command.request
         if not request.member_id:
             # Not the client's id: with what is added, the longest of those have no form in a record's key.
@@ -194,12 +246,32 @@ class GroupCoordinator:
             command = dataclasses.replace(command, request=request)
         group_id = request.group_id
         membership = self._memberships.get(group_id)
-        if membership is not None and (request.member_epoch != JOINING or not membership.is_idle):
+        if membership is not None and request.member_epoch != JOINING:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
-        decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, topics_version, now_ms)
+        if membership is not None and membership.group.members:
+            return self._upgrade(membership, command, now_ms)
+        # Those that were given an id and have not joined with it may still do so.
+        decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, now_ms)
         if membership is not None or self._latest.has_generation(group_id):
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
-        return decision
+        return decision, ()
+
+    def _upgrade(
+        self, membership: Membership, command: ConsumerHeartbeat, now_ms: int
+    ) -> tuple[HeartbeatDecision, Sequence[Effect]]:
+        """A classic group with members becomes a consumer group, and the heartbeat's member joins that."""
+        classic = membership.group
+        group, records = as_consumer_group(classic, self._topics, self._config)
+        decision = self._consumers.heartbeat(group, command, now_ms)
+        decision.records = (*records, *decision.records)
+        decision.is_conversion = True
+        for member_id in group.members.keys() - {command.request.member_id}:
+            if member_id in decision.group.members:
+                self._consumers.watch(classic.group_id, group, member_id, now_ms)
+        reason = f"to a consumer group: {command.request.member_id} speaks the consumer protocol"
+        self._histories[classic.group_id].note(GroupEventKind.CONVERTED, now_ms, reason)
+        # Whichever way the write goes, all of them have to join again.
+        return decision, membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
 
     def heartbeat_failed(self, group_id: str, member_id: str, now_ms: int) -> None:
         """The records of a member's heartbeat, or of its removal, are not in the log."""
@@ -229,6 +301,7 @@ class GroupCoordinator:
         """These are on their way into the log."""
         records = tuple(records)
         self._latest.stage(records)
+        generations = {each.group_id for each in records if isinstance(each, GroupRecord) and each.value is not None}
         for record in records:
             if isinstance(record, PendingOffset | TransactionEnd) or record.value is not None:
                 continue
@@ -236,12 +309,17 @@ class GroupCoordinator:
             if isinstance(record, GroupRecord) and is_joined:
                 self._close(record.group_id)
             elif isinstance(record, ConsumerRecord) and record.kind is ConsumerRecordKind.GROUP:
-                self._consumers.close(record.group_id, keeps_history=is_joined)
+                self._consumers.close(record.group_id, keeps_history=is_joined or record.group_id in generations)
+        for group_id in generations - self._memberships.keys():
+            self._open(group_id, self._now_ms)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
         """These, staged before, are committed."""
         for offset in self._latest.commit(records):
             self._progress.apply(offset)
+        self._upgrading.difference_update(
+            each.group_id for each in records if isinstance(each, GroupRecord) and each.value is None
+        )
         self._close_idle(records)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
@@ -250,13 +328,33 @@ class GroupCoordinator:
         for record in records:
             if isinstance(record, GroupRecord) and record.value is None:
                 self._reopen(record.group_id)
+            elif isinstance(record, GroupRecord):
+                self._keep_consumer_group(record.group_id)
         self._close_idle(records)
 
     def _reopen(self, group_id: str) -> None:
-        """A group whose end is not in the log is there as before: without members, or nobody could have ended it."""
+        """A group whose end is not in the log is there as before.
+
+        Without members, unless it was to become a consumer group: those that have them are not ended otherwise.
+        """
         stored = self._latest.get(group_id)
-        if group_id not in self._memberships and stored is not None and stored.metadata is not None:
+        if group_id in self._memberships or stored is None or stored.metadata is None:
+            self._upgrading.discard(group_id)
+        elif group_id in self._upgrading:
+            self._upgrading.remove(group_id)
+            self._open(group_id, self._now_ms)
+        else:
             self._keep(ClassicGroup.restored(group_id, replace(stored.metadata, members=()), now_ms=0))
+
+    def _keep_consumer_group(self, group_id: str) -> None:
+        """One that was to become a classic group, and is none in the log, has its members as before."""
+        consumer, membership = self._latest.consumer(group_id), self._memberships.get(group_id)
+        if consumer is None or not consumer.members or membership is None:
+            return
+        self._late_effects += membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), self._now_ms)
+        del self._memberships[group_id]
+        self._schedule.set(group_id, None)
+        self._consumers.begin(group_id, consumer, self._now_ms)
 
     def _close_idle(self, records: Iterable[GroupLogRecord]) -> None:
         """Close the groups that nobody is in and that the log does not have any more, now that these are settled."""
@@ -379,11 +477,13 @@ class GroupCoordinator:
 
     def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberLiveness]:
         stored = self.committed.get(group_id)
-        for member_id in stored.consumer.members if stored is not None and stored.consumer is not None else ():
+        if stored is None or stored.consumer is None:
+            return
+        for member_id in stored.consumer.members:
             yield MemberLiveness(
                 member_id=member_id,
                 silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
-                session_timeout_ms=self._config.group_consumer_session_timeout_ms,
+                session_timeout_ms=self._consumers.session_timeout_ms(group_id, stored.consumer, member_id),
             )
 
 
@@ -399,26 +499,3 @@ def _described(member: Member, protocol_name: str | None, *, is_stable: bool) ->
         metadata=member.metadata_for(protocol_name) if is_stable else b"",
         assignment=member.assignment,
     )
-
-
-def _unknown_member(event: Asked) -> MembershipResponse:
-    """The answer to a member of a group that does not exist."""
-    code = ErrorCode.UNKNOWN_MEMBER_ID
-    match event:
-        case JoinAsked():
-            return answers.join_refused(code, event.request.member_id)
-        case SyncAsked():
-            return answers.sync_refused(code)
-        case HeartbeatAsked():
-            return HeartbeatResponse(error_code=code)
-        case LeaveAsked():
-            return LeaveGroupResponse(
-                members=tuple(
-                    MemberResponse(
-                        member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
-                    )
-                    for member in event.request.members
-                )
-            )
-        case _:
-            assert_never(event)

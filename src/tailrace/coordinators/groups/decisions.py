@@ -70,7 +70,11 @@ class GroupDecisions:
         consumer = self._latest.consumer(command.group_id)
         if consumer is not None:
             return fault_of_commit(
-                consumer, command.member_id, command.generation_id, knows_epochs=command.knows_epochs
+                consumer,
+                command.member_id,
+                command.generation_id,
+                knows_epochs=command.knows_epochs,
+                instance_id=command.group_instance_id,
             )
         membership = self._memberships.get(command.group_id)
         if membership is not None:
@@ -90,7 +94,13 @@ class GroupDecisions:
             return ErrorCode.NONE
         consumer = self._latest.consumer(command.group_id)
         if consumer is not None:
-            return fault_of_commit(consumer, command.member_id, command.generation_id, knows_epochs=True)
+            return fault_of_commit(
+                consumer,
+                command.member_id,
+                command.generation_id,
+                knows_epochs=True,
+                instance_id=command.group_instance_id,
+            )
         membership = self._memberships.get(command.group_id)
         if membership is not None:
             return membership.fault_of_transactional_commit(

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NewType
 
-from tailrace.coordinators.groups.consumer.records import ConsumerRecord
 from tailrace.coordinators.groups.group import RequestId
-from tailrace.coordinators.groups.records import GroupMetadataValue
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupMetadataValue
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
@@ -114,7 +113,7 @@ class Persist:
 class Retire:
     """Write these tombstones: an empty consumer group of that name makes room for a classic one."""
 
-    records: tuple[ConsumerRecord, ...]
+    records: tuple[GroupLogRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +125,21 @@ class MemberExpired:
     reason: str
 
 
-Effect = Answer | Persist | Retire | MemberExpired
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """Commit these records of a consumer group, and answer then; or when what is on its way is committed, for none."""
+
+    event: Asked
+    group_id: str
+    member_id: str
+    """The member whose request it is; empty for several."""
+    records: tuple[GroupLogRecord, ...] = ()
+    response: MembershipResponse
+    is_conversion: bool = False
+    """The records are written together or not at all."""
+
+
+Effect = Answer | Persist | Retire | MemberExpired | Decided
 
 
 class Outbox:

@@ -15,7 +15,7 @@ A group that is left without members and without offsets is deleted.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tailrace.coordinators.groups.consumer.heartbeat import retirement
+from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
 from tailrace.coordinators.groups.store import StoredGroup

@@ -2,7 +2,8 @@
 
 Invariants:
 1. `state` changes by `transition_to` only, along TRANSITIONS.
-2. Stable and CompletingRebalance: there are members, one of them leads, and a protocol is chosen that all support.
+2. Stable and CompletingRebalance: there are members, one of them leads, and a protocol is chosen that all support. A
+   group that was restored without a leader is stable until its rebalance begins, and asked nothing before.
 3. Empty and Dead: no members.
 4. A static member (KIP-345) is in `static_members` under its instance id, and only there.
 
@@ -91,6 +92,8 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation_id = 0
+        self.is_converted = False
+        """It was a consumer group until now: its members come from several epochs, which were their generations."""
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
@@ -107,7 +110,10 @@ class ClassicGroup:
 
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadataValue, now_ms: int) -> "ClassicGroup":
-        """The group as its last committed generation left it, with every session starting now."""
+        """The group as its last committed generation left it, with every session starting now.
+
+        One that was a consumer group before names no leader (`conversion`): it has to rebalance first.
+        """
         group = cls(group_id)
         group.generation_id = metadata.generation
         group.protocol_type = metadata.protocol_type or None
@@ -116,8 +122,8 @@ class ClassicGroup:
         group.protocol_name = metadata.protocol
         for stored in metadata.members:
             group.add(_restored_member(stored, metadata.protocol, now_ms))
-        if metadata.leader in group.members:
-            group.leader = metadata.leader
+        group.leader = metadata.leader if metadata.leader in group.members else None
+        group.is_converted = group.leader is None
         group.state = GroupState.STABLE
         return group
 
@@ -148,6 +154,14 @@ class ClassicGroup:
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def is_current(self, generation_id: int) -> bool:
+        """Whether what a member has was assigned in this generation, or in one that it still may speak of.
+
+        Members of a group that has just been converted hold what they were assigned in different epochs, and keep it
+        until they join again. Kafka knows the last epoch only; the others lose what they have read and not committed.
+        """
+        return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
         """Whether somebody with these protocols can be a member beside those who are."""
@@ -271,6 +285,7 @@ class ClassicGroup:
     def next_generation(self) -> None:
         """The join phase is over: Empty without members, else CompletingRebalance under the protocol they voted for."""
         self.generation_id += 1
+        self.is_converted = False
         if self.members:
             self.protocol_name = self.vote()
             self.transition_to(GroupState.COMPLETING_REBALANCE)

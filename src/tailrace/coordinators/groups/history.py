@@ -35,6 +35,8 @@ class GroupEventKind(StrEnum):
     """All have joined."""
     ASSIGNED = "assigned"
     """The assignment is committed and handed out."""
+    CONVERTED = "converted"
+    """From a classic group to a consumer group, or back."""
     REFUSED = "refused"
     """A member's request was refused; the reason names request and error."""
 

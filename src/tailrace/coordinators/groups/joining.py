@@ -19,6 +19,13 @@ NewMemberId = Callable[[str], str]
 """A member id that nobody has had: the given prefix and something random."""
 
 
+def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
+    """Why the member brings more than a group keeps, or NONE."""
+    size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+    is_too_much = size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
+    return ErrorCode.INVALID_REQUEST if is_too_much else ErrorCode.NONE
+
+
 class Joining:
     """The part of a group's machine that lets members in."""
 
@@ -60,9 +67,8 @@ class Joining:
         shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-        if size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS:
-            return ErrorCode.INVALID_REQUEST
+        if fault := fault_of_size(request, config):
+            return fault
         if self._is_full_for(request):
             group.pending_members.pop(request.member_id, None)
             return ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -72,6 +72,10 @@ class Membership:
         """Whether it holds nothing but what the log has."""
         return self.group.state is GroupState.EMPTY and not self.group.pending_members
 
+    def begin_rebalance(self, now_ms: int, cause: str) -> None:
+        """All members, of a stable group, must join again."""
+        self._rebalance.prepare(now_ms, cause)
+
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Take one event; return what must be done, in order."""
         match event:
@@ -114,7 +118,7 @@ class Membership:
         fault = group.fault_of_member(member_id, group_instance_id)
         if fault:
             return fault
-        if generation_id != group.generation_id:
+        if not group.is_current(generation_id):
             return ErrorCode.ILLEGAL_GENERATION
         if group.state is GroupState.COMPLETING_REBALANCE:
             # It knows the generation but not yet its assignment: what it has read belongs to the one before.
@@ -128,7 +132,7 @@ class Membership:
         fault = self.group.fault_of_member(member_id, group_instance_id)
         if fault:
             return fault
-        return ErrorCode.NONE if generation_id == self.group.generation_id else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE if self.group.is_current(generation_id) else ErrorCode.ILLEGAL_GENERATION
 
     def _sync(self, event: SyncAsked, now_ms: int) -> None:
         request, group = event.request, self.group
@@ -153,7 +157,7 @@ class Membership:
         fault = group.fault_of_member(request.member_id, request.group_instance_id)
         if fault:
             return fault
-        if request.generation_id != group.generation_id:
+        if not group.is_current(request.generation_id):
             return ErrorCode.ILLEGAL_GENERATION
         if request.protocol_type not in (None, group.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -171,7 +175,7 @@ class Membership:
         if fault:
             self._note_if_fenced("Heartbeat", fault, now_ms, request.member_id)
             return fault
-        if request.generation_id != group.generation_id:
+        if not group.is_current(request.generation_id):
             return ErrorCode.ILLEGAL_GENERATION
         group.keep_alive(group.members[request.member_id], now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:

@@ -9,7 +9,7 @@ from tailrace.coordinators.groups.commands import (
     DeleteOffsets,
     OffsetToCommit,
 )
-from tailrace.coordinators.groups.consumer.heartbeat import retirement
+from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.group import ClassicGroup
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,

@@ -50,6 +50,17 @@ def encode_prefixed(value: object, version: int) -> bytes:
     return _VERSION.pack(version) + encode_bytes(value, version)
 
 
+def version_of(cls: type[object], data: Buffer) -> int:
+    """The version to answer in: that of the prefixed message that was sent, as far as this one goes.
+
+    Raises MalformedMessage.
+    """
+    if len(data) < _VERSION.size:
+        too_short(cls.__name__, 0)
+    version: int = _VERSION.unpack_from(data)[0]
+    return max(0, min(version, schema_of(cls).versions.last))
+
+
 def decode_prefixed(cls: type[T], data: Buffer) -> T:
     """The message behind a version prefix. A newer version than ours is read as our newest; the rest is left unread.
 

@@ -24,8 +24,8 @@ from tailrace.server.handlers.groups import ALL_GROUP_OPERATIONS, NOT_ASKED
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.ports import Controller
 
-_CONSUMER_MEMBER = 1
-"""Member types: 0 is one that speaks the classic protocol, of which there are none in these groups."""
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+"""Member types."""
 
 
 class ConsumerGroupHeartbeatHandler:
@@ -51,15 +51,13 @@ class ConsumerGroupHeartbeatHandler:
             request=request,
             client_id=context.client_id or "",
             client_host=context.connection.peer_host,
-            find_topic=coordinators.find_topic,
-            find_matches=coordinators.patterns.find,
         )
 
         def decide(fault: KafkaError | None) -> None:
             try:
                 if fault is not None:
                     raise fault
-                coordinators.host_of(request.group_id).heartbeat(command, coordinators.topics_version, answer)
+                coordinators.host_of(request.group_id).heartbeat(command, answer)
             except KafkaError as refusal:
                 answer(refusal)
 
@@ -121,7 +119,7 @@ class ConsumerGroupDescribeHandler:
             subscribed_topic_regex=wants.subscribed_topic_regex,
             assignment=self._named(member.assignment),
             target_assignment=self._named(member.target),
-            member_type=_CONSUMER_MEMBER,
+            member_type=_CONSUMER_MEMBER if wants.classic_member_metadata is None else _CLASSIC_MEMBER,
         )
 
     def _named(self, assignment: Assignment) -> DescribedAssignment:

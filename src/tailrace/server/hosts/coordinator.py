@@ -5,7 +5,8 @@ from typing import Final
 
 from tailrace.coordinators.groups.commands import ForgetLostTopics
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.assignors import TopicInfo
+from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
+from tailrace.coordinators.groups.consumer.topics import TopicInfo
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -24,7 +25,7 @@ _LONGEST_GROUP_ID: Final = 8191
 
 
 class GroupCoordinators:
-    """All coordinators of this node, by partition of `__consumer_offsets`.
+    """All coordinators of this node, by partition of `__consumer_offsets`; to them it is the cluster's `Topics`.
 
     Knows nothing and refuses everybody until the first `on_image`.
     """
@@ -53,14 +54,22 @@ class GroupCoordinators:
         return self._config
 
     @property
-    def topics_version(self) -> int:
-        """Another number after each change of the cluster's metadata, and of what an expression matches."""
+    def version(self) -> int:
+        """Of the topics: another number after each change of the cluster's metadata."""
         return self._images + self.patterns.version
 
-    def find_topic(self, name: str) -> TopicInfo | None:
+    def find(self, name: str) -> TopicInfo | None:
         """The topic that has this name now."""
         topic = self._led.image.topics.get(name)
         return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has this id now."""
+        return self._led.image.topic_names.get(TopicId(topic_id))
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        """The topics that match now, if that is known."""
+        return self.patterns.find(expression)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
@@ -77,6 +86,7 @@ class GroupCoordinators:
             partition,
             config=self._config,
             new_member_id=self._new_member_id,
+            topics=self,
             clock=self._clock,
             deadlines=self._deadlines,
         )

@@ -157,17 +157,21 @@ class CoordinatorLog(Generic[R]):
 
         self._clock.call_soon(slice_)
 
-    def append(self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE) -> None:
+    def append(
+        self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
+    ) -> None:
         """Append the records, at least one; nobody is told anything before this has returned.
 
-        Raises KafkaError for a record that has no form in the log.
+        Those that are `is_atomic` are one batch: all of them count or none, wherever the log is cut. Raises KafkaError
+        for a record that has no form in the log.
         """
-        batches = list(_batches(records, [self._encode(record) for record in records]))
+        encoded = [self._encode(record) for record in records]
+        batches = [(records, encoded)] if is_atomic else list(_batches(records, encoded))
         write = self._new_write(len(batches), outcome)
         now_ms = self._clock.now_ms()
-        for batch, encoded in batches:
+        for batch, content in batches:
             self.partition.append_records(
-                encoded,
+                content,
                 now_ms=now_ms,
                 on_done=self._settler(write, batch),
                 producer_id=within.producer_id,

@@ -7,10 +7,11 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
     Command,
     CommitOffsets,
@@ -20,10 +21,12 @@ from tailrace.coordinators.groups.commands import (
 )
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
+from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
     Asked,
+    Decided,
     Effect,
     MemberExpired,
     MembershipResponse,
@@ -80,12 +83,13 @@ class GroupCoordinatorHost:
         *,
         config: GroupConfig,
         new_member_id: NewMemberId,
+        topics: Topics,
         clock: Clock,
         deadlines: Deadlines,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        self.machine = GroupCoordinator(config=config, new_member_id=new_member_id)
+        self.machine = GroupCoordinator(config=config, new_member_id=new_member_id, topics=topics)
         self._config = config
         self._clock = clock
         self._led: LedMachine[Command, GroupLogRecord] = LedMachine(
@@ -148,11 +152,11 @@ class GroupCoordinatorHost:
         self._waiting[request_id] = respond
         self._carry_out(self.machine.step(group_id, event_of(request_id), self._clock.monotonic_ms()))
 
-    def heartbeat(self, command: ConsumerHeartbeat, topics_version: int, on_done: OnBeat) -> None:
+    def heartbeat(self, command: ConsumerHeartbeat, on_done: OnBeat) -> None:
         """Have a consumer group's heartbeat decided and committed; `on_done` is called once, now or later."""
         self.check_active()
         try:
-            decision = self.machine.heartbeat(command, topics_version, self._clock.monotonic_ms())
+            decision, effects = self.machine.heartbeat(command, self._clock.monotonic_ms())
         except KafkaError as refusal:
             self._tell_when_committed(on_done, refusal)
             return
@@ -160,26 +164,57 @@ class GroupCoordinatorHost:
             self._append_of_consumer_group(command.request.group_id, decision, on_done)
         else:
             self._tell_when_committed(on_done, decision.response)
-        self._set_timer()
+        self._carry_out(effects)
 
     def _append_of_consumer_group(self, group_id: str, decision: HeartbeatDecision, on_done: OnBeat) -> None:
         """Have it committed; the machine, which has taken it for granted, has to know if that failed."""
-        response = decision.response
+        member_id = decision.response.member_id or ""
+        self._append_decided(
+            group_id,
+            member_id,
+            decision.records,
+            lambda failure: _tell(on_done, failure or decision.response),
+            is_atomic=decision.is_conversion,
+        )
 
+    def _append_decided(
+        self,
+        group_id: str,
+        member_id: str,
+        records: Sequence[GroupLogRecord],
+        on_done: Callable[[KafkaError | None], None],
+        *,
+        is_atomic: bool,
+    ) -> None:
         def failed() -> None:
-            self.machine.heartbeat_failed(group_id, response.member_id or "", self._clock.monotonic_ms())
+            self.machine.heartbeat_failed(group_id, member_id, self._clock.monotonic_ms())
 
         def outcome(failure: KafkaError | None) -> None:
             if failure is not None and self._led.is_active:
                 failed()
                 self._set_timer()
-            _tell(on_done, failure or response)
+            on_done(failure)
 
         try:
-            self._led.append(decision.records, outcome)
+            self._led.append(records, outcome, is_atomic=is_atomic)
         except KafkaError as refusal:  # a record that has no form in the log
             failed()
-            self._tell_when_committed(on_done, refusal)
+            refused = refusal
+            self._log.when_committed(lambda failure: on_done(failure or refused))
+
+    def _commit_then_answer(self, effect: Decided) -> None:
+        respond = self._waiting.pop(effect.event.request_id)
+
+        def done(failure: KafkaError | None) -> None:
+            refused = None if failure is None else answers.refused(effect.event, failure.code)
+            _tell(respond, refused or effect.response)
+
+        if effect.records:
+            self._append_decided(
+                effect.group_id, effect.member_id, effect.records, done, is_atomic=effect.is_conversion
+            )
+        else:
+            self._log.when_committed(done)
 
     def _remove_expired(self, effect: MemberExpired) -> None:
         decision = self.machine.remove_expired(effect, self._clock.monotonic_ms())
@@ -265,6 +300,8 @@ class GroupCoordinatorHost:
                     self._persist(effect)
                 case Retire():
                     self._led.append(effect.records, lambda _: None)
+                case Decided():
+                    self._commit_then_answer(effect)
                 case MemberExpired():
                     self._remove_expired(effect)
         self._set_timer()

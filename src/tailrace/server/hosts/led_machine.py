@@ -100,9 +100,11 @@ class LedMachine(Generic[C, R]):
         self.state = HostState.FAILED
         _logger.error("event=coordinator-failed partition=%s fault=%s", self._name, fault)
 
-    def append(self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE) -> None:
+    def append(
+        self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
+    ) -> None:
         """Have these committed, as `CoordinatorLog.append`; the machine knows that they are on their way."""
-        self.log.append(records, outcome, within=within)
+        self.log.append(records, outcome, within=within, is_atomic=is_atomic)
         self._machine.stage(records)
 
     def sweep(self, commands: Iterable[C]) -> None:

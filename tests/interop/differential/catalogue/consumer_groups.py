@@ -188,7 +188,7 @@ def _static(group: str) -> Script:
 
 
 def _other_kind(group: str, classic: str) -> Script:
-    """A group is of one kind while it has members."""
+    """Members of both kinds in a group of one kind."""
     yield from ask(f"{group}: a member joins", heartbeat(group), 1)
     yield from ask(f"{group}: a classic heartbeat", beat(group, ALICE, 1), 0, 4)
     yield from ask(f"{group}: a classic member leaves", leave(group, "nobody"), 0, 5)

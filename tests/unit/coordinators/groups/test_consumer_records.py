@@ -5,6 +5,8 @@ import pytest
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup
 from tailrace.coordinators.groups.consumer.records import (
     VALUE_OF,
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
     ConsumerRecord,
@@ -15,7 +17,6 @@ from tailrace.coordinators.groups.consumer.records import (
     StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
-    of_modern_member,
 )
 from tailrace.coordinators.groups.records import decode_record, encode_record
 
@@ -36,12 +37,34 @@ RECORDS: list[tuple[ConsumerRecordKind, str, ConsumerValue, bytes]] = [
     (
         K.MEMBER,
         "m",
-        of_modern_member(
-            ConsumerGroupMemberMetadataValue(
-                client_id="c", client_host="/h", subscribed_topic_names=("t",), rebalance_timeout_ms=5
-            )
+        ConsumerGroupMemberMetadataValue(
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=("t",),
+            rebalance_timeout_ms=5,
+            classic_member_metadata=None,
         ),
-        bytes.fromhex("0000 0263 032f68 02 0274 00 00000005 00 01000100"),  # as Kafka 4.1 writes it
+        bytes.fromhex("0000 0263 032f68 02 0274 00 00000005 00 01000100"),  # as Kafka 4.1 writes it, here and below
+    ),
+    (
+        K.MEMBER,
+        "m",
+        ConsumerGroupMemberMetadataValue(
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=("t",),
+            rebalance_timeout_ms=5,
+            classic_member_metadata=ClassicMemberMetadata(
+                session_timeout_ms=10, supported_protocols=(ClassicProtocol(name="range", metadata=b"\1\2"),)
+            ),
+        ),
+        bytes.fromhex("0000 0263 032f68 02 0274 00 00000005 00 01 00 11 010000000a020672616e67650301020000"),
+    ),
+    (
+        K.MEMBER,
+        "m",
+        ConsumerGroupMemberMetadataValue(client_id="c", client_host="/h", rebalance_timeout_ms=5),
+        bytes.fromhex("0000 0263 032f68 01 00 00000005 00 00"),
     ),
     (K.TARGET, "", TargetAssignmentMetadataValue(assignment_epoch=7), b"\0\0\0\x07\0"),
     (K.TARGET_MEMBER, "m", TargetAssignmentMemberValue(topic_partitions=PARTITIONS), ON_DISK + b"\0"),

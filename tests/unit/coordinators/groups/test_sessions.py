@@ -1,8 +1,8 @@
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.assignors import TopicInfo
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
+from tailrace.coordinators.groups.consumer.topics import NoTopics
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
@@ -21,7 +21,7 @@ def test_members_that_come_and_go_do_not_pile_up() -> None:
 
 def test_nothing_is_remembered_of_a_group_that_did_not_come_to_be() -> None:
     histories: dict[str, GroupHistory] = {}
-    groups = ConsumerGroups(GroupConfig(), histories)
+    groups = ConsumerGroups(GroupConfig(), histories, topics=NoTopics(), new_member_id=lambda prefix: prefix)
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="a",
@@ -34,10 +34,8 @@ def test_nothing_is_remembered_of_a_group_that_did_not_come_to_be() -> None:
         request=request,
         client_id="c",
         client_host="/127.0.0.1",
-        find_topic=lambda name: TopicInfo(b"i" * 16, 4),
-        find_matches=lambda expression: None,
     )
-    groups.heartbeat(None, command, 1, 0)
+    groups.heartbeat(None, command, 0)
     assert list(histories) == ["g"]
     groups.write_failed(MemberKey("g", "a"), None, 0)
     assert not histories

@@ -12,14 +12,6 @@ from tailrace.coordinators.groups.consumer.group import Assignment
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic that exists."""
-
-    topic_id: bytes
-    partition_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Subscriber:
     """A member as an assignor sees it."""
 

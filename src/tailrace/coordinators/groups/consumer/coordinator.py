@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
+from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision
+from tailrace.coordinators.groups.consumer.classic_members import ClassicDecision, ClassicMembers
 from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
     NOTHING,
     Assignment,
     ConsumerGroup,
     ConsumerGroupState,
+    ConsumerMember,
     MemberState,
 )
 from tailrace.coordinators.groups.consumer.heartbeat import (
@@ -22,7 +26,10 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
+from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.events import Asked, HeartbeatAsked, JoinAsked, LeaveAsked, SyncAsked
 from tailrace.coordinators.groups.history import GroupHistory
+from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.model.errors import ErrorCode, KafkaError
 
 
@@ -52,8 +59,17 @@ class ConsumerGroupDescription:
 class ConsumerGroups:
     """What only the coordinator of the hour knows of its consumer groups. Deadlines on the host's monotonic clock."""
 
-    def __init__(self, config: GroupConfig, histories: MutableMapping[str, GroupHistory]) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        histories: MutableMapping[str, GroupHistory],
+        *,
+        topics: Topics,
+        new_member_id: NewMemberId,
+    ) -> None:
         self._config = config
+        self._topics = topics
+        self._new_member_id = new_member_id
         self._histories = histories
         self._sessions = Sessions(config.session_timeout_ms)
         self._topics_seen: dict[str, int] = {}
@@ -64,52 +80,113 @@ class ConsumerGroups:
         return self._sessions.next_deadline_ms
 
     def begin(self, group_id: str, group: ConsumerGroup, now_ms: int) -> None:
-        """The log is replayed: every session of the group starts now, and every time to give up partitions."""
+        """The group is taken over: every session of it starts now, and every time to give up partitions."""
         for member_id in group.members:
-            self._watch(group_id, group, member_id, now_ms)
+            self.watch(group_id, group, member_id, now_ms)
 
-    def heartbeat(
-        self, group: ConsumerGroup | None, command: ConsumerHeartbeat, topics_version: int, now_ms: int
-    ) -> HeartbeatDecision:
-        """The decision; the member lives from now. `topics_version` is another after each change of the topics.
-
-        Raises KafkaError.
-        """
+    def heartbeat(self, group: ConsumerGroup | None, command: ConsumerHeartbeat, now_ms: int) -> HeartbeatDecision:
+        """The decision; the member lives from now. Raises KafkaError."""
         group_id, member_id = command.request.group_id, command.request.member_id
+        topics_version = self._topics.version
         command = replace(command, must_check_topics=self._topics_seen.get(group_id) != topics_version)
         try:
-            decision = heartbeat(group, command, self._config)
+            decision = heartbeat(group, command, self._topics, self._config)
         except KafkaError as refusal:
             history = self._histories.get(group_id)
             if history is not None:
                 history.note_refusal("ConsumerGroupHeartbeat", refusal.code, now_ms, member_id)
             raise
-        self._take_down(group_id, decision, now_ms)
+        self._take_down(group_id, group, decision, now_ms)
         if command.request.member_epoch >= JOINING:
             self._topics_seen[group_id] = topics_version
-        if group is not None and command.request.member_epoch == JOINING:
-            for former in group.members.keys() - decision.group.members.keys():
-                self._sessions.forget(MemberKey(group_id, former))
         if _revokes_anew(group, decision.group, member_id):
-            self._sessions.revoking(MemberKey(group_id, member_id), None, now_ms)
+            self._sessions.expect_nothing(MemberKey(group_id, member_id))
         self._watch(group_id, decision.group, member_id, now_ms)
         return decision
 
-    def _take_down(self, group_id: str, decision: HeartbeatDecision, now_ms: int) -> None:
+    def classic(self, group_id: str, group: ConsumerGroup, event: Asked, now_ms: int) -> ClassicDecision:
+        """What becomes of the request of a member that speaks the classic protocol. Raises KafkaError."""
+        topics_version = self._topics.version
+        members = ClassicMembers(
+            group_id,
+            group,
+            topics=self._topics,
+            must_check_topics=self._topics_seen.get(group_id) != topics_version,
+            config=self._config,
+            new_member_id=self._new_member_id,
+        )
+        decision = members.decide(event)
+        self._take_down(group_id, group, decision, now_ms)
+        if isinstance(event, JoinAsked | HeartbeatAsked) and decision.group.members:
+            self._topics_seen[group_id] = topics_version
+        self._watch_classic(group_id, decision, event, now_ms)
+        return decision
+
+    def _watch_classic(self, group_id: str, decision: ClassicDecision, event: Asked, now_ms: int) -> None:
+        """The member lives, and has its rebalance timeout to join or to ask for its assignment if it has to."""
+        if isinstance(event, LeaveAsked):
+            return
+        response = decision.response
+        member_id = getattr(response, "member_id", event.request.member_id)
+        member, key = decision.group.members.get(member_id), MemberKey(group_id, member_id)
+        if member is None:
+            return
+        self._heard(key, member, now_ms)
+        timeout_ms = max(member.subscription.rebalance_timeout_ms, 0)
+        if isinstance(event, JoinAsked):
+            self._sessions.expect_nothing(key)
+            self._sessions.expect(key, timeout_ms, now_ms, "it did not ask for its assignment")
+        elif response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            if isinstance(event, SyncAsked):
+                self._sessions.expect_nothing(key)
+            self._sessions.expect(key, timeout_ms, now_ms, "it did not join again")
+        elif isinstance(event, SyncAsked):
+            self._sessions.expect_nothing(key)
+
+    def committed(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """A member has committed offsets, which shows that it lives if it speaks the classic protocol."""
+        member = group.members.get(member_id)
+        if member is not None and member.is_classic:
+            self._heard(MemberKey(group_id, member_id), member, now_ms)
+
+    def _heard(self, key: MemberKey, member: ConsumerMember, now_ms: int) -> None:
+        classic = member.subscription.classic_member_metadata
+        self._sessions.heard(key, now_ms, None if classic is None else classic.session_timeout_ms)
+
+    def _take_down(
+        self, group_id: str, before: ConsumerGroup | None, decision: ConsumerGroupDecision[Any], now_ms: int
+    ) -> None:
+        """What is worth remembering of a decision, and who need not be."""
+        for former in before.members.keys() - decision.group.members.keys() if before is not None else ():
+            self._sessions.forget(MemberKey(group_id, former))
         if decision.events:
             history = self._histories.setdefault(group_id, GroupHistory())
             for kind, member_id, reason in decision.events:
                 history.note(kind, now_ms, reason, member_id)
+
+    def session_timeout_ms(self, group_id: str, group: ConsumerGroup, member_id: str) -> int:
+        """How long the member, which is in the group, may be silent."""
+        classic = group.members[member_id].subscription.classic_member_metadata
+        return self._config.session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
+
+    def watch(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """The member's session starts now."""
+        self._sessions.forget(MemberKey(group_id, member_id))
+        self._watch(group_id, group, member_id, now_ms)
 
     def _watch(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         key, member = MemberKey(group_id, member_id), group.members.get(member_id)
         if member is None:
             self._sessions.forget(key)
             return
-        self._sessions.heard(key, now_ms)
-        must_revoke = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != NOT_THERE
-        timeout_ms = max(member.subscription.rebalance_timeout_ms, 0) if must_revoke else None
-        self._sessions.revoking(key, timeout_ms, now_ms)
+        self._heard(key, member, now_ms)
+        if member.is_classic:
+            return
+        if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != NOT_THERE:
+            timeout_ms = max(member.subscription.rebalance_timeout_ms, 0)
+            self._sessions.expect(key, timeout_ms, now_ms, "it did not give up partitions")
+        else:
+            self._sessions.expect_nothing(key)
 
     def write_failed(
         self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool = False
@@ -122,9 +199,9 @@ class ConsumerGroups:
             self.close(group_id, keeps_history=keeps_history)
             return
         self._topics_seen.pop(group_id, None)
-        for member_id in group.members:
-            if self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) is None:
-                self._sessions.heard(MemberKey(group_id, member_id), now_ms)
+        for member in group.members.values():
+            if self._sessions.silent_ms(MemberKey(group_id, member.member_id), now_ms) is None:
+                self._heard(MemberKey(group_id, member.member_id), member, now_ms)
 
     def take_due(self, now_ms: int) -> Iterator[tuple[MemberKey, str]]:
         """The members whose time is over, with the reason: to be removed."""
@@ -134,8 +211,8 @@ class ConsumerGroups:
         """Throw a member out; None if it is not there any more."""
         if group is None or key.member_id not in group.members:
             return None
-        decision = removal(key.group_id, group, key.member_id, reason)
-        self._take_down(key.group_id, decision, now_ms)
+        decision = removal(key.group_id, group, key.member_id, reason, self._topics, self._config)
+        self._take_down(key.group_id, group, decision, now_ms)
         return decision
 
     def close(self, group_id: str, *, keeps_history: bool = False) -> None:
@@ -158,13 +235,21 @@ def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id:
     return bool(known.pending_revocation) and known.pending_revocation != member.pending_revocation
 
 
-def fault_of_commit(group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
+def fault_of_commit(
+    group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool, instance_id: str | None = None
+) -> ErrorCode:
     """Why a member's commit, or fetch, of offsets is refused, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)
+    if instance_id is not None:
+        former = group.static_member(instance_id)
+        if former is not None and former is not member and former.is_classic:
+            return ErrorCode.FENCED_INSTANCE_ID
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.is_classic:
+        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.ILLEGAL_GENERATION
     if not knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
     return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH

@@ -89,6 +89,11 @@ class ConsumerMember:
             partitions_pending_revocation=stored(self.pending_revocation),
         )
 
+    @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the classic protocol: it was in the group before the group was converted, or joined so."""
+        return self.subscription.classic_member_metadata is not None
+
     def is_at(self, epoch: int) -> bool:
         """Whether it holds its target of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
@@ -233,6 +238,11 @@ class ConsumerGroup:
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         """The member with this instance id, if there is one."""
         return next((m for m in self.members.values() if m.subscription.instance_id == instance_id), None)
+
+    @property
+    def classic_members(self) -> list[ConsumerMember]:
+        """The members that speak the classic protocol."""
+        return [member for member in self.members.values() if member.is_classic]
 
     def held_by_others(self, member_id: str) -> dict[bytes, set[int]]:
         """What the other members hold or have yet to give up."""

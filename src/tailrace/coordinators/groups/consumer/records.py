@@ -17,7 +17,6 @@ from tailrace.protocol.schema import (
     encode_bytes,
     field,
     message,
-    replace,
     struct,
 )
 
@@ -61,9 +60,29 @@ class ConsumerGroupMetadataValue:
     metadata_hash: Int64 = field(versions="0+", tag=0, default=0)
 
 
+@struct
+class ClassicProtocol:
+    """An assignor that a member with the classic protocol supports, and what it said for it."""
+
+    name: str
+    metadata: bytes
+
+
+@struct
+class ClassicMemberMetadata:
+    """What a member with the classic protocol brought with its JoinGroup."""
+
+    session_timeout_ms: Int32 = 0
+    supported_protocols: tuple[ClassicProtocol, ...] = ()
+
+
 @message(versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """What a member wants."""
+    """What a member wants.
+
+    `classic_member_metadata` is None for a member that speaks KIP-848's protocol. Kafka leaves the field out for a
+    classic member that brought nothing, so that is its default; None is written.
+    """
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -73,15 +92,9 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = None
-
-
-_NO_CLASSIC_MEMBER = ((0, b"\0"),)
-"""The tagged field `classic_member_metadata` as null: left out, it means a member with the classic protocol."""
-
-
-def of_modern_member(value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMemberMetadataValue:
-    """The value as Kafka reads it: of a member that speaks KIP-848's protocol. Every value that is written is one."""
-    return replace(value, unknown_tags=_NO_CLASSIC_MEMBER)
+    classic_member_metadata: ClassicMemberMetadata | None = field(
+        versions="0+", tag=0, nullable="0+", default=ClassicMemberMetadata()
+    )
 
 
 @message(versions="0", flexible="0+")

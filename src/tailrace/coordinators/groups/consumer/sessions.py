@@ -1,4 +1,4 @@
-"""By when each member of a consumer group must be heard of, and by when it must have given up partitions."""
+"""By when each member of a consumer group must be heard of, and by when it must have done what it was told to."""
 
 import heapq
 from collections.abc import Callable
@@ -19,14 +19,17 @@ class MemberKey(NamedTuple):
 class _Session:
     heard_at_ms: int
     ends_at_ms: int
-    revoke_by_ms: int | None = None
-    revoke_timeout_ms: int = 0
+    end: str
+    """Why it is over then."""
+    act_by_ms: int | None = None
+    fault: str = ""
+    """Why it is over at `act_by_ms`."""
     alarm_at_ms: int | None = None
     """The earliest entry of the heap that is this member's: not later than either deadline."""
 
     @property
     def deadline_ms(self) -> int:
-        return self.ends_at_ms if self.revoke_by_ms is None else min(self.ends_at_ms, self.revoke_by_ms)
+        return self.ends_at_ms if self.act_by_ms is None else min(self.ends_at_ms, self.act_by_ms)
 
 
 class Sessions:
@@ -48,24 +51,32 @@ class Sessions:
         """Not later than the next deadline."""
         return self._heap[0][0] if self._heap else None
 
-    def heard(self, key: MemberKey, now_ms: int) -> None:
-        """The member lives."""
-        session, timeout_ms = self._sessions.get(key), self._timeout_ms_of(key.group_id)
-        if session is None:
-            session = self._sessions[key] = _Session(now_ms, now_ms + timeout_ms)
-        session.heard_at_ms, session.ends_at_ms = now_ms, now_ms + timeout_ms
-        self._set_alarm(key, session)
-
-    def revoking(self, key: MemberKey, timeout_ms: int | None, now_ms: int) -> None:
-        """It has to give up partitions within this time, which goes on from when that began; None: nothing to do."""
+    def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None = None) -> None:
+        """The member lives. One with the classic protocol has said for how long it may be silent."""
+        if classic_timeout_ms is None:
+            timeout_ms, setting = self._timeout_ms_of(key.group_id), "group.consumer.session.timeout.ms"
+        else:
+            timeout_ms, setting = classic_timeout_ms, "session.timeout.ms"
         session = self._sessions.get(key)
         if session is None:
-            return
-        if timeout_ms is None:
-            session.revoke_by_ms = None
-        elif session.revoke_by_ms is None:
-            session.revoke_by_ms, session.revoke_timeout_ms = now_ms + timeout_ms, timeout_ms
+            session = self._sessions[key] = _Session(now_ms, now_ms + timeout_ms, "")
+        session.heard_at_ms, session.ends_at_ms = now_ms, now_ms + timeout_ms
+        session.end = f"no heartbeat within {setting}={timeout_ms}"
+        self._set_alarm(key, session)
+
+    def expect(self, key: MemberKey, timeout_ms: int, now_ms: int, fault: str) -> None:
+        """It has to do something within this time, which goes on from when that began; `fault` says what it did not."""
+        session = self._sessions.get(key)
+        if session is not None and session.act_by_ms is None:
+            session.act_by_ms = now_ms + timeout_ms
+            session.fault = f"{fault} within its rebalance timeout of {timeout_ms} ms (max.poll.interval.ms)"
             self._set_alarm(key, session)
+
+    def expect_nothing(self, key: MemberKey) -> None:
+        """It has done what it had to."""
+        session = self._sessions.get(key)
+        if session is not None:
+            session.act_by_ms = None
 
     def forget(self, key: MemberKey) -> None:
         self._sessions.pop(key, None)
@@ -88,7 +99,7 @@ class Sessions:
                 self._set_alarm(key, session)
                 continue
             del self._sessions[key]
-            due.append((key, self._reason(session, now_ms)))
+            due.append((key, session.end if session.ends_at_ms <= now_ms else session.fault))
         return due
 
     def _set_alarm(self, key: MemberKey, session: _Session) -> None:
@@ -103,9 +114,3 @@ class Sessions:
         alarms = ((session.alarm_at_ms, key) for key, session in self._sessions.items())
         self._heap = [(at_ms, key) for at_ms, key in alarms if at_ms is not None]
         heapq.heapify(self._heap)
-
-    def _reason(self, session: _Session, now_ms: int) -> str:
-        if session.ends_at_ms <= now_ms:
-            return f"no heartbeat within group.consumer.session.timeout.ms={session.ends_at_ms - session.heard_at_ms}"
-        timeout_ms = session.revoke_timeout_ms
-        return f"it did not give up partitions within its rebalance timeout of {timeout_ms} ms (max.poll.interval.ms)"

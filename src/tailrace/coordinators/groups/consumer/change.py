@@ -1,0 +1,108 @@
+"""A consumer group while a request changes it: the records so far, and the group as they make it (pure)."""
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup
+from tailrace.coordinators.groups.consumer.records import (
+    ConsumerGroupMetadataValue,
+    ConsumerRecord,
+    ConsumerRecordKind,
+    ConsumerValue,
+    RegularExpressionValue,
+)
+from tailrace.coordinators.groups.history import GroupEventKind
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
+
+R = TypeVar("R")
+Kind = ConsumerRecordKind
+
+_OF_A_MEMBER: Final = (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDecision(Generic[R]):
+    """The records and the answer, and what the coordinator has to remember."""
+
+    group: ConsumerGroup
+    """As it will be; without members if it will be none."""
+    response: R
+    records: tuple[GroupLogRecord, ...]
+    events: tuple[tuple[GroupEventKind, str, str], ...]
+    """Kind, member id and reason, for the history."""
+    is_conversion: bool = False
+    """The group changes its kind: the records are written together or not at all."""
+
+
+@dataclass(slots=True)
+class GroupChange:
+    """A group that is being changed: copied when the first record comes, so that most requests copy nothing."""
+
+    group_id: str
+    group: ConsumerGroup
+    records: list[GroupLogRecord] = field(default_factory=list)
+    events: list[tuple[GroupEventKind, str, str]] = field(default_factory=list)
+    is_conversion: bool = False
+
+    def emit(self, kind: ConsumerRecordKind, value: ConsumerValue | None, member_id: str = "") -> None:
+        self._take(ConsumerRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
+
+    def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
+        """The expression matches these topics now; None: no member subscribes to it any more."""
+        self._take(
+            ConsumerRecord(kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value)
+        )
+
+    def _take(self, record: ConsumerRecord) -> None:
+        if not self.records:
+            self.group = self.group.copy()
+        self.records.append(record)
+        self.group.apply(record)
+
+    def forget(self, member_id: str) -> None:
+        """Tombstones for all that is recorded of a member."""
+        for kind in _OF_A_MEMBER:
+            self.emit(kind, None, member_id)
+
+    def forget_expressions(self, subscribed: frozenset[str]) -> None:
+        """Tombstones for the regular expressions that are none of these."""
+        for expression in sorted(self.group.expressions.keys() - subscribed):
+            self.resolve(expression, None)
+
+    def retire(self) -> None:
+        """Tombstones for all that is recorded of the group."""
+        for member_id in self.group.member_ids:
+            self.forget(member_id)
+        self.forget_expressions(frozenset())
+        self.emit(Kind.TARGET, None)
+        self.emit(Kind.GROUP, None)
+
+    def become(self, classic: GroupRecord) -> None:
+        """The group is a classic one from now on."""
+        self.retire()
+        self.records.append(classic)
+        self.is_conversion = True
+
+    def bump_epoch(self, metadata_hash: int) -> None:
+        """The next group epoch."""
+        epoch = (self.group.epoch or 0) + 1
+        self.emit(Kind.GROUP, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
+
+    def note(self, kind: GroupEventKind, reason: str, member_id: str = "") -> None:
+        self.events.append((kind, member_id, reason))
+
+    def decided(self, response: R) -> ConsumerGroupDecision[R]:
+        return ConsumerGroupDecision(
+            group=self.group,
+            response=response,
+            records=tuple(self.records),
+            events=tuple(self.events),
+            is_conversion=self.is_conversion,
+        )
+
+
+def retirement(group_id: str, group: ConsumerGroup) -> tuple[GroupLogRecord, ...]:
+    """Tombstones for all that is recorded of the group."""
+    change = GroupChange(group_id, group)
+    change.retire()
+    return tuple(change.records)

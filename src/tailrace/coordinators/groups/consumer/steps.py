@@ -1,0 +1,180 @@
+"""What any request may lead to in a consumer group, whichever protocol its member speaks (KIP-848; pure).
+
+A subscription is new; that, or a change of the topics, begins a new group epoch; a new epoch needs a new target; and
+the member goes one step towards its target.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from hashlib import blake2b
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
+from tailrace.coordinators.groups.consumer.change import GroupChange, Kind
+from tailrace.coordinators.groups.consumer.group import NOTHING, Assignment, ConsumerMember, stored
+from tailrace.coordinators.groups.consumer.reconciliation import reconcile
+from tailrace.coordinators.groups.consumer.records import (
+    ConsumerGroupMemberMetadataValue,
+    TargetAssignmentMemberValue,
+    TargetAssignmentMetadataValue,
+)
+from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.conversion import as_classic
+from tailrace.coordinators.groups.history import GroupEventKind
+from tailrace.model.errors import ErrorCode, KafkaError
+
+
+def check_room(change: GroupChange, config: GroupConfig) -> None:
+    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the group has its fill of members."""
+    size = len(change.group.members)
+    if size >= config.group_consumer_max_size:
+        detail = f"group {change.group_id!r} has {size} members, as many as group.consumer.max.size lets in"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+
+
+def take_place(change: GroupChange, former: ConsumerMember, member_id: str) -> ConsumerMember:
+    """A static member is back under another id: what was its former self's is its own."""
+    target = change.group.targets.get(former.member_id)
+    change.forget(former.member_id)
+    change.emit(Kind.MEMBER, former.subscription, member_id)
+    if target is not None:
+        change.emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=stored(target)), member_id)
+    back = replace(former, member_id=member_id, epoch=0, previous_epoch=0)
+    change.emit(Kind.CURRENT, back.current(), member_id)
+    change.note(GroupEventKind.JOIN, f"static member {former.subscription.instance_id!r} is back", member_id)
+    return change.group.members[member_id]
+
+
+def subscribe(
+    change: GroupChange,
+    member_id: str,
+    old: ConsumerGroupMemberMetadataValue | None,
+    new: ConsumerGroupMemberMetadataValue,
+) -> bool:
+    """Record what the member wants, if that is new; True if the group needs another assignment for it."""
+    if old == new:
+        return False
+    if old is None:
+        reason = f"a new member of client {new.client_id!r} at {new.client_host}"
+        change.note(GroupEventKind.JOIN, reason, member_id)
+    change.emit(Kind.MEMBER, new, member_id)
+    return (
+        old is None
+        or set(old.subscribed_topic_names) != set(new.subscribed_topic_names)
+        or old.subscribed_topic_regex != new.subscribed_topic_regex
+    )
+
+
+def settle(change: GroupChange, topics: Topics, *, newly_subscribed: str | None, must_check_topics: bool) -> None:
+    """A new epoch with a new target, if a member has subscribed anew, or the topics are not what they were."""
+    if newly_subscribed is not None or must_check_topics:
+        _resolve_expressions(change, topics)
+        _begin_epoch(change, topics, newly_subscribed)
+    if (change.group.epoch or 0) > change.group.target_epoch:
+        _assign(change, topics)
+
+
+def _resolve_expressions(change: GroupChange, topics: Topics) -> None:
+    """Record what the group's regular expressions match where that is not what it was."""
+    subscribed = change.group.subscribed_expressions
+    for expression in sorted(subscribed):
+        found = topics.matches(expression)
+        if found is not None and change.group.expressions.get(expression) != frozenset(found.topics):
+            change.resolve(expression, found)
+    change.forget_expressions(subscribed)
+
+
+def _begin_epoch(change: GroupChange, topics: Topics, newly_subscribed: str | None) -> None:
+    group = change.group
+    metadata_hash = _hash(group.topics, topics)
+    if newly_subscribed is not None or metadata_hash != group.metadata_hash:
+        change.bump_epoch(metadata_hash)
+        cause = "topics changed" if newly_subscribed is None else f"{newly_subscribed} joined or subscribed anew"
+        change.note(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {cause}")
+
+
+def _hash(names: frozenset[str], topics: Topics) -> int:
+    """Other topics, other partition counts: another number. 0 for no topics."""
+    found = [(name, topic) for name in sorted(names) if (topic := topics.find(name)) is not None]
+    if not found:
+        return 0
+    digest = blake2b(digest_size=8)
+    for name, topic in found:
+        digest.update(f"{name}\0{topic.partition_count}\0".encode() + topic.topic_id)
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def _assign(change: GroupChange, topics: Topics) -> None:
+    """A target for all members, for the group's present epoch."""
+    group = change.group
+    known = {name: topic for name in group.topics if (topic := topics.find(name)) is not None}
+    wishes = {_wish(member) for member in group.members.values()}
+    ids = {
+        (names, expression): frozenset(
+            known[name].topic_id for name in group.matches(expression).union(names) if name in known
+        )
+        for names, expression in wishes
+    }
+    members = [
+        Subscriber(
+            member_id=member.member_id,
+            order=member.subscription.instance_id or member.member_id,
+            topic_ids=ids[_wish(member)],
+            target=group.targets.get(member.member_id, NOTHING),
+        )
+        for member in group.members.values()
+    ]
+    name = group.assignor(DEFAULT_ASSIGNOR)
+    counts = {topic.topic_id: topic.partition_count for topic in known.values()}
+    for member_id, target in ASSIGNORS[name](members, counts).items():
+        if group.targets.get(member_id) != target:
+            value = TargetAssignmentMemberValue(topic_partitions=stored(target))
+            change.emit(Kind.TARGET_MEMBER, value, member_id)
+    change.emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=group.epoch or 0))
+    change.note(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
+
+
+def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
+    """What it subscribes to: by name, and by an expression."""
+    return member.subscription.subscribed_topic_names, member.subscription.subscribed_topic_regex
+
+
+def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> ConsumerMember:
+    """The member's next step towards its target. `owned` is what it said it reads, None if it did not say."""
+    group = change.group
+    member = group.members[member_id]
+    if member.is_at(group.target_epoch):
+        return member
+    step = reconcile(
+        member,
+        group.targets.get(member_id, NOTHING),
+        group.target_epoch,
+        owned=owned,
+        held_by_others=group.held_by_others(member_id),
+    )
+    if step is not member:
+        change.emit(Kind.CURRENT, step.current(), member_id)
+    return step
+
+
+def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, config: GroupConfig) -> None:
+    """The members are gone. If none is left that speaks KIP-848's protocol, the group is a classic one again."""
+    metadata_hash = change.group.metadata_hash
+    for member_id in member_ids:
+        change.forget(member_id)
+    named = ", ".join(sorted(member_ids)[:5])
+    if downgrade(change, topics, config):
+        return
+    change.forget_expressions(change.group.subscribed_expressions)
+    change.bump_epoch(metadata_hash)
+    change.note(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {named} is gone")
+
+
+def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
+    """Make it a classic group, if only classic members are left and the settings let it."""
+    classic = as_classic(change.group_id, change.group, topics, config)
+    if classic is None:
+        return False
+    change.become(classic)
+    change.note(GroupEventKind.CONVERTED, "to a classic group: no member speaks the consumer protocol any more")
+    return True

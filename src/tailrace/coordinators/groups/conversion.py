@@ -1,0 +1,265 @@
+"""A group with members changes its kind: from classic to consumer group, and back (KIP-848).
+
+Members with the classic protocol stay in a group of either kind, under their ids, with what they hold. What a member
+holds is never recorded as less than it may be reading: so no other member gets a partition that it has not given up.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, MemberState, stored
+from tailrace.coordinators.groups.consumer.records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerRecord,
+    ConsumerRecordKind,
+    ConsumerValue,
+    TargetAssignmentMemberValue,
+    TargetAssignmentMetadataValue,
+)
+from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.group import ClassicGroup, Member
+from tailrace.coordinators.groups.records import (
+    GroupLogRecord,
+    GroupMetadataValue,
+    GroupRecord,
+    MemberMetadata,
+    encode_record,
+)
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.protocol.messages.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerTopicPartitions,
+    decode_prefixed,
+    encode_prefixed,
+    version_of,
+)
+
+MOST_BYTES: Final = 900_000
+"""Of the records of a conversion: they are one batch, and a batch has at most 1 MiB."""
+_RECORD_OVERHEAD: Final = 32
+Kind = ConsumerRecordKind
+
+
+def size_bytes(records: tuple[GroupLogRecord, ...]) -> int:
+    """What the records take in the log, about."""
+    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in map(encode_record, records))
+
+
+def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
+    """What a member with the classic protocol wants, and owns. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL (23)."""
+    try:
+        return decode_prefixed(ConsumerProtocolSubscription, metadata)
+    except MalformedMessage as fault:
+        detail = f"the member's metadata is not the consumer protocol's: {fault.detail}"
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail) from None
+
+
+def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> Assignment:
+    """Partitions of topics that exist."""
+    found: dict[bytes, frozenset[int]] = {}
+    for named in partitions:
+        topic = topics.find(named.topic)
+        numbers = frozenset(() if topic is None else (n for n in named.partitions if 0 <= n < topic.partition_count))
+        if topic is not None and numbers:
+            found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | numbers
+    return found
+
+
+def assignment_bytes(held: Assignment, topics: Topics, metadata: bytes) -> bytes:
+    """An assignment as a classic client reads it, in the version of the metadata that it sent."""
+    partitions = tuple(
+        ConsumerTopicPartitions(topic=name, partitions=tuple(sorted(held[topic_id])))
+        for topic_id in held
+        if (name := topics.name_of(topic_id)) is not None
+    )
+    value = ConsumerProtocolAssignment(assigned_partitions=tuple(sorted(partitions, key=lambda each: each.topic)))
+    return encode_prefixed(value, version_of(ConsumerProtocolAssignment, metadata))
+
+
+def as_consumer_group(
+    classic: ClassicGroup, topics: Topics, config: GroupConfig
+) -> tuple[ConsumerGroup, tuple[GroupLogRecord, ...]]:
+    """The group as a consumer group, with the records that make it one.
+
+    A member that waits in its very first JoinGroup is left out: it holds nothing, and joins again. Raises KafkaError
+    with what Kafka answers: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).
+    """
+    _check_upgrade(classic, config)
+    group = ConsumerGroup()
+    made: list[GroupLogRecord] = [GroupRecord(group_id=classic.group_id, value=None)]
+
+    def emit(kind: ConsumerRecordKind, value: ConsumerValue, member_id: str = "") -> None:
+        record = ConsumerRecord(kind=kind, group_id=classic.group_id, member_id=member_id, value=value)
+        group.apply(record)
+        made.append(record)
+
+    generation = max(classic.generation_id, 0)
+    taken: dict[bytes, frozenset[int]] = {}
+    for member in classic.members.values():
+        if member.is_new:
+            continue
+        held = _held(member, topics, taken)
+        emit(Kind.MEMBER, _subscription(member), member.member_id)
+        emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=stored(held)), member.member_id)
+        place = ConsumerMember(
+            member_id=member.member_id,
+            subscription=group.members[member.member_id].subscription,
+            epoch=generation,
+            previous_epoch=generation,
+            state=MemberState.STABLE,
+            assigned=held,
+        )
+        emit(Kind.CURRENT, place.current(), member.member_id)
+    emit(Kind.GROUP, ConsumerGroupMetadataValue(epoch=generation))
+    emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=generation))
+    if size_bytes(tuple(made)) > MOST_BYTES:
+        detail = f"{_cannot(classic)} because its members take more than one batch of records"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+    return group, tuple(made)
+
+
+def _cannot(classic: ClassicGroup) -> str:
+    return f"classic group {classic.group_id!r} cannot become a consumer group"
+
+
+def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
+    policy = config.group_consumer_migration_policy
+    if not config.upgrades:
+        detail = f"{_cannot(classic)} while it has members, since group.consumer.migration.policy={policy}"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+    if classic.protocol_type != PROTOCOL_TYPE:
+        detail = f"{_cannot(classic)}: its members are no consumers, their protocol type is {classic.protocol_type!r}"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+    if len(classic.members) > config.group_consumer_max_size:
+        detail = f"{_cannot(classic)}: it has {len(classic.members)} members, more than group.consumer.max.size lets in"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+    for member in classic.members.values():
+        try:
+            for protocol in member.protocols:
+                subscription_of(protocol.metadata)
+            assignment = decode_prefixed(ConsumerProtocolAssignment, member.assignment) if member.assignment else None
+        except (KafkaError, MalformedMessage) as fault:
+            detail = f"{_cannot(classic)}: member {member.member_id}: {fault.detail}"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail) from None
+        if assignment is not None and assignment.user_data:
+            detail = (
+                f"{_cannot(classic)}: what its assignor told member {member.member_id} beside partitions would be lost"
+            )
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+
+
+def _held(member: Member, topics: Topics, taken: dict[bytes, frozenset[int]]) -> Assignment:
+    """What it was assigned last. A partition that an assignor gave to two is the first one's."""
+    if not member.assignment:
+        return {}
+    assigned = decode_prefixed(ConsumerProtocolAssignment, member.assignment).assigned_partitions
+    held = {}
+    for topic_id, partitions in by_id(assigned, topics).items():
+        free = partitions - taken.get(topic_id, frozenset())
+        taken[topic_id] = taken.get(topic_id, frozenset()) | partitions
+        if free:
+            held[topic_id] = free
+    return held
+
+
+def _subscription(member: Member) -> ConsumerGroupMemberMetadataValue:
+    protocols = {protocol.name: protocol.metadata for protocol in member.protocols}
+    return classic_subscription(
+        protocols,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+    )
+
+
+def classic_subscription(
+    protocols: Mapping[str, bytes],
+    *,
+    instance_id: str | None,
+    client_id: str,
+    client_host: str,
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+) -> ConsumerGroupMemberMetadataValue:
+    """What a member with the classic protocol wants, as a consumer group keeps it; its protocols by preference."""
+    wanted = subscription_of(next(iter(protocols.values())))
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=instance_id,
+        rack_id=wanted.rack_id,
+        client_id=client_id,
+        client_host=client_host,
+        subscribed_topic_names=tuple(sorted(set(wanted.topics))),
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        classic_member_metadata=ClassicMemberMetadata(
+            session_timeout_ms=session_timeout_ms,
+            supported_protocols=tuple(
+                ClassicProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()
+            ),
+        ),
+    )
+
+
+def as_classic(group_id: str, group: ConsumerGroup, topics: Topics, config: GroupConfig) -> GroupRecord | None:
+    """The generation of a classic group that this one becomes, if it does.
+
+    It names no leader: all members have to join again, under whichever coordinator.
+    """
+    members = group.classic_members
+    if not config.downgrades or not members or len(members) != len(group.members):
+        return None
+    protocol = _common_protocol(members)
+    if protocol is None or len(members) > config.group_max_size:
+        return None
+    value = GroupMetadataValue(
+        protocol_type=PROTOCOL_TYPE,
+        generation=group.epoch or 0,
+        protocol=protocol,
+        leader=None,
+        members=tuple(_classic_member(member, protocol, topics) for member in members),
+    )
+    record = GroupRecord(group_id=group_id, value=value)
+    tombstones = 3 * sum(len(name) + len(group_id) + _RECORD_OVERHEAD for name in group.member_ids)
+    return record if size_bytes((record,)) + tombstones <= MOST_BYTES else None
+
+
+def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> MemberMetadata:
+    wants = member.subscription
+    assert wants.classic_member_metadata is not None
+    metadata = protocols_of(member)[protocol]
+    held = {
+        topic_id: member.assigned.get(topic_id, frozenset()) | member.pending_revocation.get(topic_id, frozenset())
+        for topic_id in (*member.assigned, *member.pending_revocation)
+    }
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=wants.instance_id,
+        client_id=wants.client_id,
+        client_host=wants.client_host,
+        rebalance_timeout=wants.rebalance_timeout_ms,
+        session_timeout=wants.classic_member_metadata.session_timeout_ms,
+        subscription=metadata,
+        assignment=assignment_bytes(held, topics, metadata),
+    )
+
+
+def protocols_of(member: ConsumerMember) -> dict[str, bytes]:
+    """The assignors of a member with the classic protocol, by preference, with its metadata for each."""
+    classic = member.subscription.classic_member_metadata
+    return {} if classic is None else {each.name: each.metadata for each in classic.supported_protocols}
+
+
+def _common_protocol(members: list[ConsumerMember]) -> str | None:
+    """The assignor that most members prefer among those that all support; of equals the one first voted for."""
+    supported = [protocols_of(member) for member in members]
+    common = set(supported[0]).intersection(*supported)
+    votes = Counter(next(name for name in protocols if name in common) for protocols in supported if common)
+    return max(votes, key=votes.__getitem__) if votes else None
