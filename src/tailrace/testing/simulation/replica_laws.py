@@ -98,8 +98,9 @@ class ReplicaLaws:
             if (node.life, change) in self._proposed:
                 continue  # it is repeated until its outcome is known, whatever has become of the members
             self._proposed.add((node.life, change))
-            partition = next(one for one in node.table if _is_of(one, change))
-            assert partition.state is not None
+            partition = next((one for one in node.table if _is_of(one, change)), None)
+            if partition is None or partition.state is None:
+                continue  # its log does not open, and the node says that it leaves
             for member in change.in_sync_replicas:
                 heard_ms = node.heard_ms.get(member.broker_id)
                 is_new = member.broker_id not in (node.node_id, *partition.state.in_sync_replicas)
