@@ -6,7 +6,9 @@
    one; with none of these the partition has no leader.
 2. A replica that is STALLED has everything, and cannot store more. It leaves if another one that is in sync or eligible
    is alive and can lead; otherwise it stays what it is, since no other copy could take its place.
-3. What holds for eligible leaders holds here (KIP-966): who leaves while the high watermark stands still is eligible.
+3. Whatever else a replica that is LOST changes, the leader begins a new epoch, the same leader too: a fetch that left
+   before the loss says of records that they are there, and must not bring the replica back.
+4. What holds for eligible leaders holds here (KIP-966): who leaves while the high watermark stands still is eligible.
 """
 
 from dataclasses import replace
@@ -15,8 +17,8 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.partition_commands import Leaving
 from tailrace.metadata.state_changes import ImageCircumstances, with_in_sync
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import PartitionState
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
 def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: Leaving) -> bool:
@@ -30,12 +32,12 @@ def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: Leaving) -> b
 def without_replica(
     image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: Leaving
 ) -> PartitionState:
-    """The state without this replica; the same one if nothing counts on it.
+    """The state without this replica; the same one if nothing counts on it, and nobody could by its old fetches.
 
     Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled one that no other could stand in for.
     """
     if not is_wanted(broker_id, state, leaving):
-        return state
+        return state if leaving is Leaving.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)
     circumstances = ImageCircumstances(image)
 
     def may_lead(replica: BrokerId) -> bool:
@@ -62,7 +64,20 @@ def without_replica(
         may_lead=may_lead,
     )
     # Where it led, there is nothing that a last known leader could bring back.
-    return replace(after, last_known_leaders=_without(after.last_known_leaders, broker_id))
+    after = replace(after, last_known_leaders=_without(after.last_known_leaders, broker_id))
+    return after if after.leader != state.leader or after.leader == NO_LEADER else _in_new_epoch(state, after)
+
+
+def _in_new_epoch(state: PartitionState, after: PartitionState | None = None) -> PartitionState:
+    """With the same leader, whom nobody fetches from any more in the epoch before."""
+    return replace(
+        after or state,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        partition_epoch=state.partition_epoch + 1,
+        unclean_epoch=unclean_epoch_after(
+            state, state.leader, state.leader_epoch + 1, is_recovering=(after or state).is_recovering
+        ),
+    )
 
 
 def _without(replicas: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[BrokerId, ...]:

@@ -91,7 +91,7 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
         partition_id=number,
         topic_id=before.topic_id,
         isr=changed(before.in_sync_replicas, after.in_sync_replicas),
-        leader=NO_LEADER_CHANGE if after.leader == before.leader else after.leader,
+        leader=NO_LEADER_CHANGE if after.leader_epoch == before.leader_epoch else after.leader,
         replicas=changed(before.replicas, after.replicas),
         removing_replicas=changed(before.removing_replicas, after.removing_replicas),
         adding_replicas=changed(before.adding_replicas, after.adding_replicas),

@@ -145,6 +145,12 @@ class FollowerHosts:
         for topic_partition, state in delta.changed_partitions:
             self._go_by(topic_partition, state)
 
+    def is_fetching(self, topic_partition: TopicPartition) -> bool:
+        """Whether its leader is, or was, asked for it in this leader epoch."""
+        state = self._image.partition(*topic_partition)
+        key = None if state is None else PartitionKey(state.topic_id, topic_partition.partition)
+        return key is not None and any(host.has(key) for host in self._hosts.values())
+
     def follow_anew(self, topic_partition: TopicPartition) -> None:
         """Follow the partition as if it had just come: its log is another one."""
         state = self._image.partition(*topic_partition)
@@ -282,6 +288,10 @@ class FollowerHost:
     def __iter__(self) -> Iterator[Partition]:
         """What is fetched."""
         return iter(self._partitions.values())
+
+    def has(self, key: PartitionKey) -> bool:
+        """Whether this partition is fetched."""
+        return key in self._partitions
 
     @property
     def failed_fetches(self) -> int:

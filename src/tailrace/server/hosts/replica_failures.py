@@ -20,7 +20,7 @@ from tailrace.metadata.leaving_replicas import is_wanted
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving, PartitionsAltered
 from tailrace.metadata.state_changes import ImageCircumstances
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.ports import Clock, Controller, Timer
 
@@ -74,6 +74,7 @@ class ReplicaFailures:
         self._to_look_at: dict[TopicPartition, None] = {}
         self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
         self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
+        self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on what they fetched
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
         self._is_started = self._is_stopped = self._is_busy = self._is_planned = False
@@ -120,6 +121,7 @@ class ReplicaFailures:
         self._failed.pop(topic_partition, None)
         self._left.pop(topic_partition, None)
         self._stays.pop(topic_partition, None)
+        self._to_fence.pop(topic_partition, None)
         self._tell_who_waits()
 
     def directory_stalled(self) -> None:
@@ -186,6 +188,8 @@ class ReplicaFailures:
         if topic is not None:
             self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
             self._left.pop(topic_partition, None)
+            if leaving is Leaving.LOST:
+                self._to_fence[topic_partition] = None
             self._look_at((topic_partition,))
 
     def _look_at(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -253,7 +257,8 @@ class ReplicaFailures:
         return _Proposed(topic_partition, state, leaving)
 
     def _counts_on(self, topic_partition: TopicPartition, state: PartitionState, leaving: Leaving) -> bool:
-        if self._broker_id not in state.replicas or not is_wanted(self._broker_id, state, leaving):
+        is_to_fence = topic_partition in self._to_fence and state.leader != NO_LEADER
+        if self._broker_id not in state.replicas or not (is_to_fence or is_wanted(self._broker_id, state, leaving)):
             return False
         return self._left.get(topic_partition, -1) <= state.partition_epoch
 
@@ -323,6 +328,7 @@ class ReplicaFailures:
         if not isinstance(outcome, KafkaError):
             # In that epoch, and in all before it, what the image of this node says is old.
             self._left[topic_partition] = outcome.partition_epoch
+            self._to_fence.pop(topic_partition, None)
             self._on_left(topic_partition, outcome)
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
             self._stays[topic_partition] = None

@@ -51,6 +51,8 @@ class Opener(Protocol):
 class Followers(Protocol):
     """Fetches partitions: `server.hosts.followers.FollowerHosts`."""
 
+    def is_fetching(self, topic_partition: TopicPartition, /) -> bool: ...
+
     def follow_anew(self, topic_partition: TopicPartition, /) -> None: ...
 
 
@@ -147,11 +149,15 @@ class ReplicaRepairs:
         self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
 
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether another replica leads, and nothing counts on this one."""
+        """Whether another replica leads, and nothing counts on this one, nor will on what the log had before.
+
+        A replica that is lost has its leader begin a new epoch; in that one it fetches nothing until it is repaired.
+        """
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return False
         is_follower = self._broker_id in state.replicas and state.leader not in (NO_LEADER, self._broker_id)
-        return is_follower and not _is_counted_on(self._broker_id, state)
+        is_fetching = self._followers.is_fetching(topic_partition)
+        return is_follower and not is_fetching and not _is_counted_on(self._broker_id, state)
 
     def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         before = self._repairs.get(topic_partition)

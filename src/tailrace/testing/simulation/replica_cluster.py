@@ -22,11 +22,12 @@ from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
+from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.network import Network, NetworkFaults
 from tailrace.testing.simulation.replica_laws import ReplicaLaws, batches_between
 from tailrace.testing.simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
-from tailrace.testing.simulation.replica_node import ReplicaNode, ask
+from tailrace.testing.simulation.replica_node import DATA, ReplicaNode, ask
 from tailrace.testing.simulation.world import Action, World
 
 TOPIC: Final = "orders"
@@ -61,6 +62,8 @@ class ReplicaPlan:
     """How many of the proposals to add a replica are refused, and come again when it lags behind. From 0 to 1."""
     elections_per_s: float = 0.0
     reassignments_per_s: float = 0.0
+    damages_per_s: float = 0.0
+    """Times at which a bit of a log flips while its broker, or all of them, are down."""
     lying_sync: bool = False
     chaos_ms: int = 12_000
     converge_ms: int = 30_000
@@ -99,6 +102,7 @@ class ReplicaPlan:
             fencings_per_s=some("fencings", 0.5),
             elections_per_s=some("elections", 1.0),
             reassignments_per_s=some("reassignments", 0.4),
+            damages_per_s=some("damages", 1.0),
         )
 
     @classmethod
@@ -290,6 +294,7 @@ class ReplicaCluster:
         self._repeat("fencings", plan.fencings_per_s, self._fence)
         self._repeat("elections", plan.elections_per_s, self._elect)
         self._repeat("reassignments", plan.reassignments_per_s, self._reassign)
+        self._repeat("damages", plan.damages_per_s, self._damage)
         self._repeat("repairs", 1.0, self._revive_all, in_calm=True)
         world.run(until_ms=world.now_ms + plan.chaos_ms)
         self._is_chaos = False
@@ -380,6 +385,31 @@ class ReplicaCluster:
         for node in self.nodes.values():
             node.crash()
             self.world.after(self.world.between(1, 500, "down", node.node_id), partial(self._revive, node))
+
+    def _damage(self) -> None:
+        """A bit of one copy flips, while its broker is down or not, when all are in sync: so another one has it all."""
+        up = [node for node in self.nodes.values() if node.is_up]
+        is_hurt = any(node.failures.lost_replicas or node.repairs.in_repair for node in up)
+        # With one in sync it may be the damaged one: it takes an explicit election then.
+        if is_hurt or self.plan.min_in_sync < 2 or not self._is_in_sync(-len(self._producers) - 1):
+            return
+        node = self._any_node("damage")
+        if self.world.chance(0.4, "damage", "found"):
+            copy = node.table.find(TOPIC, self._any_partition("found"))
+            if copy is not None:
+                self.world.sometimes["damage found"] += 1
+                copy.log.condemn("a bit has flipped")
+            return
+        # As a kill of its process: a power cut may besides take the note of how far the log was flushed.
+        node.files.sync_all("/")
+        if self.world.chance(0.5, "damage", "blackout"):
+            self._black_out()
+        else:
+            node.crash()
+            self.world.after(self.world.between(1, 2000, "down", node.node_id), partial(self._revive, node))
+        name = TopicPartition(TOPIC, self._any_partition("damage"))
+        if flip_some_bit(node.files, f"{DATA}/{name}", lambda most: self.world.between(0, most, "flip", name)):
+            self.world.sometimes["bit flipped"] += 1
 
     def _cut_within_a_step(self) -> None:
         node = self._any_node("cut")
@@ -544,6 +574,25 @@ class ReplicaCluster:
             for number, state in enumerate(self._states())
         )
         return f"at {self.world.now_ms} ms, {self.acked} acked\n{nodes}\n{states}"
+
+
+def flip_some_bit(files: SimulatedDisk, directory: str, draw: Callable[[int], int]) -> bool:
+    """Flip one bit of one file in a directory of a broker that is down; whether there is one. `draw`: 0 to that.
+
+    Not in segments at rest: only a scrubber finds that, and these brokers have none.
+    """
+    files.reboot()
+    try:
+        names = files.list_dir(directory) if files.exists(directory) else []
+        at_rest = [name for name in names if name.endswith(".log")][:-1]
+        paths = [f"{directory}/{name}" for name in names if name not in at_rest]
+        paths = [path for path in paths if files.size_of(path)]
+        if paths:
+            path = paths[draw(len(paths) - 1)]
+            files.flip_bit(path, draw(files.size_of(path) - 1), draw(7))
+        return bool(paths)
+    finally:
+        files.has_power = False
 
 
 def run_seed(seed: int, *, plan_of: Callable[[int], ReplicaPlan] = ReplicaPlan.of) -> ReplicaCluster:

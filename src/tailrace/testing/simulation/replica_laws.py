@@ -78,6 +78,8 @@ class ReplicaLaws:
             node = nodes[broker_id]
             if not (end_offset and node.is_up and node.is_serving):
                 continue  # it is looked at when it is back
+            if node.failures.is_lost(name):
+                continue  # and about to leave
             partition = node.table.find(*name)
             is_whole = partition is not None and partition.log.log_end_offset >= end_offset
             key = (name, state.partition_epoch, node.life)
@@ -95,7 +97,7 @@ class ReplicaLaws:
     def submitted(self, node: ReplicaNode, command: Any, now_ms: int) -> None:
         """A node sends this to the controller."""
         for change in command.changes if isinstance(command, AlterPartition) else ():
-            if (node.life, change) in self._proposed:
+            if change.leaving is not None or (node.life, change) in self._proposed:
                 continue  # it is repeated until its outcome is known, whatever has become of the members
             self._proposed.add((node.life, change))
             partition = next((one for one in node.table if _is_of(one, change)), None)

@@ -140,12 +140,24 @@ def test_all_failures_of_a_turn_are_one_command() -> None:
 
 
 def test_what_nothing_counts_on_is_not_asked_for() -> None:
-    bench = Bench(state((2, 3), leader=2), state((2,), leader=2, eligible=(1,)), state((), leader=-1, last_known=(1,)))
+    bench = Bench(state((), leader=-1), state((2,), leader=2, eligible=(1,)), state((), leader=-1, last_known=(1,)))
     bench.failures.lost(orders(0))
     bench.failures.stalled(orders(1))
     assert bench.asked == [], "an eligible replica that is stalled still has everything"
     bench.failures.lost(orders(2))
     assert bench.asked == [[(2, Leaving.LOST, 7)]], "a last known leader is elected without being asked"
+
+
+def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
+    """Its leader may still count on what was fetched before, and begins a new epoch."""
+    before = state((2, 3), leader=2)
+    bench = Bench(before)
+    bench.failures.lost(orders(0))
+    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+    changed = replace(before, leader_epoch=LeaderEpoch(before.leader_epoch + 1), partition_epoch=8)
+    bench.answer(changed)
+    bench.take(0, changed)
+    assert bench.asked == []
 
 
 def test_who_waits_is_told_when_the_image_agrees() -> None:

@@ -55,6 +55,7 @@ class Lost:
         self.lost_replicas: tuple[TopicPartition, ...] = ()
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
+        """Now, or again."""
         self.lost_replicas = tuple(dict.fromkeys((*self.lost_replicas, topic_partition)))
 
     def stalled(self, topic_partition: TopicPartition, /) -> None:
@@ -119,6 +120,11 @@ class Node:
         self.applier.on_image(self.image, delta)
         self.followers.on_image(self.image, delta)
         self.repairs.on_image(self.image, delta)
+
+    def find_damage(self, what: str = "a damaged batch at 1") -> None:
+        """As a read or the scrubber does; the leader begins a new epoch when this replica says so."""
+        self.table.get(*ORDERS).log.condemn(what)
+        self.take(leader_epoch=LeaderEpoch(self.state.leader_epoch + 1))
 
     @property
     def asked(self) -> list[FetchPartition]:
@@ -212,7 +218,7 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
     node = Node(whole_disk())
     node.settle()
     partition = node.table.get(*ORDERS)
-    partition.log.condemn("a damaged batch at 1")  # as a read or the scrubber does
+    node.find_damage()
     node.settle(LOOK_MS)
     assert partition.is_closed
     assert node.table.get(*ORDERS).log.log_end_offset == 0
@@ -222,10 +228,22 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
     assert node.followers.failed_partitions == 0
 
 
-def test_while_a_log_is_set_aside_clients_hear_that_it_is_offline() -> None:
+def test_what_was_fetched_for_the_damaged_log_must_count_no_more_before_it_is_set_aside() -> None:
+    """The leader may propose it in sync for a fetch that left before; it forgets these when its epoch ends."""
     node = Node(whole_disk())
     node.settle()
     node.table.get(*ORDERS).log.condemn("a damaged batch at 1")
+    node.settle(10 * LOOK_MS)
+    assert damaged_names(node.files) == []
+    node.take(leader_epoch=LeaderEpoch(5))
+    node.settle(LOOK_MS)
+    assert damaged_names(node.files) == [DAMAGED]
+
+
+def test_while_a_log_is_set_aside_clients_hear_that_it_is_offline() -> None:
+    node = Node(whole_disk())
+    node.settle()
+    node.find_damage()
     node.clock.advance(LOOK_MS)
     assert node.table.is_leaving(ORDERS)
     with pytest.raises(KafkaError, match="a damaged batch at 1") as caught:
@@ -251,15 +269,17 @@ def test_a_replica_that_is_damaged_again_is_repaired_ever_later() -> None:
     node.settle()
     waited = []
     for _ in range(3):
-        node.table.get(*ORDERS).log.condemn("damaged again")
+        node.find_damage()
         since_ms = node.clock.monotonic_ms()
-        while node.lost.lost_replicas:
+        for _ in range(100):
             node.settle(LOOK_MS)
+            if not node.lost.lost_replicas:
+                break
         waited.append(node.clock.monotonic_ms() - since_ms)
     for found, least in zip(waited, (1, 2, 4), strict=True):
         assert (least - 0.5) * FIRST_BACKOFF_MS <= found <= (least + 0.5) * FIRST_BACKOFF_MS
     node.settle(FORGOTTEN_MS)
-    node.table.get(*ORDERS).log.condemn("damaged much later")
+    node.find_damage()
     node.settle(LOOK_MS)
     assert node.lost.lost_replicas == ()
     assert len(damaged_names(node.files)) == 5, "all of them are kept"
