@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tailrace.model.errors import KafkaError
+from tailrace.testing.simulation.bad_disk_cluster import run_seed as run_bad_disk_seed
 from tailrace.testing.simulation.breach import Breach
 from tailrace.testing.simulation.forgetful_cluster import run_seed as run_forgetful_seed
 from tailrace.testing.simulation.network import NetworkFaults
 from tailrace.testing.simulation.replica_cluster import TOPIC, ReplicaCluster, ReplicaPlan, run_late_copies, run_seed
 
 SEEDS = int(os.environ.get("REPLICA_SEEDS", "24"))
+BAD_DISK_SEEDS = max(1, SEEDS // 8)
 LATE_COPY_SEEDS = max(1, SEEDS // 3)
 SOMETIMES = (
     "crash",
@@ -64,6 +66,14 @@ def test_a_leader_that_lost_committed_records_has_nobody_else_lose_them() -> Non
         stopped += sum(node.followers.failed_partitions for node in cluster.nodes.values() if node.is_up)
     assert reached["committed records forgotten"]
     assert stopped
+
+
+def test_writes_go_on_beside_one_disk_that_is_full_or_hangs() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(BAD_DISK_SEEDS):
+        reached += run_bad_disk_seed(seed).world.sometimes
+    assert reached["disk full"]
+    assert reached["disk hung"]
 
 
 def test_disks_that_lie_are_found_out() -> None:

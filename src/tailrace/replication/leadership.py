@@ -25,6 +25,9 @@ from tailrace.model.partitions import PartitionState
 from tailrace.replication.replica_progress import NEVER, UNKNOWN, ReplicaFetch, ReplicaProgress
 
 DEFAULT_LAG_MS: Final = 30_000
+_JOINING_MS: Final = 1_000
+"""A replica that is about to join asks again sooner: replica.fetch.wait.max.ms is 500. The last fetch of one that has
+left, since it cannot store, may come after the news, and must not hold the high watermark for longer than this."""
 
 _REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
@@ -156,6 +159,7 @@ class Leadership:
                 replica_id in self._maximal
                 or (
                     progress.may_join
+                    and now_ms - progress.fetched_ms <= _JOINING_MS
                     and progress.is_caught_up(leader_end_offset=log_end_offset, now_ms=now_ms, lag_ms=lag_ms)
                 )
             ):

@@ -321,3 +321,13 @@ def test_a_replica_that_has_left_holds_nothing_and_is_not_wanted_before_it_asks_
     assert bench.propose() is None
     bench.fetch(THREE, 20)
     assert bench.propose() == (ONE, TWO, THREE)
+
+
+def test_the_last_fetch_of_one_that_has_left_holds_the_high_watermark_for_a_second() -> None:
+    bench = Bench(state(ONE, THREE))
+    bench.fetch(THREE, 20)
+    bench.leadership.take_state(state(ONE, epoch=1))
+    bench.fetch(THREE, 20)
+    safe = bench.leadership.safe_end_offset
+    assert safe(25, log_end_offset=25, now_ms=1_000, lag_ms=30_000) == 20, "it may be about to join"
+    assert safe(25, log_end_offset=25, now_ms=1_001, lag_ms=30_000) == 25

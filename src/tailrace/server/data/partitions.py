@@ -340,9 +340,13 @@ class PartitionTable:
         if fault is None:
             self._failures.resumed(topic_partition)
         elif fault.is_disk_full:
-            self.on_disk_full()  # this log is only the first to notice
+            # This log is only the first to notice. Soon, not now: what follows changes who is fetched, and led.
+            self._clock.call_soon(self._tell_disk_full)
         else:
             self._failures.stalled(topic_partition)
+
+    def _tell_disk_full(self) -> None:
+        self.on_disk_full()
 
     def _gone_offline(self, topic_partition: TopicPartition, log: Log) -> None:
         _logger.error(

@@ -481,7 +481,9 @@ class FollowerHost:
         self.step(Stored(key=effect.key, leader_epoch=effect.leader_epoch, position=_position(partition)))
 
     def _failed(self, effect: Store | Cut | Restart, fault: KafkaError) -> None:
-        partition = self._partitions[effect.key]
+        partition = self._partitions.get(effect.key)
+        if partition is None:
+            return
         is_final = partition.log.is_offline  # a disk that was full may have room again
         level = logging.ERROR if is_final else logging.WARNING
         _logger.log(

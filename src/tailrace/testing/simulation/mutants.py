@@ -48,6 +48,7 @@ WORLDS = {
     "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
     "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
+    "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
 """The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""

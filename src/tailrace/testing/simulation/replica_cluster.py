@@ -65,6 +65,8 @@ class ReplicaPlan:
     damages_per_s: float = 0.0
     """Times at which a bit of a log flips while its broker, or all of them, are down."""
     lying_sync: bool = False
+    lag_ms: int = LAG_MS
+    """replica.lag.time.max.ms."""
     chaos_ms: int = 12_000
     converge_ms: int = 30_000
 
@@ -251,7 +253,7 @@ class ReplicaCluster:
                 node_id=number,
                 defaults=defaults,
                 longest_disk_ms=plan.longest_disk_ms,
-                lag_ms=LAG_MS,
+                lag_ms=plan.lag_ms,
                 is_flushed=plan.is_flushed,
                 lying_sync=plan.lying_sync,
                 find=lambda node_id: self.nodes[node_id],
@@ -267,7 +269,9 @@ class ReplicaCluster:
 
     def _make_laws(self) -> ReplicaLaws:
         plan, sometimes = self.plan, self.world.sometimes
-        return ReplicaLaws(min_in_sync=plan.min_in_sync, is_flushed=plan.is_flushed, lag_ms=LAG_MS, sometimes=sometimes)
+        return ReplicaLaws(
+            min_in_sync=plan.min_in_sync, is_flushed=plan.is_flushed, lag_ms=plan.lag_ms, sometimes=sometimes
+        )
 
     # The run
 

@@ -5,6 +5,7 @@ the middle of a step, when the disk was told to lose power at some operation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -12,13 +13,16 @@ from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered,
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.node.hang_watch import HangWatch
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.config_entries import BrokerSetting
+from tailrace.server.data.disk_reserve import DiskReserve
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.dispatch import Dispatcher, Handler
@@ -27,6 +31,7 @@ from tailrace.server.handlers.produce import ProduceHandler
 from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.log_directory_health import LogDirectoryHealth, StallCause
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_failures import ReplicaFailures
 from tailrace.server.hosts.replica_repairs import ReplicaRepairs
@@ -42,6 +47,8 @@ from tailrace.testing.simulation.world import Action, Life, World
 
 DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
+STALL_MS: Final = 500
+"""As log.dir.stall.timeout.ms: longer than any round takes here that does not hang."""
 _PRODUCE, _FETCH = 0, 1
 
 
@@ -71,6 +78,24 @@ class RoundDisk:
         self._waiting: dict[Log, list[Action]] = {}
         self._works: list[tuple[Action, Action]] = []
         self._is_busy = False
+        self._began_ms: int | None = None
+        self._held: list[Action] | None = None
+
+    @property
+    def round_seconds(self) -> float:
+        """How long it has been at the round that runs; 0 if none does."""
+        return 0.0 if self._began_ms is None else (self._world.now_ms - self._began_ms) / 1000
+
+    def hang(self) -> None:
+        """Sync nothing more, and finish nothing."""
+        if self._held is None:
+            self._held = []
+
+    def answer(self) -> None:
+        """Go on."""
+        held, self._held = self._held or [], None
+        for action in held:
+            self._later(action)
 
     def flush(self, log: Log, on_done: Action) -> None:
         self._waiting.setdefault(log, []).append(on_done)
@@ -90,7 +115,9 @@ class RoundDisk:
         works, self._works = self._works, []
         if not waiting and not works:
             self._is_busy = False
+            self._began_ms = None
             return
+        self._began_ms = self._world.now_ms
         flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
         given_up = [callback for log, callbacks in waiting.items() if log.is_offline for callback in callbacks]
         works += ((lambda: None, callback) for callback in given_up)
@@ -114,6 +141,9 @@ class RoundDisk:
         self._begin()
 
     def _later(self, action: Action) -> None:
+        if self._held is not None:
+            self._held.append(action)
+            return
         delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
         self._world.after(delay_ms, lambda: self._guard(action), self._life)
 
@@ -179,6 +209,7 @@ class ReplicaNode:
         self.followers: FollowerHosts
         self.keeper: InSyncKeeper
         self.failures: ReplicaFailures
+        self.disk: RoundDisk
         self.repairs: ReplicaRepairs
         self.is_serving = False
         self._has_roles = False
@@ -220,8 +251,13 @@ class ReplicaNode:
 
     def _start(self) -> None:
         clock, life = self.clock, self.life
-        disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
-        self.failures = ReplicaFailures(broker_id=self.node_id, controller=self, clock=clock)
+        disk = self.disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
+        self.failures = ReplicaFailures(
+            broker_id=self.node_id,
+            controller=self,
+            clock=clock,
+            on_left=self._resign,
+        )
         self.table = PartitionTable(
             LogDirectory(DATA, files=self.files, is_durable=self._is_flushed),
             broker_id=self.node_id,
@@ -263,6 +299,16 @@ class ReplicaNode:
             controller=self,
             clock=clock,
         )
+        self.health = LogDirectoryHealth(DATA, replicas=self.failures, fetching=self.followers)
+        self._reserve = DiskReserve(
+            self.table,
+            reserve_bytes=0,
+            apply_retention=lambda: None,
+            on_change=partial(self.health.set_stalled, StallCause.FULL),
+        )
+        self.table.on_disk_full = self._reserve.note_full
+        on_hang = partial(self.health.set_stalled, StallCause.HUNG)
+        HangWatch((disk,), clock=clock, timeout_ms=STALL_MS, on_change=on_hang).start()
         deadlines = Deadlines(clock)
         polls = LongPolls(clock=clock, deadlines=deadlines)
         handlers: dict[int, Handler] = {
@@ -307,6 +353,9 @@ class ReplicaNode:
         self.failures.when_reported(self._serve)
         self._beat()
 
+    def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.table.resign(topic_partition, state)
+
     def _serve(self) -> None:
         for topic_partition in self.table.take_vanished():
             self.failures.recovered(topic_partition)
@@ -321,6 +370,7 @@ class ReplicaNode:
             wants_fence=not self.is_serving,
         )
         self.submit(beat, self._beaten)
+        self._reserve.check()
         self.table.write_recovery_points()
         self.table.write_high_watermarks()
         self.table.write_log_starts()

@@ -394,6 +394,7 @@ def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    node.clock.advance(0)
     assert (told, failures.all) == ([True], [])
 
 
