@@ -1,10 +1,10 @@
 """Produces with acks=all until its stdin is closed.
 
-    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY
+    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY [PAUSE]
 
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
 HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end
-["end", sent, not delivered].
+["end", sent, not delivered]. PAUSE: so many seconds between a record for each partition and the next ones.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 import confluent_kafka
 
 
-def main(servers: str, topic: str, partitions: int, history: Path) -> None:
+def main(servers: str, topic: str, partitions: int, history: Path, pause_s: float) -> None:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": servers,
@@ -33,7 +33,7 @@ def main(servers: str, topic: str, partitions: int, history: Path) -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    with history.open("w", buffering=1, encoding="utf-8") as out:
+    with history.open("w", encoding="utf-8") as out:
 
         def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:
@@ -50,10 +50,16 @@ def main(servers: str, topic: str, partitions: int, history: Path) -> None:
                     except BufferError:  # nobody has led for so long that its queue is full
                         producer.poll(0.1)
             sent += 1
-            producer.poll(0.001)
+            producer.poll(pause_s)
         left = producer.flush(90)
         out.write(json.dumps(["end", sent * partitions, left]) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    main(
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        Path(sys.argv[4]),
+        float(sys.argv[5]) if len(sys.argv) > 5 else 0.001,
+    )

@@ -26,10 +26,10 @@ RESUMES_WITHIN_S = 60
 
 
 @contextmanager
-def producing(cluster: Cluster, history: Path) -> Iterator[None]:
+def producing(cluster: Cluster, history: Path, *, pause_s: float = 0.001) -> Iterator[None]:
     command = [sys.executable, "-m", "crash.replicated_producer", cluster.bootstrap_servers, TOPIC, str(PARTITIONS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
-    with subprocess.Popen([*command, str(history)], stdin=subprocess.PIPE, env=environment) as program:
+    with subprocess.Popen([*command, str(history), str(pause_s)], stdin=subprocess.PIPE, env=environment) as program:
         yield
         assert program.stdin is not None
         program.stdin.close()

@@ -1,12 +1,15 @@
 """One of the checkpoints of offsets of a log directory: what its file says, and what it is to say next."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import read_offsets, write_offsets
+
+_logger = logging.getLogger("tailrace.server")
 
 
 class OffsetCheckpoint:
@@ -15,12 +18,20 @@ class OffsetCheckpoint:
     __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
 
     def __init__(self, name: str, *, files: FileSystem, directory: str) -> None:
-        """What the file says. Raises CorruptRecords or StorageError."""
+        """What the file says, nothing if it is damaged, as in Kafka: recovery looks through whole logs then.
+
+        What was flushed is noted beside each log besides. Raises StorageError.
+        """
         self._name = name
         self._files = files
         self._directory = directory
-        self._offsets = read_offsets(files, directory, name)
         self._is_stale = False
+        try:
+            self._offsets = read_offsets(files, directory, name)
+        except CorruptRecords as fault:
+            self._offsets = {}
+            self._is_stale = True
+            _logger.error("event=checkpoint-damaged name=%s fault='%s' action=begin-anew", name, fault.detail)
 
     def get(self, partition: TopicPartition) -> int:
         """The offset of a partition, 0 if none is noted."""

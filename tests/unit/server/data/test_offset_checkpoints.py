@@ -1,6 +1,8 @@
+import pytest
+
 from tailrace.model.partitions import TopicPartition
 from tailrace.server.data.offset_checkpoints import OffsetCheckpoint
-from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets, write_offsets
 from tailrace.testing.disk import SimulatedDisk
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -64,3 +66,15 @@ def test_a_write_has_what_was_known_when_it_began_and_one_that_fails_is_made_goo
     assert kept.finish_write(write) is not None
     kept.write()
     assert stored(disk) == {FIRST: 6}
+
+
+def test_a_damaged_file_is_begun_anew_and_keeps_no_node_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("/logs")
+    write_offsets(disk, "/logs", RECOVERY_POINTS, {TopicPartition("orders", 0): 500})
+    disk.flip_bit(f"/logs/{RECOVERY_POINTS}", 0, 6)
+    found = OffsetCheckpoint(RECOVERY_POINTS, files=disk, directory="/logs")
+    assert list(found) == []
+    assert "event=checkpoint-damaged name=recovery-point-offset-checkpoint" in caplog.text
+    found.write()
+    assert read_offsets(disk, "/logs", RECOVERY_POINTS) == {}

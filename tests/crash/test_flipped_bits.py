@@ -1,0 +1,164 @@
+"""Single flipped bits over every kind of file of one replica, under acks=all load on three nodes.
+
+No acknowledged record is lost, none is served wrong, and every replica becomes whole again by itself. FLIPS in the
+environment says how many; `make soak` runs 200. SEED repeats the choices, as far as processes allow.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from crash.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
+from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, producing, until_something_is_acknowledged
+from tailrace.testing import Cluster
+
+FLIPS = int(os.environ.get("FLIPS", "6"))
+WHOLE_WITHIN_S = float(os.environ.get("WHOLE_WITHIN_S", "240"))
+"""A deadline for a busy machine; what is aimed at is 60."""
+NAMES = [f"{TOPIC}-{number}" for number in range(PARTITIONS)]
+CONFIG = {"log.segment.bytes": "20000", "log.index.interval.bytes": "500", "log.scrub.interval.ms": "3000"}
+QUIET = {"log_level": 0}
+MOMENTS = ("killed with all others", "running", "stopped", "killed")
+
+
+class Reader:
+    """Reads everything again and again, as long as the block lasts; what it was given, by partition and offset."""
+
+    def __init__(self, servers: str) -> None:
+        self.given: dict[tuple[int, int], str] = {}
+        self.wrong: list[str] = []
+        self._servers = servers
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> "Reader":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        while not self._is_over.is_set():
+            consumer = confluent_kafka.Consumer(
+                {"bootstrap.servers": self._servers, "group.id": "r", "enable.auto.commit": False, "check.crcs": True}
+                | QUIET
+            )
+            consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+            until = time.monotonic() + 10
+            while time.monotonic() < until and not self._is_over.is_set():
+                for message in consumer.consume(5_000, 0.5):
+                    if message.error() is None:  # a damaged batch is refused for a while, and is not served wrong
+                        self._take(message.partition(), message.offset(), message.value().decode())
+            consumer.close()
+
+    def _take(self, partition: int, offset: int, value: str) -> None:
+        before = self.given.setdefault((partition, offset), value)
+        if before != value:
+            self.wrong.append(f"{TOPIC}-{partition} at {offset}: {before}, later {value}")
+
+
+def whole(admin: AdminClient) -> bool:
+    """Whether every replica of every partition is in sync."""
+    partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+    return len(partitions) == PARTITIONS and all(
+        one.leader > 0 and len(one.replicas) == 3 and set(one.isrs) == set(one.replicas) for one in partitions.values()
+    )
+
+
+def seconds_until(condition: Callable[[], bool], described: Callable[[], str]) -> float:
+    since = time.monotonic()
+    while not _holds(condition):
+        assert time.monotonic() - since < WHOLE_WITHIN_S, described()
+        time.sleep(0.2)
+    return time.monotonic() - since
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except confluent_kafka.KafkaException:
+        return False  # nobody answers yet
+
+
+@contextmanager
+def down(cluster: Cluster, node: int, moment: str) -> Iterator[None]:
+    """What happens to the node, and to others, around the flip."""
+    if moment == "killed with all others":
+        cluster.kill()
+    elif moment == "killed":
+        cluster.kill(node)
+    elif moment == "stopped":
+        cluster.stop(node)
+    yield
+    if moment != "running":
+        cluster.start()
+
+
+def state_of(cluster: Cluster, admin: AdminClient) -> str:
+    """For a failure's message: who is in sync, and what the nodes have said of it."""
+    partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+    states = [f"{one.id}: leader {one.leader}, in sync {one.isrs}" for one in partitions.values()]
+    for node in cluster.node_ids:
+        lines = [line for line in cluster.log_text(node).splitlines() if TOPIC in line or "Traceback" in line]
+        states += [f"node {node}: {line}" for line in lines[-12:]]
+    return "\n".join(states)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600 + FLIPS * 300)
+def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    chance = random.Random(seed)
+    print(f"SEED={seed}")  # noqa: T201
+    history = tmp_path / "history"
+    with Cluster(brokers=3, directory=tmp_path / "cluster", config=CONFIG) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers} | QUIET)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(60)
+        with Reader(cluster.bootstrap_servers) as reader, producing(cluster, history, pause_s=0.02):
+            until_something_is_acknowledged(history)
+            time.sleep(5)  # so that there are segments at rest
+            for number in range(FLIPS):
+                node, moment = chance.choice(cluster.node_ids), MOMENTS[number % len(MOMENTS)]
+                # A record in the log is what may be lost: half of all flips are there.
+                kinds = OF_PARTITIONS[:1] if chance.random() < 0.5 else OF_PARTITIONS[1:] + OF_ALL
+                with down(cluster, node, moment):
+                    flip = flip_some_bit(cluster.data_dir(node), NAMES, chance, kinds=kinds)
+                    print(f"{number}: node {node}, {moment}: {flip}")  # noqa: T201
+                time.sleep(chance.uniform(0.5, 3))
+                took = seconds_until(lambda: whole(admin), lambda: state_of(cluster, admin))
+                print(f"   in sync after {took:.1f} s")  # noqa: T201
+        acked: dict[tuple[int, int], str] = {
+            (partition, offset): value for _, partition, offset, value in acknowledged(history)
+        }
+
+        def lacking() -> list[str]:
+            """What a replica lacks on its disk."""
+            found = {
+                (node, number): values_on_disk(cluster.data_dir(node) / name)
+                for node in cluster.node_ids
+                for number, name in enumerate(NAMES)
+            }
+            return [
+                f"{TOPIC}-{number} on node {node} at {offset}"
+                for (number, offset), value in acked.items()
+                for node in cluster.node_ids
+                if found[node, number].get(offset) != value
+            ]
+
+        took = seconds_until(
+            lambda: not lacking(), lambda: f"{len(lacking())} lacking: {lacking()[:5]}\n{state_of(cluster, admin)}"
+        )
+        print(f"whole on every disk after {took:.1f} s; {len(acked)} records")  # noqa: T201
+    assert not reader.wrong, reader.wrong[:5]
+    served = [f"{where}: {value}" for where, value in reader.given.items() if acked.get(where, value) != value]
+    assert not served, served[:5]
