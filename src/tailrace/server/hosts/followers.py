@@ -280,6 +280,7 @@ class FollowerHost:
         self._fetches = fetches
         self._broker_epoch = broker_epoch
         self._partitions: dict[PartitionKey, Partition] = {}
+        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the last one of each, which may be done
         self._alarm = Alarm(clock, self._tick)
         self._reports_since_ms = clock.monotonic_ms()
         self._reports = 0
@@ -306,6 +307,7 @@ class FollowerHost:
     def close(self) -> None:
         """Nobody is told anything any more."""
         self._is_closed = True
+        self._cuts.clear()
         self._alarm.cancel()
 
     def step(self, event: Event) -> None:
@@ -314,6 +316,7 @@ class FollowerHost:
             return
         if isinstance(event, Unfollow):
             self._partitions.pop(event.key, None)
+            self._cuts.pop(event.key, None)
         for effect in self.machine.step(event, self._clock.monotonic_ms()):
             self._carry_out(effect)
         self._set_timer()
@@ -454,8 +457,14 @@ class FollowerHost:
         `offset` is the lowest end that a crash on the way may leave: 0 for a log that is dropped whole.
         """
 
+        self._cuts[effect.key] = effect
+
+        def is_current() -> bool:
+            # The partition may have been let go and taken up again meanwhile, in the same epoch: that cut is another.
+            return self._cuts.get(effect.key) is effect and _follows(partition, effect.leader_epoch)
+
         def lowered(fault: KafkaError | None) -> None:
-            if not _follows(partition, effect.leader_epoch):
+            if not is_current():
                 return
             try:
                 if fault is not None:
@@ -468,7 +477,7 @@ class FollowerHost:
                 partition.flush_as_follower(flushed)
 
         def flushed(fault: KafkaError | None) -> None:
-            if not _follows(partition, effect.leader_epoch):
+            if not is_current():
                 return
             if fault is not None:
                 self._failed(effect, fault)
