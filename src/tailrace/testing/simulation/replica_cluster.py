@@ -402,6 +402,7 @@ class ReplicaCluster:
             copy = node.table.find(TOPIC, self._any_partition("found"))
             if copy is not None:
                 self.world.sometimes["damage found"] += 1
+                self.laws.damaged.add((node.node_id, copy.topic_partition))
                 copy.log.condemn("a bit has flipped")
             return
         # As a kill of its process: a power cut may besides take the note of how far the log was flushed.
@@ -412,6 +413,7 @@ class ReplicaCluster:
             node.crash()
             self.world.after(self.world.between(1, 2000, "down", node.node_id), partial(self._revive, node))
         name = TopicPartition(TOPIC, self._any_partition("damage"))
+        self.laws.damaged.add((node.node_id, name))
         if flip_some_bit(node.files, f"{DATA}/{name}", lambda most: self.world.between(0, most, "flip", name)):
             self.world.sometimes["bit flipped"] += 1
 

@@ -10,6 +10,8 @@
 - "in sync or eligible has everything committed": at every moment, whoever the controller's image calls that and is up
   has all that was ever committed; it may lead in the next.
 - "a silent replica does not join": its leader proposes to add only who has asked within replica.lag.time.max.ms.
+- "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
+  that it has lost something, whatever the power cuts.
 - "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
 """
 
@@ -49,6 +51,8 @@ class ReplicaLaws:
         self.committed_end: dict[TopicPartition, int] = {}
         self.leaders: set[tuple[TopicPartition, int, int]] = set()
         """(partition, leader epoch, broker) of all who have led."""
+        self.damaged: set[tuple[BrokerId, TopicPartition]] = set()
+        """Copies in which a bit has flipped."""
         self._min_in_sync = min_in_sync
         self._is_flushed = is_flushed
         self._lag_ms = lag_ms
@@ -62,6 +66,10 @@ class ReplicaLaws:
     def check(self) -> None:
         """After an event. Raises Breach."""
         for node in self.nodes:
+            lost = node.failures.lost_replicas if node.is_up and self._is_flushed else ()
+            for name in lost:
+                if (node.node_id, name) not in self.damaged:
+                    raise Breach("a disk that keeps its promises loses nothing", f"{node.node_id} has lost {name}")
             if node.is_up and node.is_serving:
                 for partition in node.table:
                     self._look_at(node, partition)

@@ -48,7 +48,7 @@ from tailrace.testing.simulation.world import Action, Life, World
 DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
 STALL_MS: Final = 500
-"""As log.dir.stall.timeout.ms: longer than any round takes here that does not hang."""
+"""As log.dir.stall.timeout.ms, unless the disk is so slow that a round may take as long without hanging."""
 _PRODUCE, _FETCH = 0, 1
 
 
@@ -308,7 +308,8 @@ class ReplicaNode:
         )
         self.table.on_disk_full = self._reserve.note_full
         on_hang = partial(self.health.set_stalled, StallCause.HUNG)
-        HangWatch((disk,), clock=clock, timeout_ms=STALL_MS, on_change=on_hang).start()
+        stall_ms = max(STALL_MS, 3 * self._longest_disk_ms)  # a round is begun, synced and finished
+        HangWatch((disk,), clock=clock, timeout_ms=stall_ms, on_change=on_hang).start()
         deadlines = Deadlines(clock)
         polls = LongPolls(clock=clock, deadlines=deadlines)
         handlers: dict[int, Handler] = {
