@@ -11,10 +11,11 @@ What a leader does besides is in `replication.partition`.
 from collections.abc import Callable
 from typing import Protocol
 
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch, PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.high_watermark import HighWatermark
 from tailrace.replication.outcomes import (
@@ -338,9 +339,25 @@ class Replica:
         return read
 
     def read_for_replica(self, offset: int, *, max_bytes: int, min_one_message: bool) -> PartitionRead:
-        """As `read`, for a follower: up to the log end, flushed or not. Both disks may then be busy at once."""
+        """As `read`, for a follower: up to the log end, flushed or not. Both disks may then be busy at once.
+
+        Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
+        damaged batch and ask for it again, without an end. Damage puts the log offline: StorageError.
+        """
         self.check_leader()
-        return self._read(offset, self.log.log_end_offset, max_bytes, min_one_message=min_one_message)
+        got = self._read(offset, self.log.log_end_offset, max_bytes, min_one_message=min_one_message)
+        if offset < self._high_watermark.offset:
+            self._check_sums(got.records)
+        return got
+
+    def _check_sums(self, records: Buffer) -> None:
+        view = memoryview(records)
+        try:
+            for position, header in iter_batches(view):
+                check_crc(view, position, header)
+        except CorruptRecords as fault:
+            self.log.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
 
     def _read(self, offset: int, end_offset: int, max_bytes: int, *, min_one_message: bool) -> PartitionRead:
         log = self.log

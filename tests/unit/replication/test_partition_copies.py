@@ -504,3 +504,18 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
     bench.partition.follow_leader(high_watermark=4, log_start_offset=2)
     bench.partition.apply_retention(bench.clock.now_ms())
     assert bench.partition.log.segment_count == 2
+
+
+def test_a_follower_that_lags_behind_what_is_committed_is_sent_no_bytes_that_a_checksum_refuses() -> None:
+    """It would refuse them and ask again for ever: only the leader can find out that its own copy is damaged."""
+    bench = Bench(state(1, 2))
+    bench.produce(b"first")
+    bench.produce(b"second")
+    bench.disk.run()
+    bench.fetch(2, 2)
+    assert bench.partition.high_watermark == 2
+    path = f"/logs/orders-0/{0:020d}.log"
+    bench.node.files.flip_bit(path, bench.node.files.size_of(path) - 2, 3)
+    with pytest.raises(StorageError, match="checksum"):
+        bench.partition.read_for_replica(0, max_bytes=1000, min_one_message=True)
+    assert bench.partition.log.is_damaged
