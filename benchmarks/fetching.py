@@ -11,11 +11,11 @@ _TRIES = 2
 """A network fails at times."""
 
 
-def fetched(command: Sequence[str], *, directory: Path) -> bool:
+def fetched(command: Sequence[str], *, directory: Path, timeout_s: int = _TIMEOUT_S) -> bool:
     """Whether the command, run in the directory, has ended well; stderr says what was wrong."""
     for _ in range(_TRIES):
         try:
-            subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+            subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=True)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as fault:
             sys.stderr.write(f"{fault}\n{fault.stdout!s}\n{fault.stderr!s}\n")
         else:

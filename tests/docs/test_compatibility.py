@@ -16,6 +16,7 @@ from interop import kafkajs, test_kafka_python_suite
 from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
+from interop.go_modules import GO_MODULES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
 from tailrace.model.errors import ErrorCode
@@ -105,6 +106,15 @@ def suite() -> str:
     return head + _table(("Test", "Why not"), rows)
 
 
+def go_clients() -> str:
+    """The tests of Go clients that run against a node."""
+    rows = [
+        (module.path.rpartition("/")[2], module.version, f"`{module.test}`", ".".join(map(str, module.oldest_go)))
+        for module in GO_MODULES
+    ]
+    return _table(("Client", "Version", "Test", "Go, from"), rows)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "apis": apis,
     "other defaults": other_defaults,
@@ -112,6 +122,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "clients": clients,
     "tools": tools,
     "suite": suite,
+    "Go clients": go_clients,
     "differences": lambda: table(DIFFERENCES),
 }
 

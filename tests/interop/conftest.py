@@ -8,13 +8,15 @@ from types import FunctionType
 
 import pytest
 
-from interop import clients, kafka_python_suite, kafka_tools, kafkajs
+from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs
 
 PROGRAMS = {
     kafka_tools.absent: kafka_tools.JARS,
     kafka_tools.shell_absent: kafka_tools.SHELL_JARS,
     kafkajs.absent: kafkajs.HOME,
     kafka_python_suite.absent: kafka_python_suite.HOME,
+    go_modules.franz_go_absent: go_modules.FRANZ_GO.home,
+    go_modules.kafka_go_absent: go_modules.KAFKA_GO.home,
 }
 """Where they are kept, by what tells why they are not there."""
 

@@ -1,0 +1,32 @@
+"""Tests that franz-go and kafka-go have for themselves, against a node: the two that Tailrace did not pass once."""
+
+import pytest
+
+from interop.go_modules import FRANZ_GO, KAFKA_GO, franz_go_absent, kafka_go_absent, run_test
+from tailrace.testing import Cluster
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+TIMEOUT_S = 240
+
+
+def test_franz_go_moves_records_from_topic_to_topic_in_transactions(tailrace_cluster: Cluster) -> None:
+    """Consumers of both group protocols come and go, and abort right behind a commit (KIP-890).
+
+    Six chains of groups copy from topic to topic. With a tenth of the records aborts are too few to find a coordinator
+    that refuses those.
+    """
+    if why := franz_go_absent():
+        pytest.skip(why)
+    address = tailrace_cluster.bootstrap_servers
+    settings = {"KGO_SEEDS": address, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "50000", "KGO_LOG_LEVEL": "none"}
+    run_test(FRANZ_GO, address, settings, timeout_s=TIMEOUT_S)
+
+
+def test_kafka_go_reads_a_topic_while_it_is_compacted() -> None:
+    """It reads again until one record per key is left: most segments, of 200 bytes, have no record then."""
+    if why := kafka_go_absent():
+        pytest.skip(why)
+    cleaner = {"log.cleaner.backoff.ms": "100", "log.cleaner.min.cleanable.ratio": "0.01"}
+    with Cluster(config=cleaner) as cluster:
+        run_test(KAFKA_GO, cluster.bootstrap_servers, {}, timeout_s=TIMEOUT_S)
