@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
-from tailrace.model.partitions import PartitionState
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
 class _Circumstances(Protocol):
@@ -40,10 +40,12 @@ def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumst
 
 def _next_state(state: PartitionState, leader: BrokerId, in_sync: tuple[BrokerId, ...]) -> PartitionState:
     changed = leader != state.leader
+    leader_epoch = LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch
     return replace(
         state,
         leader=leader,
         in_sync_replicas=in_sync,
-        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch,
+        leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,
+        unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=state.is_recovering),
     )
