@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -299,12 +299,17 @@ class QuorumLog:
         if covered and newest is not None and (voters := voters_of_snapshot(newest.header.control)) is not None:
             found.append(VotersAt(covered - 1, voters))
         end_offset = -1
-        for chunk in self._chunks(self.log_start_offset, self.end_offset):
-            for position, header in iter_batches(chunk.content):
-                check_stored_batch(self._log, chunk.content, position, header, end_offset)
-                end_offset = header.end_offset
-                if header.is_control:
-                    found += (one for one in voters_of_batch(chunk.content, position) if one.offset >= covered)
+        try:
+            for chunk in self._chunks(self.log_start_offset, self.end_offset):
+                for position, header in iter_batches(chunk.content):
+                    check_stored_batch(self._log, chunk.content, position, header, end_offset)
+                    end_offset = header.end_offset
+                    if header.is_control:
+                        found += (one for one in voters_of_batch(chunk.content, position) if one.offset >= covered)
+        except StorageError as fault:
+            if self._log.is_damaged:  # no disk that may answer later: what it answers is wrong
+                raise CorruptRecords(fault.detail) from fault
+            raise
         return found
 
     # Replay
