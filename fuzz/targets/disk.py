@@ -203,7 +203,7 @@ def _offset_index(data: bytes) -> None:
 def _time_index(data: bytes) -> None:
     index = TimeIndex.from_bytes(data)
     if index is not None:
-        index.floor(5)
+        index.below(5)
 
 
 def _snapshot(data: bytes) -> None:

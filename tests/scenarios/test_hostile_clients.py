@@ -17,6 +17,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.model.errors import ErrorCode
 from tailrace.node.config import NodeConfig
 from tailrace.node.node import Node
 from tailrace.protocol.declaration import Field, Text
@@ -103,9 +104,14 @@ class Client:
         return decode_response(api_of(type(request)).response, version, await self.receive())[1]
 
     async def create_topic(self) -> None:
-        topic = MetadataRequestTopic(name="honest")
-        response: MetadataResponse = await self.ask(MetadataRequest(topics=(topic,)), 9)
-        assert response.topics[0].error_code == 0
+        """A topic is made because it is asked for, and shown from the next answer on."""
+        request = MetadataRequest(topics=(MetadataRequestTopic(name="honest"),))
+        made: MetadataResponse = await self.ask(request, 9)
+        assert made.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        shown = made
+        while shown.topics[0].error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+            shown = await self.ask(request, 9)
+        assert shown.topics[0].error_code == 0
 
     async def produce(self, value: bytes) -> int:
         response: ProduceResponse = await self.ask(_produce("honest", build_batch([_record(value)])), 9)

@@ -71,7 +71,7 @@ def test_nobody_answers_from_the_moment_a_node_is_told_to_stop(tmp_path: Path, m
     """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
     answered: list[bool] = []
 
-    async def hand_over(broker: Broker) -> None:
+    async def hand_over(broker: Broker, *, is_needed: bool) -> None:
         try:
             _, writer = await asyncio.open_connection(*node.metrics_address)
         except OSError:
@@ -79,7 +79,7 @@ def test_nobody_answers_from_the_moment_a_node_is_told_to_stop(tmp_path: Path, m
         else:
             answered.append(True)
             writer.close()
-        await handed_over(broker)
+        await handed_over(broker, is_needed=is_needed)
 
     async def live() -> None:
         await node.start()
