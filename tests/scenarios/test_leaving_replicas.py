@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.test_partition_leadership import Cluster, code, ids, led, update
+from scenarios.test_partition_leadership import ORDERS, Cluster, code, ids, led, update
+from tailrace.metadata.image_values import created_partition
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     ElectionType,
@@ -13,6 +14,7 @@ from tailrace.metadata.partition_commands import (
     Leaving,
     PartitionsAltered,
 )
+from tailrace.metadata.snapshot_records import partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState
@@ -235,3 +237,64 @@ def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too() -> None:
     assert led(cluster.state) == (NO_LEADER, (), ())
     cluster.elect(ElectionType.UNCLEAN)
     assert led(cluster.state) == (1, (1,), ())
+
+
+# KIP-966: a desired leader
+
+
+def lose_all(cluster: Cluster) -> None:
+    for number in (1, 2, 3):
+        leave(cluster, number, LOST)
+    assert led(cluster.state) == (NO_LEADER, (), ())
+
+
+def test_an_administrator_names_the_replica_that_leads_with_what_it_has() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    lose_all(cluster)
+    epoch = cluster.state.leader_epoch
+    assert cluster.elect(ElectionType.UNCLEAN, ORDERS, desired=2) == {ORDERS: None}
+    state = cluster.state
+    assert led(state) == (2, (2,), ())
+    assert (state.is_recovering, state.accepts_loss) == (True, True)
+    assert state.leader_epoch == state.unclean_epoch == epoch + 1
+    leave(cluster, 3, LOST)
+    assert (cluster.state.leader_epoch, cluster.state.accepts_loss) == (epoch + 2, True), "the same leader still"
+    kept = created_partition(state.topic_id, partition_record(0, cluster.state))
+    assert kept == cluster.state, "a snapshot has it too"
+    cluster.propose(2, 2)
+    assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (False, False), "it has recovered: no more cuts"
+
+
+def test_what_was_given_up_ends_with_the_leader_that_was_named() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    lose_all(cluster)
+    cluster.elect(ElectionType.UNCLEAN, ORDERS, desired=2)
+    cluster.fence(2)
+    assert (cluster.state.leader, cluster.state.accepts_loss) == (NO_LEADER, False)
+    cluster.start(2)
+    assert (cluster.state.leader, cluster.state.is_recovering, cluster.state.accepts_loss) == (2, True, False)
+
+
+def test_an_election_of_any_replica_gives_nothing_up() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2, 3)
+    lose_all(cluster)
+    assert cluster.elect(ElectionType.UNCLEAN, ORDERS) == {ORDERS: None}
+    assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (True, False)
+
+
+def test_a_leader_that_cannot_be_named() -> None:
+    cluster = Cluster()
+    cluster.create(1, 2)
+    unclean, preferred = ElectionType.UNCLEAN, ElectionType.PREFERRED
+    assert cluster.elect(unclean, ORDERS, desired=2) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
+    leave(cluster, 2, LOST)
+    leave(cluster, 1, LOST)
+    cluster.fence(2)
+    before = cluster.offset
+    assert cluster.elect(unclean, ORDERS, desired=2) == {ORDERS: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    assert cluster.elect(unclean, ORDERS, desired=3) == {ORDERS: ErrorCode.INVALID_REQUEST}
+    assert cluster.elect(preferred, ORDERS, desired=1) == {ORDERS: ErrorCode.INVALID_REQUEST}
+    assert cluster.offset == before

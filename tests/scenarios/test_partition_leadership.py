@@ -174,8 +174,12 @@ class Cluster:
         assert isinstance(response, PartitionsAltered)
         return response.outcomes[0].result
 
-    def elect(self, kind: ElectionType, *partitions: TopicPartition) -> dict[TopicPartition, ErrorCode | None]:
-        response = self.do(ElectLeaders(type=kind, partitions=partitions or None))
+    def elect(
+        self, kind: ElectionType, *partitions: TopicPartition, desired: int | None = None
+    ) -> dict[TopicPartition, ErrorCode | None]:
+        """`desired`: this replica is to lead all of them."""
+        leaders = {} if desired is None else dict.fromkeys(partitions, BrokerId(desired))
+        response = self.do(ElectLeaders(type=kind, partitions=partitions or None, desired_leaders=leaders))
         assert isinstance(response, LeadersElected)
         return {o.topic_partition: o.error.code if o.error else None for o in response.outcomes}
 

@@ -1,10 +1,12 @@
 """`tailrace topics elect` and `tailrace topics reassign`: who leads partitions, and who has copies of them."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
+from tailrace.cli.unclean_elections import CANDIDATE_COLUMNS, elect_named, leaderless, say_what_is_lost
 from tailrace.client.blocking import Admin
 from tailrace.client.replicas import ElectionType
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -24,21 +26,58 @@ def elect(
     partition: Partitions = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Any live replica, for a partition without a leader; records may be lost."),
+        typer.Option("--unclean", help="For partitions without a leader: show what each replica would lose."),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --unclean: elect, and give up what the elected replica lacks.")
+    ] = False,
+    replica: Annotated[
+        int | None,
+        typer.Option(
+            "--replica", metavar="ID", help="With --unclean: this one, not the recommended.", show_default=False
+        ),
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Have the preferred replicas lead again.
 
-    Without a name, in all topics. Partitions that need no election are left out.
+    Without a name, in all topics. Partitions that need no election are left out. With --unclean, for partitions of
+    which no complete replica is left, nothing is changed without --force. Apache Kafka does not tell what its replicas
+    have: there --unclean elects any that is alive.
     """
     if partition and name is None:
         raise typer.BadParameter("of which topic? name it", param_hint="--partition")
-    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    if force and not unclean:
+        raise typer.BadParameter("only an unclean election loses records: --unclean", param_hint="--force")
+    if replica is not None and (not unclean or name is None):
+        raise typer.BadParameter("of an unclean election of one topic: NAME --unclean", param_hint="--replica")
     with admin_of(bootstrap_server) as admin:
         wanted = None if name is None else _partitions(admin, name, partition)
-        results = admin.elect_leaders(wanted, election_type=kind)
+        without_leader = leaderless(admin, wanted) if unclean else None
+        if without_leader and not force:
+            show([row for one in without_leader for row in one.rows()], CANDIDATE_COLUMNS, output)
+            say_what_is_lost(without_leader)
+            return
+        if without_leader is not None:
+            results = elect_named(admin, without_leader, replica)
+        else:
+            results = _elect_any(admin, wanted, replica, unclean=unclean)
+    _show_elections(results, output)
+
+
+def _elect_any(
+    admin: Admin, wanted: list[TopicPartition] | None, replica: int | None, *, unclean: bool
+) -> dict[TopicPartition, KafkaError | None]:
+    if replica is not None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this cluster does not elect replicas that are named")
+    if unclean:
+        say("this cluster tells nothing about its copies: any replica that is alive is elected")
+    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    return admin.elect_leaders(wanted, election_type=kind)
+
+
+def _show_elections(results: Mapping[TopicPartition, KafkaError | None], output: Format) -> None:
     rows: list[Row] = []
     failures = 0
     for where, fault in sorted(results.items()):

@@ -30,7 +30,7 @@ from tailrace.client.features import FeatureDescription, UpgradeType
 from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
-from tailrace.client.log_dirs import LogDirectorySize
+from tailrace.client.log_dirs import LogDirectorySize, ReplicaLog
 from tailrace.client.names import several
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.quorum import QuorumDescription, QuorumEndpoint
@@ -203,6 +203,12 @@ class Admin:
         """The log directories of these brokers, or of all, with the size of every partition."""
         return await log_dirs.describe_log_dirs(self._router, brokers)
 
+    async def describe_replica_logs(
+        self, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
+    ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
+        """How far the logs of these partitions are good on each of these brokers, or why a broker does not tell."""
+        return await log_dirs.describe_replica_logs(self._router, partitions)
+
     async def list_brokers(self) -> list[BrokerListing]:
         """All registered brokers, by id, those that are fenced too."""
         return await brokers.list_brokers(self._router)
@@ -266,10 +272,16 @@ class Admin:
         partitions: Iterable[TopicPartition] | None = None,
         *,
         election_type: ElectionType = ElectionType.PREFERRED,
+        desired_leaders: Mapping[TopicPartition, int] | None = None,
         timeout_ms: int = 30_000,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders; partition by partition None or why not. No partitions: all that need it."""
-        return await replicas.elect_leaders(self._router, election_type, partitions, timeout_ms=timeout_ms)
+        """Elect leaders; partition by partition None or why not. No partitions: all that need it.
+
+        `desired_leaders`: an unclean election makes these replicas lead, and what they lack is given up.
+        """
+        return await replicas.elect_leaders(
+            self._router, election_type, partitions, desired_leaders=desired_leaders or {}, timeout_ms=timeout_ms
+        )
 
     async def alter_partition_reassignments(
         self,

@@ -12,7 +12,7 @@ from tailrace.client.features import FeatureDescription, UpgradeType
 from tailrace.client.group_health import PartitionHealth
 from tailrace.client.group_offsets import OffsetAndMetadata
 from tailrace.client.group_queries import GroupDescription, GroupListing
-from tailrace.client.log_dirs import LogDirectorySize
+from tailrace.client.log_dirs import LogDirectorySize, ReplicaLog
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.quorum import QuorumDescription, QuorumEndpoint
@@ -96,6 +96,12 @@ class Admin(Facade[_admin.Admin]):
         """The log directories of these brokers, or of all, with the size of every partition."""
         return loop_thread().call(self._client.get().describe_log_dirs(brokers))
 
+    def describe_replica_logs(
+        self, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
+    ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
+        """How far the logs of these partitions are good on each of these brokers, or why a broker does not tell."""
+        return loop_thread().call(self._client.get().describe_replica_logs(partitions))
+
     def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings of each of these topics."""
         return loop_thread().call(self._client.get().describe_topic_configs(names))
@@ -162,11 +168,19 @@ class Admin(Facade[_admin.Admin]):
         partitions: Iterable[TopicPartition] | None = None,
         *,
         election_type: ElectionType = ElectionType.PREFERRED,
+        desired_leaders: Mapping[TopicPartition, int] | None = None,
         timeout_ms: int = 30_000,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders; partition by partition None or why not. No partitions: all that need it."""
+        """Elect leaders; partition by partition None or why not. No partitions: all that need it.
+
+        `desired_leaders`: an unclean election makes these replicas lead, and what they lack is given up.
+        """
         client = self._client.get()
-        return loop_thread().call(client.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
+        return loop_thread().call(
+            client.elect_leaders(
+                partitions, election_type=election_type, desired_leaders=desired_leaders, timeout_ms=timeout_ms
+            )
+        )
 
     def alter_partition_reassignments(
         self,

@@ -1,15 +1,23 @@
 """How much of its disk each broker uses, and for which partitions; see `client.admin.Admin`."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from tailrace.client.answers import check, code_of
 from tailrace.client.router import Router
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult
+from tailrace.protocol.messages.log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+
+_FIRST_WITH_TAGGED_FIELDS: Final = 2
 
 
 class PartitionSize(NamedTuple):
@@ -31,6 +39,67 @@ class LogDirectorySize(NamedTuple):
     """The size of its disk; -1 if the broker does not say."""
     usable_bytes: int
     partitions: Mapping[TopicPartition, PartitionSize]
+
+
+class ReplicaLog(NamedTuple):
+    """How far one replica's log goes; -1 where that is not known."""
+
+    good_end_offset: int
+    """Where it ends; where it is damaged, up to where it is good."""
+    acknowledged_end_offset: int
+    """Up to here it was flushed or committed, as far as is noted."""
+    fault: str
+    """Why it cannot be used; empty if it can."""
+
+
+async def describe_replica_logs(
+    router: Router, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
+) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
+    """The logs of these partitions on each of these brokers, whether they can be used or not.
+
+    In place of a broker's answer stands a KafkaError: UNSUPPORTED_VERSION if the broker does not tell this, as Apache
+    Kafka's, any other one if it cannot be reached. A replica that a broker does not know is left out.
+    """
+
+    async def of(node_id: BrokerId) -> Mapping[TopicPartition, ReplicaLog] | KafkaError:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, index in partitions[node_id]:
+            by_topic[topic].append(index)
+        topics = tuple(
+            DescribableLogDirTopic(topic=topic, partitions=tuple(indexes)) for topic, indexes in by_topic.items()
+        )
+        try:
+            connection = await router.node_connection(node_id)
+            if connection.version_of(DescribeLogDirsRequest) < _FIRST_WITH_TAGGED_FIELDS:
+                return _untold(node_id)
+            response = await connection.ask(
+                DescribeLogDirsRequest(topics=topics, wants_log_ends=True),
+                DescribeLogDirsResponse,
+                timeout_ms=router.request_timeout_ms,
+            )
+            check(response.error_code, f"the logs of broker {node_id} cannot be described")
+        except KafkaError as fault:
+            return fault
+        return _replica_logs(response) if response.has_log_ends else _untold(node_id)
+
+    await router.refresh(())
+    answers = await asyncio.gather(*map(of, partitions))
+    return dict(zip(partitions, answers, strict=True))
+
+
+def _untold(node_id: BrokerId) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} does not tell how far its logs are good")
+
+
+def _replica_logs(response: DescribeLogDirsResponse) -> Mapping[TopicPartition, ReplicaLog]:
+    return {
+        TopicPartition(topic.name, each.partition_index): ReplicaLog(
+            each.good_end_offset, each.acknowledged_end_offset, each.log_fault
+        )
+        for result in response.results
+        for topic in result.topics
+        for each in topic.partitions
+    }
 
 
 async def describe_log_dirs(

@@ -23,6 +23,8 @@ from tailrace.protocol.messages.replicas import (
     ReassignableTopic,
 )
 
+_ANY = -1
+_FIRST_WITH_TAGGED_FIELDS = 2
 _GRACE_MS = 5_000
 """What an answer may take longer than the time that the server was given."""
 
@@ -47,22 +49,37 @@ class PartitionReassignment:
 
 
 async def elect_leaders(
-    router: Router, election_type: ElectionType, partitions: Iterable[TopicPartition] | None, *, timeout_ms: int
+    router: Router,
+    election_type: ElectionType,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    desired_leaders: Mapping[TopicPartition, int],
+    timeout_ms: int,
 ) -> dict[TopicPartition, KafkaError | None]:
     """Elect leaders; partition by partition None or why not. No partitions: all that need it, and only those are told.
+
+    `desired_leaders`, of an unclean election: these replicas lead, and what they lack is given up, also what is behind
+    a damage in their logs. Apache Kafka knows no such election, and elects any replica.
 
     Raises KafkaError if the request fails as a whole.
     """
     wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
     topics = None
     if wanted is not None:
-        topics = tuple(ElectLeadersTopic(topic=topic, partitions=indexes) for topic, indexes in wanted.items())
+        topics = tuple(
+            ElectLeadersTopic(
+                topic=topic, partitions=indexes, desired_leaders=_desired(desired_leaders, topic, indexes)
+            )
+            for topic, indexes in wanted.items()
+        )
     request = ElectLeadersRequest(election_type=election_type, topic_partitions=topics, timeout_ms=timeout_ms)
 
     async def attempt() -> dict[TopicPartition, KafkaError | None]:
         connection = await router.controller_connection()
         if election_type is not ElectionType.PREFERRED and connection.version_of(ElectLeadersRequest) < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this cluster elects preferred leaders only (KIP-460)")
+        if desired_leaders and connection.version_of(ElectLeadersRequest) < _FIRST_WITH_TAGGED_FIELDS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this cluster does not elect replicas that are named")
         response = await connection.ask(request, ElectLeadersResponse, timeout_ms=timeout_ms + _GRACE_MS)
         results = [
             (TopicPartition(topic.topic, each.partition_id), each)
@@ -80,6 +97,12 @@ async def elect_leaders(
         }
 
     return await router.retry(attempt)
+
+
+def _desired(leaders: Mapping[TopicPartition, int], topic: str, indexes: tuple[int, ...]) -> tuple[int, ...]:
+    if not any(TopicPartition(topic, index) in leaders for index in indexes):
+        return ()
+    return tuple(leaders.get(TopicPartition(topic, index), _ANY) for index in indexes)
 
 
 def _fault(number: int, detail: str) -> KafkaError | None:

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from tailrace.metadata import rules_25, rules_26
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState, unclean_epoch_after
+from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
 T = TypeVar("T")
 
@@ -196,6 +196,7 @@ class _Outcomes:
             removing_replicas=state.removing_replicas,
             is_recovering=is_recovering,
             unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
+            accepts_loss=accepts_loss_after(state, leader, is_recovering=is_recovering),
             directories=state.directories,
         )
 

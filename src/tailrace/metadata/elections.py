@@ -1,4 +1,4 @@
-"""Leaders that people ask for (KIP-460, pure): the preferred one, or any that is alive."""
+"""Leaders that people ask for (KIP-460, pure): the preferred one, any that is alive, or one that is named (KIP-966)."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tailrace.metadata.partition_commands import ElectionType, ElectLeaders, Lea
 from tailrace.metadata.records import MetadataRecord
 from tailrace.metadata.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, LeaderEpoch
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState, TopicPartition
 
@@ -22,7 +22,13 @@ class Elections:
 
     def decide(self, command: ElectLeaders) -> Decision[MetadataRecord, LeadersElected]:
         """Records of the elections held, and an outcome for every partition that was named or is changed."""
-        elect = self._preferred if command.type == ElectionType.PREFERRED else self._unclean
+        desired_leaders = command.desired_leaders
+
+        def elect(where: TopicPartition, state: PartitionState) -> PartitionState:
+            if where in desired_leaders:
+                return self._named(where, state, desired_leaders[where], command.type)
+            return self._preferred(where, state) if command.type == ElectionType.PREFERRED else self._any(where, state)
+
         records: list[MetadataRecord] = []
         outcomes = []
         # What is named twice is decided once: both decisions would be made on the state before either.
@@ -68,7 +74,34 @@ class Elections:
             partition_epoch=state.partition_epoch + 1,
         )
 
-    def _unclean(self, where: TopicPartition, state: PartitionState) -> PartitionState:
+    def _named(
+        self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
+    ) -> PartitionState:
+        """Whatever that replica lacks is given up: it may cut a damaged log, and is the only one in sync."""
+        if kind != ElectionType.UNCLEAN:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
+        if desired not in state.replicas:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{where}: broker {desired} has no replica of it; its replicas are on brokers {list(state.replicas)}",
+            )
+        if state.leader != NO_LEADER:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by broker {state.leader}")
+        if not self._circumstances.is_alive(desired):
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{where}: broker {desired} is not alive")
+        return replace(
+            state,
+            leader=desired,
+            leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+            partition_epoch=state.partition_epoch + 1,
+            in_sync_replicas=(desired,),
+            eligible_leader_replicas=(),
+            last_known_leaders=(),
+            is_recovering=True,
+            accepts_loss=True,
+        )
+
+    def _any(self, where: TopicPartition, state: PartitionState) -> PartitionState:
         if state.leader != NO_LEADER:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by broker {state.leader}")
         alive = tuple(r for r in state.in_sync_replicas if self._circumstances.is_alive(r))

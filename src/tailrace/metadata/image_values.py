@@ -18,7 +18,7 @@ from tailrace.metadata.records import (
     RegisterControllerRecord,
 )
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState, unclean_epoch_after
+from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
 
 def registered_broker(record: RegisterBrokerRecord) -> BrokerImage:
@@ -75,6 +75,7 @@ def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionSt
         removing_replicas=_broker_ids(record.removing_replicas),
         is_recovering=is_recovering,
         unclean_epoch=record.leader_epoch if is_known_by_state else record.unclean_epoch,
+        accepts_loss=record.accepts_loss and is_recovering and record.leader != NO_LEADER,
         directories=record.directories,
     )
 
@@ -90,6 +91,7 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
     leader_epoch = LeaderEpoch(state.leader_epoch + 1) if elected else state.leader_epoch
     recovery = record.leader_recovery_state
     is_recovering = state.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING
+    is_named = record.accepts_loss and is_recovering and leader != NO_LEADER
     # Spelled out: `replace` costs several times as much, and a log is mostly these.
     return PartitionState(
         topic_id=state.topic_id,
@@ -104,6 +106,7 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
         removing_replicas=new(record.removing_replicas, state.removing_replicas),
         is_recovering=is_recovering,
         unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
+        accepts_loss=is_named or accepts_loss_after(state, leader, is_recovering=is_recovering),
         directories=state.directories if record.directories is None else record.directories,
     )
 

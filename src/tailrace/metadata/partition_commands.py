@@ -1,6 +1,7 @@
 """What leaders and people ask of the controller about partitions that exist."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from tailrace.model.errors import KafkaError
@@ -81,6 +82,8 @@ class ElectLeaders:
 
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
+    desired_leaders: Mapping[TopicPartition, BrokerId] = field(default_factory=dict)
+    """Of an unclean election: the replicas that are to lead, whose damage is accepted. Of others any live one leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,8 @@ class PartitionRecord:
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=2, default=None)
     unclean_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
     """The leader epoch that began with the last unclean election; in snapshots, whose changes are not there."""
+    accepts_loss: bool = field(versions="0+", tag=10001, default=False)
+    """An administrator has given up what the log of this leader lacks, and it has not recovered yet."""
 
 
 @message(name="ConfigRecord", versions="0", flexible="0+")
@@ -146,6 +148,8 @@ class PartitionChangeRecord:
     directories: tuple[Uuid, ...] | None = field(versions="1+", nullable="1+", tag=8, default=None)
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=6, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=7, default=None)
+    accepts_loss: bool = field(versions="0+", tag=10000, default=False)
+    """An administrator has named this leader, and gives up what its log lacks."""
 
 
 @message(name="FenceBrokerRecord", versions="0", flexible="0+")

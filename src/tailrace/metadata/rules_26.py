@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState, unclean_epoch_after
+from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
 Replicas = tuple[BrokerId, ...]
 MayLead = Callable[[BrokerId], bool]
@@ -89,6 +89,7 @@ def settled(
         removing_replicas=state.removing_replicas,
         is_recovering=found.is_recovering,
         unclean_epoch=unclean_epoch_after(state, found.leader, leader_epoch, is_recovering=found.is_recovering),
+        accepts_loss=accepts_loss_after(state, found.leader, is_recovering=found.is_recovering),
         directories=state.directories,
     )
 

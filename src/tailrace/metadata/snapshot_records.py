@@ -97,4 +97,5 @@ def partition_record(number: int, state: PartitionState) -> PartitionRecord:
         eligible_leader_replicas=state.eligible_leader_replicas or None,
         last_known_elr=state.last_known_leaders or None,
         unclean_epoch=state.unclean_epoch,
+        accepts_loss=state.accepts_loss,
     )

@@ -99,6 +99,7 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
         directories=None if after.directories == before.directories else after.directories,
         eligible_leader_replicas=changed(before.eligible_leader_replicas, after.eligible_leader_replicas),
         last_known_elr=changed(before.last_known_leaders, after.last_known_leaders),
+        accepts_loss=after.accepts_loss and not before.accepts_loss,
     )
 
 

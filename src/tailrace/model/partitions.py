@@ -60,6 +60,9 @@ class PartitionState:
     """The leader was elected without being known to be complete, and has not said yet that it has recovered."""
     unclean_epoch: int = -1
     """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
+    accepts_loss: bool = False
+    """The leader was named by an administrator who gives up what its log lacks. Until it has recovered, or is deposed,
+    it may cut a damaged log."""
     directories: tuple[bytes, ...] = ()
     """The log directory of each replica, in the order of `replicas` (KIP-858)."""
 
@@ -72,6 +75,11 @@ def unclean_epoch_after(state: PartitionState, leader: BrokerId, leader_epoch: i
     """
     is_unclean = is_recovering and leader != NO_LEADER and leader_epoch > state.leader_epoch
     return leader_epoch if is_unclean else state.unclean_epoch
+
+
+def accepts_loss_after(state: PartitionState, leader: BrokerId, *, is_recovering: bool) -> bool:
+    """`accepts_loss` once `state` has this leader: it ends with the leader that was named, and with its recovery."""
+    return state.accepts_loss and is_recovering and leader == state.leader
 
 
 MAX_TOPIC_NAME = 249

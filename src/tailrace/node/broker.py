@@ -191,6 +191,7 @@ class Broker:
             failures=self.failures,
             opener=self._applier,
             followers=self.followers,
+            keeper=self.keeper,
             controller=self._controller,
             clock=clock,
         )

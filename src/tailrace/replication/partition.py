@@ -275,6 +275,8 @@ class Partition(StagingReplica):
         """The in-sync replicas that should be, if others are and nothing is proposed yet; see `in_sync_answered`."""
         if self._leadership is None or self.is_closed:
             return None
+        if self.log.is_damaged and self.state is not None and self.state.is_recovering:
+            return None  # it has not recovered before the damage is cut
         return self._leadership.propose(self._horizon())
 
     def in_sync_answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:

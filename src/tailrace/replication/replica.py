@@ -149,6 +149,11 @@ class Replica:
         on_abandoned()
 
     @property
+    def broker_id(self) -> BrokerId:
+        """Of the broker that has this replica."""
+        return self._broker_id
+
+    @property
     def _own_end_offset(self) -> int:
         """How far the own log counts."""
         return self.log.flushed_offset if self._is_flushed else self.log.log_end_offset

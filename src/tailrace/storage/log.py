@@ -66,6 +66,7 @@ class Log(ReadableLog):
         "_writes_fail",
         "first_dirty_offset",
         "flushed_offset",
+        "good_end_offset",
         "is_damaged",
     )
 
@@ -95,6 +96,8 @@ class Log(ReadableLog):
         self._failure = str(damage) if damage is not None else ""
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
+        self.good_end_offset = loaded.log_end_offset
+        """Of a damaged log: as far as is known, nothing is wrong below it."""
         self._on_offline: Callable[[], None] | None = None
         self._on_write_outcome: Callable[[StorageError | None], None] | None = None
         self._writes_fail = False
@@ -128,6 +131,7 @@ class Log(ReadableLog):
         clean: bool = False,
         allow_damage: bool = False,
         cuts_damage: bool = False,
+        check_from: int | None = None,
         is_durable: bool = True,
     ) -> "Log":
         """The log in this directory, which is made if it is not there.
@@ -138,6 +142,7 @@ class Log(ReadableLog):
         to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
         (`recovery.damage`), or with `cuts_damage`, for an operator who has chosen to lose it, a log that is cut there.
+        With `check_from`, what is behind that offset is checked too if it lies below the recovery point.
         `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
         page-cache durability: recovery does not suspect the page cache, and a power cut may cut below the high
         watermark. Nothing that is stored needs `now_ms` today.
@@ -154,6 +159,7 @@ class Log(ReadableLog):
             is_compacted=config.is_compacted,
             is_durable=is_durable,
             cuts_damage=cuts_damage,
+            check_from=check_from,
         )
         loaded = loader.load()
         if loaded.report.damage is not None and not allow_damage:
@@ -212,8 +218,10 @@ class Log(ReadableLog):
         """Call `callback` with the fault after an append that has failed, and with None when one succeeds again."""
         self._on_write_outcome = callback
 
-    def condemn(self, damage: str) -> None:
-        """Put the log offline: this was found damaged, below what is flushed."""
+    def condemn(self, damage: str, *, offset: int = 0) -> None:
+        """Put the log offline: this was found damaged, below what is flushed, and nothing is wrong before `offset`."""
+        if not self._failure:
+            self.good_end_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self._fail(damage, is_damaged=True)
 
     @property
@@ -230,7 +238,7 @@ class Log(ReadableLog):
         try:
             return super().read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
         except CorruptRecords as fault:
-            self.condemn(fault.detail)
+            self.condemn(fault.detail, offset=offset)
             raise StorageError(fault.detail) from fault
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
@@ -279,7 +287,7 @@ class Log(ReadableLog):
             return
         damage = scrub.take(part, self._segments.all, generation=self._flushes.generation)
         if damage is not None:
-            self.condemn(damage.detail)
+            self.condemn(damage.detail, offset=part.next_offset)
 
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next append, retention and compaction on."""

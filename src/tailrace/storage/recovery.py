@@ -178,6 +178,7 @@ class Loader:
         is_compacted: bool,
         is_durable: bool,
         cuts_damage: bool = False,
+        check_from: int | None = None,
     ) -> None:
         self._directory = directory
         self._files = files
@@ -188,6 +189,9 @@ class Loader:
         self._known_epochs: EpochCache | None = None
         self._synced_end = acknowledged.recovery_point
         self._cuts_damage = cuts_damage
+        self._check_from = acknowledged.recovery_point
+        if check_from is not None:
+            self._check_from = min(check_from, self._check_from)
         self._log_start_offset = log_start_offset
         self._is_compacted = is_compacted
         self._gap_bound = UNKNOWN_GAPS
@@ -297,7 +301,7 @@ class Loader:
                 first = len(self._segments) - 1
         else:
             bases = [segment.base_offset for segment in self._segments]
-            first = max(sum(base <= self._recovery_point for base in bases) - 1, 0)
+            first = max(sum(base <= self._check_from for base in bases) - 1, 0)
         end_offset = self._scan_from(first)
         if self._flushed_end == _EVERYTHING:
             self._flushed_end = self._recovery_point = end_offset

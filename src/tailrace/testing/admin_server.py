@@ -18,6 +18,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState
 from tailrace.testing.admin_path import ENDPOINT, AdminPath
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.ports import RecordingConnection
@@ -74,6 +75,18 @@ class AdminServer:
         if isinstance(answer, KafkaError):
             raise answer
         return answer
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while the node does something."""
+        return self._lock
+
+    def state(self, topic: str, partition: int = 0) -> PartitionState:
+        """What the cluster has agreed on for this partition."""
+        with self._lock:
+            state = self.node.controller.image.partition(topic, partition)
+        assert state is not None, f"there is no {topic}-{partition}"
+        return state
 
     def register(self, broker_id: BrokerId) -> int:
         """Register another broker, which stays fenced; its epoch."""

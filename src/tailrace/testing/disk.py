@@ -404,6 +404,11 @@ class SimulatedDisk:
         append_all(file, content)
         file.sync()
 
+    def copy_part(self, path: str, target: str, position: int, size_bytes: int) -> int:
+        content = self.read_bytes(path)[position : position + size_bytes]
+        append_all(self.open(target, create=not self.exists(target)), content)
+        return len(content)
+
     def overwrite(self, path: str, content: Buffer) -> None:
         """Write in place, for SimulatedNote."""
         directory, name = self._walk(path)

@@ -11,7 +11,11 @@ from tailrace.cli.main import main
 from tailrace.client.admin import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
-from tailrace.model.ids import BrokerId, format_topic_id
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving
+from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
+from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tailrace.server.context import RequestContext
+from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from tailrace.testing.admin_path import CLUSTER_ID, DIRECTORY_ID
 from tailrace.testing.admin_server import AdminServer
 from tailrace.testing.data_path import BROKER
@@ -198,5 +202,98 @@ def test_elections_are_held_and_failures_are_told(server: AdminServer, run: Run)
     assert done.err.endswith("tailrace: 1 election failed, see above\n")
     done = run("topics", "elect", "fine", "--partition", "0", "-o", "json")
     assert (done.code, json.loads(done.out), done.err) == (0, [], "no partition needs an election\n")
-    assert run("topics", "elect", "orders", "--unclean").code == 0, "it has a leader"
+    done = run("topics", "elect", "fine", "--unclean")
+    assert (done.code, done.err) == (0, "no partition needs an election\n"), "it has a leader"
+    assert run("topics", "elect", "fine", "--force").code == 2
+    assert run("topics", "elect", "fine", "--replica", "1").code == 2
+    assert run("topics", "elect", "--unclean", "--replica", "1").code == 2
     assert run("topics", "elect", "--partition", "0").code == 2
+
+
+def lose(server: AdminServer, *, good_end: int) -> None:
+    """Of five records of `orders`, this broker has so many that are good; nobody leads."""
+    with server.lock:
+        node = server.node
+        for _ in range(5):
+            node.produce("orders", b"value")
+        node.table.get("orders", 0).log.condemn("bytes are others", offset=good_end)
+        state = node.controller.image.partition("orders", 0)
+        broker_epoch = node.controller.image.brokers[BROKER].broker_epoch
+    assert state is not None
+    change = InSyncChange(
+        topic_id=state.topic_id,
+        partition=0,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        in_sync_replicas=(),
+        leaving=Leaving.LOST,
+    )
+    server.submit(AlterPartition(broker_id=BROKER, broker_epoch=broker_epoch, changes=(change,)))
+
+
+def test_an_unclean_election_shows_the_price_and_is_held_when_it_is_forced(server: AdminServer, run: Run) -> None:
+    server.register(OTHER)
+    create(server, BROKER)
+    lose(server, good_end=3)
+    done = run("topics", "elect", "orders", "--unclean")
+    assert done.code == 0
+    head, row = done.out.splitlines()
+    assert head.split() == ["Topic", "Partition", "Replica", "State", "GoodEnd", "AcknowledgedEnd", "Lost", "Choice"]
+    assert row.split() == ["orders", "0", str(BROKER), "damaged", "3", "5", "2", "recommended"]
+    assert f"orders-0 on broker {BROKER}: damaged: bytes are others\n" in done.err
+    assert f"orders-0: with broker {BROKER} up to 2 records are lost, from offset 3 on\n" in done.err
+    assert done.err.splitlines()[-1].startswith("nothing was changed; --force elects the recommended replica")
+    (row,) = json.loads(run("topics", "elect", "--unclean", "-o", "json").out)
+    assert row == {
+        "Topic": "orders",
+        "Partition": 0,
+        "Replica": BROKER,
+        "State": "damaged",
+        "GoodEnd": 3,
+        "AcknowledgedEnd": 5,
+        "Lost": 2,
+        "Choice": "recommended",
+        "Fault": "bytes are others",
+    }
+    assert server.state("orders").leader == NO_LEADER
+    done = run("topics", "elect", "orders", "--unclean", "--force", "--replica", str(OTHER))
+    assert (done.code, done.rows[0]["Election"]) == (1, "INVALID_REQUEST")
+    assert f"broker {OTHER} has no replica of orders-0" in done.err
+    done = run("topics", "elect", "orders", "--unclean", "--force")
+    assert (done.code, done.rows[0]["Election"]) == (0, "elected")
+    assert f"orders-0: broker {BROKER} is to lead; up to 2 records are given up\n" in done.err
+    assert (server.state("orders").leader, server.state("orders").accepts_loss) == (BROKER, True)
+
+
+def test_a_replica_that_cannot_be_reached_is_shown_and_not_chosen(server: AdminServer, run: Run) -> None:
+    server.register(OTHER)
+    create(server, BROKER, OTHER)
+    lose(server, good_end=3)
+    done = run("topics", "elect", "orders", "--unclean", "-o", "json")
+    assert [(row["Replica"], row["State"], row["Lost"]) for row in json.loads(done.out)] == [
+        (BROKER, "damaged", 2),
+        (OTHER, "unreachable", None),
+    ]
+    assert "orders-0: a replica that cannot be asked may have more\n" in done.err
+    done = run("topics", "elect", "orders", "--unclean", "--force", "--replica", str(OTHER))
+    assert (done.code, done.rows[0]["Election"]) == (1, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
+
+
+def test_where_nothing_is_told_of_the_copies_any_replica_is_elected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Apache Kafka, which does not know our fields."""
+    handle = DescribeLogDirsHandler.handle
+
+    def plain(
+        self: DescribeLogDirsHandler, request: DescribeLogDirsRequest, context: RequestContext
+    ) -> DescribeLogDirsResponse:
+        return handle(self, DescribeLogDirsRequest(topics=request.topics), context)
+
+    monkeypatch.setattr(DescribeLogDirsHandler, "handle", plain)
+    with AdminServer() as server:
+        monkeypatch.setenv("TAILRACE_BOOTSTRAP", server.bootstrap_servers)
+        create(server, BROKER)
+        lose(server, good_end=3)
+        done = run("topics", "elect", "orders", "--unclean")
+        assert (done.code, done.rows[0]["Election"]) == (0, "elected")
+        assert done.err == "this cluster tells nothing about its copies: any replica that is alive is elected\n"
+        assert (server.state("orders").leader, server.state("orders").accepts_loss) == (BROKER, False)

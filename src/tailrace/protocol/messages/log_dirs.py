@@ -16,6 +16,8 @@ class DescribeLogDirsRequest:
     """Asks for partitions on this broker; null topics mean all."""
 
     topics: tuple[DescribableLogDirTopic, ...] | None
+    wants_log_ends: bool = field(versions="2+", tag=10000, default=False)
+    """Also replicas whose logs cannot be used, and of each up to where its log is good."""
 
 
 @struct
@@ -26,6 +28,12 @@ class DescribeLogDirsPartition:
     partition_size: Int64
     offset_lag: Int64
     is_future_key: bool
+    good_end_offset: Int64 = field(versions="2+", tag=10000, default=-1)
+    """If asked for: where the log ends; where it is damaged, up to where it is good. -1: not known."""
+    acknowledged_end_offset: Int64 = field(versions="2+", tag=10001, default=-1)
+    """If asked for: up to here the log was flushed or committed, as far as is noted. -1: not known."""
+    log_fault: str = field(versions="2+", tag=10002, default="")
+    """If asked for: why the log cannot be used; empty if it can."""
 
 
 @struct
@@ -54,6 +62,8 @@ class DescribeLogDirsResponse:
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="3+", default=0)
     results: tuple[DescribeLogDirsResult, ...]
+    has_log_ends: bool = field(versions="2+", tag=10000, default=False)
+    """The echo of `wants_log_ends`."""
 
 
 @struct

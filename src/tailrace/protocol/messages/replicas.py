@@ -9,6 +9,8 @@ class ElectLeadersTopic:
 
     topic: str
     partitions: tuple[Int32, ...]
+    desired_leaders: tuple[Int32, ...] = field(versions="2+", tag=10000, default=())
+    """In the order of the partitions, the replicas that are to lead with all that they lack (KIP-966); -1: any."""
 
 
 @message(api_key=43, versions="0-2", flexible="2+")

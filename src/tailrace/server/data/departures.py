@@ -10,6 +10,7 @@ from tailrace.model.ids import TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.directory_work import DirectoryWork
 from tailrace.server.ports import Clock
 
@@ -20,7 +21,7 @@ OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 class Leaving:
     """One of them."""
 
-    __slots__ = ("delay_ms", "on_set_aside", "partition", "successor", "topic_id")
+    __slots__ = ("cut", "delay_ms", "on_set_aside", "partition", "successor", "topic_id")
 
     def __init__(
         self,
@@ -29,7 +30,10 @@ class Leaving:
         *,
         delay_ms: int = 0,
         on_set_aside: OnSetAside | None = None,
+        cut: DamageCut | None = None,
     ) -> None:
+        self.cut = cut
+        """How a damaged log is cut; None: it is set aside as a whole."""
         self.partition = partition
         """None if nobody had used it."""
         self.topic_id = topic_id
@@ -70,9 +74,11 @@ class Departures:
         topic_id: TopicId,
         partition: Partition | None,
         on_set_aside: OnSetAside,
+        cut: DamageCut | None = None,
     ) -> None:
-        """The log of this one is damaged: it is kept under another name. `partition` if it was opened."""
-        self._begin(topic_partition, Leaving(partition, topic_id, on_set_aside=on_set_aside))
+        """The log of this one is damaged: it is kept under another name, or what is cut off. `partition` if it was
+        opened."""
+        self._begin(topic_partition, Leaving(partition, topic_id, on_set_aside=on_set_aside, cut=cut))
 
     def _begin(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
         self._leaving[topic_partition] = leaving
@@ -95,6 +101,9 @@ class Departures:
     def _abandoned(self, topic_partition: TopicPartition) -> None:
         """No flush of the partition is under way any more: its directory can be moved."""
         leaving = self._leaving[topic_partition]
+        if leaving.cut is not None:
+            self._work.cut_damaged(topic_partition, leaving.cut, lambda path: self._gone(topic_partition, path))
+            return
         move = self._work.delete if leaving.on_set_aside is None else self._work.set_aside_damaged
         move(topic_partition, leaving.topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
 

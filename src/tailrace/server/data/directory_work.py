@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.offset_checkpoints import NO_WRITE, CheckpointWrite
 from tailrace.server.ports import Clock, Disk
@@ -204,6 +205,28 @@ class DirectoryWork:
 
         self._deletions.append(_Deletion(partition, topic_id, renamed, is_damaged=True))
         self._go_on()
+
+    def cut_damaged(self, partition: TopicPartition, cut: DamageCut, on_gone: OnGone) -> None:
+        """Have a damaged log that nobody uses copied, then cut, and then no checkpoint demand what is gone.
+
+        `on_gone` is given where the copy is, None if the log is what it was: `cut.fault` says why.
+        """
+
+        def copied() -> None:
+            if cut.fault is None and not cut.is_copied:
+                self._disk.carry_out(cut.copy_some, copied)
+                return
+            if cut.fault is None:
+                cut.cut()
+            if cut.fault is not None:
+                on_gone(None)
+                return
+            first, last = self._directory.finish_cut(partition, cut.end_offset)
+            self._note_write(first)
+            # Whatever hinders them: a log with older checkpoints counts as damaged, and that is safe.
+            self.write_checkpoint(last, lambda _: on_gone(cut.set_aside))
+
+        self._disk.carry_out(cut.copy_some, copied)
 
     def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
         """Have a checkpoint file say what it is to say now. `on_written` is given the reason if it does not."""

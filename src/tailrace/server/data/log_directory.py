@@ -19,6 +19,7 @@ from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.offset_checkpoints import OffsetCheckpoint
 from tailrace.storage import ClosedLog, ClosedLogs, ClosedTopic, FileSystem, Log
 from tailrace.storage.checkpoints import (
@@ -276,6 +277,10 @@ class LogDirectory:
         """A log that could not be reopened: it must be opened from its files."""
         self._found.add(partition)
 
+    def vanished_end_of(self, partition: TopicPartition) -> int:
+        """How far its log was flushed if its directory is gone; 0 for others."""
+        return self._vanished.get(partition, 0)
+
     def high_watermark_of(self, partition: TopicPartition) -> int:
         """The high watermark as last written down, 0 if it never was."""
         return self._checkpoints[HIGH_WATERMARKS].get(partition)
@@ -304,6 +309,49 @@ class LogDirectory:
         self._files.sync_dir(self.path)
         self._measure_damaged()
         return path
+
+    def damage_cut(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        good_end_offset: int,
+        config: TopicConfig,
+        now_ms: int,
+        leader_epoch: int,
+    ) -> DamageCut:
+        """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
+        directory, number = join(self.path, str(partition)), 1
+        while self._files.exists(path := self._damaged(partition, topic_id, number)):
+            number += 1
+        recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
+        high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
+
+        def open_cut() -> Log:
+            return Log.open(
+                directory,
+                files=self._files,
+                config=config,
+                now_ms=now_ms,
+                recovery_point=recovery_point,
+                high_watermark=high_watermark,
+                leader_epoch=leader_epoch,
+                log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
+                cuts_damage=True,
+                check_from=good_end_offset,
+                is_durable=self._is_durable,
+            )
+
+        return DamageCut(directory, path, files=self._files, check_from=good_end_offset, open_cut=open_cut)
+
+    def finish_cut(self, partition: TopicPartition, end_offset: int) -> list[str]:
+        """Have no checkpoint demand more of a log than this; which ones have to be written for that."""
+        self._measure_damaged()
+        names = [RECOVERY_POINTS, HIGH_WATERMARKS]
+        for name in names:
+            checkpoint = self._checkpoints[name]
+            checkpoint.take([(partition, min(checkpoint.get(partition), end_offset))])
+        return names
 
     def take_set_aside(self, partition: TopicPartition) -> None:
         """Its directory has been set aside: there is none any more that must be opened."""

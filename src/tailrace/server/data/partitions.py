@@ -16,17 +16,20 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.replication.staging import StagingReplica
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.departures import Departures
 from tailrace.server.data.directory_work import DirectoryWork, OnWritten
 from tailrace.server.data.dormant import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.ports import Clock, Disk
-from tailrace.storage import ClosedTopic, Log
+from tailrace.storage import ClosedTopic, Damage, DamagedLog, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
 """What recovery holds against a log that ends too early."""
+
+_UNKNOWN: Final = -1
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -36,6 +39,17 @@ class KnownLeader(NamedTuple):
 
     leader: BrokerId
     leader_epoch: int
+
+
+class LogEnds(NamedTuple):
+    """How far one log goes; -1 where that is not known."""
+
+    good_end_offset: int
+    """Where it ends; where it is damaged, up to where it is good, as far as is known."""
+    acknowledged_end_offset: int
+    """Up to here it was flushed or committed, as far as is noted."""
+    fault: str
+    """Why it cannot be used; empty if it can."""
 
 
 class Leaders(Protocol):
@@ -125,6 +139,8 @@ class PartitionTable:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
+        self._damages: dict[tuple[str, int], Damage] = {}  # of those, if recovery has told it
+        self._vanished_ends: dict[tuple[str, int], int] = {}
         self._checkpoints = PartitionCheckpoints(directory, self._work, awake=lambda: self, clock=clock)
         self._leaving = Departures(self._work, clock=clock, on_free=self._succeed)
         self.departed_traffic = Traffic()
@@ -243,6 +259,7 @@ class PartitionTable:
             return
         if self._directory.has_vanished(topic_partition):
             self._vanished.append(topic_partition)
+            self._vanished_ends[key] = self._directory.vanished_end_of(topic_partition)
             self._failures.lost(topic_partition)
         line = self._directory.take_closed(topic_partition, state.topic_id)
         if line is None and (key in self._offline or self._directory.is_found(topic_partition)):
@@ -331,6 +348,9 @@ class PartitionTable:
 
     def _not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         self._offline[topic_partition] = fault.detail
+        self._damages.pop(topic_partition, None)
+        if isinstance(fault, DamagedLog):
+            self._damages[topic_partition] = fault.damage
         if isinstance(fault, StorageError) and fault.is_shortage:
             self._failures.stalled(topic_partition)
         else:
@@ -439,6 +459,8 @@ class PartitionTable:
             self._leaving.set_successor(key, None)
             return
         self._offline.pop(key, None)
+        self._damages.pop(key, None)
+        self._vanished_ends.pop(key, None)
         topic_partition = TopicPartition(topic, index)
         dormant = self._dormant.pop(topic, index)
         if dormant is not None:
@@ -466,15 +488,11 @@ class PartitionTable:
         cannot be moved, and is what it was when it is added. Nothing may count on this replica any more.
         """
         key = (topic_partition.topic, topic_partition.partition)
-        assert key not in self._leaving, f"{topic_partition} is gone"
-        partition = self._by_name.pop(key, None)
-        if partition is not None:
-            del self._by_id[partition.topic_id, topic_partition.partition]
-            self.departed_traffic = self.departed_traffic.plus(partition.traffic)
-            self._offline[key] = partition.log.failure
+        partition = self._take_damaged(topic_partition)
 
         def set_aside(path: str | None) -> None:
             self._offline.pop(key, None)
+            self._damages.pop(key, None)
             if path is None:
                 self._directory.distrust(topic_partition)
             else:
@@ -487,6 +505,93 @@ class PartitionTable:
             partition=partition,
             on_set_aside=set_aside,
         )
+
+    def cut_damaged(
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionState,
+        config: TopicConfig,
+        on_cut: Callable[[DamageCut], None],
+    ) -> None:
+        """Copy what of a damaged log is lost, and cut the log, whether it could be opened or not.
+
+        `on_cut` is given the cut, with its fault if the log is what it was; the partition can be added again then. Only
+        for a leader whose election accepts the loss.
+        """
+        assert state.accepts_loss, f"nobody has given up what {topic_partition} lacks"
+        key = (topic_partition.topic, topic_partition.partition)
+        ends = self.log_ends(topic_partition)
+        cut = self._directory.damage_cut(
+            topic_partition,
+            topic_id=state.topic_id,
+            good_end_offset=0 if ends is None else max(ends.good_end_offset, 0),
+            config=config,
+            now_ms=self._clock.now_ms(),
+            leader_epoch=state.leader_epoch,
+        )
+
+        def done(_: str | None) -> None:
+            self._offline.pop(key, None)
+            self._damages.pop(key, None)
+            self._directory.distrust(topic_partition)
+            on_cut(cut)
+
+        self._leaving.set_aside(
+            topic_partition,
+            topic_id=state.topic_id,
+            partition=self._take_damaged(topic_partition),
+            on_set_aside=done,
+            cut=cut,
+        )
+
+    def discard(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """Remove the directory of a partition that was deleted while its log was being cut."""
+        if not self.has(*topic_partition) and topic_partition not in self._leaving:
+            self._directory.take_set_aside(topic_partition)
+            self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=0)
+
+    def _take_damaged(self, topic_partition: TopicPartition) -> Partition | None:
+        """Have nothing use the log of a partition any more; the partition if it was open."""
+        key = (topic_partition.topic, topic_partition.partition)
+        assert key not in self._leaving, f"{topic_partition} is gone"
+        partition = self._by_name.pop(key, None)
+        if partition is not None:
+            del self._by_id[partition.topic_id, topic_partition.partition]
+            self.departed_traffic = self.departed_traffic.plus(partition.traffic)
+            self._offline[key] = partition.log.failure
+        return partition
+
+    def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
+        """Up to where the log of this partition is good, also if it cannot be used; None if it is not here.
+
+        Wakes nobody.
+        """
+        key = (topic_partition.topic, topic_partition.partition)
+        vanished_end = self._vanished_ends.get(key, 0)
+        partition, dormant = self._by_name.get(key), self._dormant.find(*key)
+        if partition is not None:
+            log = partition.log
+            acknowledged = max(log.flushed_offset, partition.high_watermark, vanished_end)
+            good_end = log.good_end_offset if log.is_damaged else log.log_end_offset
+            return LogEnds(good_end, acknowledged, log.failure)
+        if dormant is not None:
+            try:
+                end_offset = 0 if dormant.is_empty else dormant.log.log_end_offset
+            except ValueError as fault:
+                return LogEnds(_UNKNOWN, _UNKNOWN, f"the note of its clean stop: {fault}")
+            return LogEnds(end_offset, max(end_offset, vanished_end), "")
+        reason = self._offline.get(key)
+        if reason is None:
+            return None
+        damage = self._damages.get(key)
+        if damage is None:
+            return LogEnds(_UNKNOWN, self._directory.high_watermark_of(topic_partition) or _UNKNOWN, reason)
+        return LogEnds(damage.good_end_offset, damage.flushed_end_offset, reason)
+
+    @property
+    def offline(self) -> Collection[tuple[str, int]]:
+        """The partitions of this node whose logs could not be opened."""
+        return self._offline.keys()
 
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
         """Whether it was deleted, or its log is being set aside, and its name is not free yet."""

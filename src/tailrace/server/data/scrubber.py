@@ -153,12 +153,12 @@ class Scrubber:
             self._count(damaged_logs=1)
             _logger.error("event=log-damaged partition=%s found-by=scrub fault=%s", running.name, log.failure)
         must_wake = running.is_borrowed and (log.is_damaged or scrub.has_wrong_index)
-        failure = log.failure
+        failure, good_end_offset = log.failure, log.good_end_offset
         self._give_back(running)
         if must_wake:
             woken = self._table.find(*running.name)
             if woken is not None and failure:
-                woken.log.condemn(failure)
+                woken.log.condemn(failure, offset=good_end_offset)
             elif woken is not None:
                 self._names.appendleft(running.name)
         self._after(1, self._next_log)

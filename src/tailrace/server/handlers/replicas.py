@@ -41,6 +41,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 
+_ANY: Final = -1
 EXPLAINED: Final = 100
 """Refusals of one answer that come with a text."""
 
@@ -74,7 +75,9 @@ class ElectLeadersHandler:
         self._controller = controller
 
     def handle(self, request: ElectLeadersRequest, context: RequestContext) -> None:
-        command = ElectLeaders(type=_election_type(request), partitions=_wanted(request))
+        command = ElectLeaders(
+            type=_election_type(request), partitions=_wanted(request), desired_leaders=_desired_leaders(request)
+        )
 
         def answer(outcome: ControllerResponse | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
@@ -111,6 +114,20 @@ def _wanted(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
         return None
     named = (TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
     return tuple(dict.fromkeys(named))
+
+
+def _desired_leaders(request: ElectLeadersRequest) -> Mapping[TopicPartition, BrokerId]:
+    desired: dict[TopicPartition, BrokerId] = {}
+    for topic in request.topic_partitions or ():
+        if len(topic.desired_leaders) not in (0, len(topic.partitions)):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(topic.desired_leaders)} desired leaders for {len(topic.partitions)} partitions of {topic.topic}",
+            )
+        for index, leader in zip(topic.partitions, topic.desired_leaders, strict=False):
+            if leader != _ANY:
+                desired[TopicPartition(topic.topic, index)] = BrokerId(leader)
+    return desired
 
 
 class AlterPartitionReassignmentsHandler:

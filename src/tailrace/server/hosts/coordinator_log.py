@@ -292,7 +292,8 @@ class _Replay:
                 check_crc(read.records, position, header)
         except (CorruptRecords, StorageError) as fault:
             if not log.is_offline and not (isinstance(fault, StorageError) and fault.is_shortage):
-                log.condemn(f"its coordinator cannot read it at {self.offset}: {fault.detail}")
+                reason = f"its coordinator cannot read it at {self.offset}: {fault.detail}"
+                log.condemn(reason, offset=self.offset)
             raise
         return read
 

@@ -401,7 +401,8 @@ class FollowerHost:
         if position.last_epoch > effect.leader_epoch:
             # No leader has told it so: the records are damaged that say this, and are fetched anew.
             partition.log.condemn(
-                f"leader epoch {position.last_epoch}, in which its last batch says to be, never began"
+                f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
+                offset=partition.log.log_end_offset,
             )
             self.step(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
             return False
@@ -410,7 +411,7 @@ class FollowerHost:
             "event=replica-stopped partition=%s leader=%d leader_epoch=%d agreed_epoch=%d unclean_epoch=%d"
             " high_watermark=%d end_offset=%d cut_asked_at=%d reason='the leader lacks committed records that are here'"
             " hint='stop broker %d so that a replica that has them leads; if none does then, choose this one:"
-            " tailrace topics elect %s --partition %d --unclean'",
+            " tailrace topics elect %s --partition %d --unclean --force --replica %d'",
             partition.topic_partition,
             self.leader,
             effect.leader_epoch,
@@ -422,6 +423,7 @@ class FollowerHost:
             self.leader,
             topic,
             number,
+            partition.broker_id,
         )
         self.step(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
         return False

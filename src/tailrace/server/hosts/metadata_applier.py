@@ -107,6 +107,10 @@ class MetadataApplier:
         if state is not None and self._broker_id in state.replicas:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))
 
+    def config_of(self, image: ClusterImage, topic: str) -> TopicConfig:
+        """The settings of this topic on this broker."""
+        return self._config(image, topic)
+
     def _change(self, image: ClusterImage, topic_partition: TopicPartition, state: PartitionState) -> None:
         if self._broker_id not in state.replicas:
             self._remove(topic_partition)

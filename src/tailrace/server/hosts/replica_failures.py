@@ -75,6 +75,7 @@ class ReplicaFailures:
         self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
         self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
         self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on what they fetched
+        self._given_up: set[TopicPartition] = set()  # named to lead with what they have, and cannot
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
         self._is_started = self._is_stopped = self._is_busy = self._is_planned = False
@@ -122,6 +123,7 @@ class ReplicaFailures:
         self._left.pop(topic_partition, None)
         self._stays.pop(topic_partition, None)
         self._to_fence.pop(topic_partition, None)
+        self._given_up.discard(topic_partition)
         self._tell_who_waits()
 
     def directory_stalled(self) -> None:
@@ -132,6 +134,11 @@ class ReplicaFailures:
         """
         self._is_directory_stalled = True
         self._look_at_all()
+
+    def given_up(self, topic_partition: TopicPartition) -> None:
+        """This replica was named to lead although it is lost, and its log cannot be cut: it leaves after all."""
+        self._given_up.add(topic_partition)
+        self._look_at((topic_partition,))
 
     def resumed(self, topic_partition: TopicPartition) -> None:
         """This replica can store again. One that is lost stays lost."""
@@ -250,6 +257,8 @@ class ReplicaFailures:
         leaving = self.leaving_of(topic_partition)
         if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
             return None
+        if leaving is Leaving.LOST and self._is_named(topic_partition, state):
+            return None
         is_of_directory = leaving is Leaving.STALLED and topic_partition not in self._failed
         if is_of_directory and not self._leaves_enough(image, state):
             self._stays[topic_partition] = None
@@ -261,6 +270,11 @@ class ReplicaFailures:
         if self._broker_id not in state.replicas or not (is_to_fence or is_wanted(self._broker_id, state, leaving)):
             return False
         return self._left.get(topic_partition, -1) <= state.partition_epoch
+
+    def _is_named(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether an administrator has chosen this replica with what it lacks: `replica_repairs` cuts its log."""
+        is_named = state.accepts_loss and state.leader == self._broker_id
+        return is_named and topic_partition not in self._given_up
 
     def _leaves_enough(self, image: ClusterImage, state: PartitionState) -> bool:
         circumstances = ImageCircumstances(image)
@@ -328,6 +342,7 @@ class ReplicaFailures:
         if not isinstance(outcome, KafkaError):
             # In that epoch, and in all before it, what the image of this node says is old.
             self._left[topic_partition] = outcome.partition_epoch
+            self._given_up.discard(topic_partition)
             self._to_fence.pop(topic_partition, None)
             self._on_left(topic_partition, outcome)
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:

@@ -7,6 +7,9 @@ that it can be fetched from. Without a leader nothing is touched. In this order,
 2. Checkpoints stop to speak of the log.
 3. An empty log is begun, and fetched.
 
+If an administrator has chosen this replica to lead with what it has (`PartitionState.accepts_loss`), its log is cut
+where it is damaged instead (`server.data.damage_cut`), and leads. No other election cuts anything.
+
 A crash before 1 leaves a damaged log, one before 2 a log that has vanished: both are lost again at the next start, and
 never pass for a short healthy log. A replica that is damaged again and again is repaired ever later.
 """
@@ -17,6 +20,9 @@ from typing import Final, NamedTuple, Protocol
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.partition import Partition
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.log_directory import SetAside
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.ports import Clock, Controller, Timer
@@ -38,7 +44,11 @@ class LostReplicas(Protocol):
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        """It is well again: what it lacks, it will be fetched before it is in sync."""
+        """It is well again: what it lacks, it will be fetched before it is in sync, or was given up."""
+        ...
+
+    def given_up(self, topic_partition: TopicPartition, /) -> None:
+        """It was named to lead although it is lost, and its log cannot be cut."""
         ...
 
 
@@ -47,6 +57,8 @@ class Opener(Protocol):
 
     def reopen(self, image: ClusterImage, topic_partition: TopicPartition, /) -> None: ...
 
+    def config_of(self, image: ClusterImage, topic: str, /) -> TopicConfig: ...
+
 
 class Followers(Protocol):
     """Fetches partitions: `server.hosts.followers.FollowerHosts`."""
@@ -54,6 +66,12 @@ class Followers(Protocol):
     def is_fetching(self, topic_partition: TopicPartition, /) -> bool: ...
 
     def follow_anew(self, topic_partition: TopicPartition, /) -> None: ...
+
+
+class Keeper(Protocol):
+    """Tells the controller that a leader has recovered: `server.hosts.in_sync_keeper.InSyncKeeper`."""
+
+    def consider(self, partition: Partition, /) -> None: ...
 
 
 class _Repairs(NamedTuple):
@@ -78,6 +96,7 @@ class ReplicaRepairs:
         failures: LostReplicas,
         opener: Opener,
         followers: Followers,
+        keeper: Keeper,
         controller: Controller,
         clock: Clock,
     ) -> None:
@@ -86,6 +105,7 @@ class ReplicaRepairs:
         self._failures = failures
         self._opener = opener
         self._followers = followers
+        self._keeper = keeper
         self._controller = controller
         self._clock = clock
         self._under_way: set[TopicPartition] = set()  # being set aside, or not durable yet
@@ -140,6 +160,9 @@ class ReplicaRepairs:
         image, now_ms = self._controller.image, self._clock.monotonic_ms()
         for topic_partition in self._failures.lost_replicas:
             state = image.partition(*topic_partition)
+            if state is not None and state.accepts_loss and state.leader == self._broker_id:
+                self._lead_with_what_is_left(topic_partition, state)
+                continue
             if state is None or not self._can_be_fetched(topic_partition, state):
                 continue
             if not self._partitions.why_offline(topic_partition):
@@ -190,6 +213,53 @@ class ReplicaRepairs:
                 self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
 
         self._partitions.set_aside_damaged(topic_partition, state.topic_id, set_aside)
+
+    def _lead_with_what_is_left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """An administrator has chosen this replica: give up what is damaged, and behind that."""
+        if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
+            return
+        reason = self._partitions.why_offline(topic_partition)
+        if not reason:
+            self._lead(topic_partition)  # it is short, and no more than that
+            return
+        self._under_way.add(topic_partition)
+
+        def done(cut: DamageCut) -> None:
+            self._under_way.discard(topic_partition)
+            now = self._controller.image.partition(*topic_partition)
+            if now is None or now.topic_id != state.topic_id or self._broker_id not in now.replicas:
+                self._partitions.discard(topic_partition, state.topic_id)
+                return
+            self._opener.reopen(self._controller.image, topic_partition)
+            if cut.fault is not None or self._partitions.why_offline(topic_partition):
+                _logger.error(
+                    "event=replica-cut-failed partition=%s fault='%s' reason='%s' hint='choose another replica'",
+                    topic_partition,
+                    cut.fault or self._partitions.why_offline(topic_partition),
+                    reason,
+                )
+                self._failures.given_up(topic_partition)
+                return
+            _logger.warning(
+                "event=replica-cut partition=%s end_offset=%d acknowledged_up_to=%d reason='%s' set_aside=%s"
+                " hint='an administrator has chosen this replica; remove the copy of what was cut off when you have"
+                " what you need of it'",
+                topic_partition,
+                cut.end_offset,
+                cut.acknowledged_end_offset,
+                reason,
+                cut.set_aside,
+            )
+            self._lead(topic_partition)
+
+        config = self._opener.config_of(self._controller.image, topic_partition.topic)
+        self._partitions.cut_damaged(topic_partition, state, config, done)
+
+    def _lead(self, topic_partition: TopicPartition) -> None:
+        self._failures.recovered(topic_partition)
+        partition = self._partitions.find(*topic_partition)
+        if partition is not None and not self._is_stopped:
+            self._keeper.consider(partition)
 
     def _made(self, topic_partition: TopicPartition, since_ms: int) -> None:
         """The empty log is there for good."""

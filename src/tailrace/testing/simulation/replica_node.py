@@ -296,6 +296,7 @@ class ReplicaNode:
             failures=self.failures,
             opener=self._applier,
             followers=self.followers,
+            keeper=self.keeper,
             controller=self,
             clock=clock,
         )

@@ -56,3 +56,20 @@ def test_the_size_of_the_disk_is_told_from_version_4_on(node: AdminPath, version
     assert isinstance(disk, SimulatedDisk)
     expected = (TOTAL_SPACE, disk.free_space) if is_told else (-1, -1)
     assert (result.total_bytes, result.usable_bytes) == expected
+
+
+def test_log_ends_are_told_to_who_asks_for_them(node: AdminPath) -> None:
+    orders = DescribableLogDirTopic(topic="orders", partitions=(0, 1))
+    (plain,) = describe(node, orders).topics
+    assert {(each.good_end_offset, each.acknowledged_end_offset, each.log_fault) for each in plain.partitions} == {
+        (-1, -1, "")
+    }
+    node.table.get("orders", 0).log.condemn("bytes are others", offset=0)
+    request = DescribeLogDirsRequest(topics=(orders,), wants_log_ends=True)
+    response = node.send(request, 4).response
+    assert response.has_log_ends
+    (topic,) = response.results[0].topics
+    assert [(each.good_end_offset, each.acknowledged_end_offset, each.log_fault) for each in topic.partitions] == [
+        (0, 1, "bytes are others"),
+        (0, 0, ""),
+    ]

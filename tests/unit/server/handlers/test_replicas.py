@@ -175,3 +175,24 @@ def test_no_replica_is_on_its_way(node: AdminPath) -> None:
     for topics in (None, (asked,)):
         response = node.send(ListPartitionReassignmentsRequest(topics=topics), 0).response
         assert (response.error_code, response.topics) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("partitions", "desired", "expected"),
+    [
+        ((0,), (BROKER,), ErrorCode.ELECTION_NOT_NEEDED),
+        ((0, 1), (-1, 7), ErrorCode.ELECTION_NOT_NEEDED),
+        ((0, 1), (7, 7), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_desired_leaders_stand_beside_their_partitions(
+    node: AdminPath, partitions: tuple[int, ...], desired: tuple[int, ...], expected: ErrorCode
+) -> None:
+    asked = ElectLeadersTopic(topic="orders", partitions=partitions, desired_leaders=desired)
+    assert elect(node, UNCLEAN, asked)["orders", 0] == expected
+
+
+def test_a_list_of_desired_leaders_that_is_too_short_is_refused(node: AdminPath) -> None:
+    asked = (ElectLeadersTopic(topic="orders", partitions=(0, 1), desired_leaders=(BROKER,)),)
+    response = node.send(ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=asked), 2).response
+    assert response.error_code == ErrorCode.INVALID_REQUEST

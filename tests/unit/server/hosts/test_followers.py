@@ -237,7 +237,7 @@ def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplo
         "event=replica-stopped partition=orders-0 leader=3 leader_epoch=2 ",
         "high_watermark=3 ",
         "cut_asked_at=1 ",
-        "tailrace topics elect orders --partition 0 --unclean",
+        "tailrace topics elect orders --partition 0 --unclean --force --replica 1",
     ):
         assert said in line
     bench.take(0, state(2, 3))

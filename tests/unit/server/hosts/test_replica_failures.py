@@ -346,3 +346,39 @@ def test_after_the_stop_nothing_is_asked() -> None:
     bench.answer(refusal=refusal(ErrorCode.REQUEST_TIMED_OUT))
     bench.clock.advance(10_000)
     assert (bench.asked, bench.reported) == ([], [])
+
+
+def named(before: PartitionState) -> PartitionState:
+    """An administrator has chosen this broker with what it has."""
+    return replace(
+        after(before, 1, leader=1),
+        leader_epoch=LeaderEpoch(before.leader_epoch + 1),
+        is_recovering=True,
+        accepts_loss=True,
+    )
+
+
+def test_a_lost_replica_that_was_named_to_lead_stays_until_its_log_cannot_be_cut() -> None:
+    leaderless = state((), leader=-1)
+    bench = Bench(leaderless)
+    bench.failures.lost(orders())
+    assert bench.asked == []
+    chosen = named(leaderless)
+    bench.take(0, chosen)
+    assert bench.asked == []
+    bench.failures.given_up(orders())
+    assert bench.asked == [[(0, Leaving.LOST, chosen.partition_epoch)]]
+    left = after(chosen, leader=-1)
+    bench.answer(left)
+    bench.take(0, left)
+    bench.take(0, named(left))
+    assert bench.asked == [], "it was named again, and is given another try"
+
+
+def test_a_lost_replica_that_is_elected_otherwise_leaves_again() -> None:
+    leaderless = state((), leader=-1)
+    bench = Bench(leaderless)
+    bench.failures.lost(orders())
+    elected = replace(named(leaderless), accepts_loss=False)
+    bench.take(0, elected)
+    assert bench.asked == [[(0, Leaving.LOST, elected.partition_epoch)]]

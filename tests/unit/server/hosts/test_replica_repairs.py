@@ -14,6 +14,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
 from tailrace.protocol.records.batch import stamp
+from tailrace.replication.partition import Partition
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
@@ -53,6 +54,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.lost_replicas: tuple[TopicPartition, ...] = ()
+        self.given_up_replicas: list[TopicPartition] = []
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
         """Now, or again."""
@@ -63,6 +65,9 @@ class Lost:
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
         self.lost_replicas = tuple(one for one in self.lost_replicas if one != topic_partition)
+
+    def given_up(self, topic_partition: TopicPartition, /) -> None:
+        self.given_up_replicas.append(topic_partition)
 
 
 class Node:
@@ -75,6 +80,8 @@ class Node:
         self.state = state
         self.lost = Lost()
         self.waiting: list[tuple[Any, Callable[[Any], None]]] = []
+        self.considered: list[Partition] = []
+        self.is_deleted = False
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
         settings = LiveSettings(Settings(BROKER, TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
@@ -85,6 +92,7 @@ class Node:
             failures=self.lost,
             opener=self.applier,
             followers=self.followers,
+            keeper=self,
             controller=self,
             clock=self.clock,
         )
@@ -94,8 +102,13 @@ class Node:
 
     @property
     def image(self) -> ClusterImage:
+        if self.is_deleted:
+            return ClusterImage()
         topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: self.state})
         return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"})
+
+    def consider(self, partition: Partition) -> None:
+        self.considered.append(partition)
 
     @property
     def leader_id(self) -> BrokerId:
@@ -357,3 +370,147 @@ def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
     node.write_checkpoints()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
         assert read_offsets(files, "/logs", name)[ORDERS] == 3
+
+
+# Chosen by an administrator to lead with what is left
+
+CHOSEN = {"leader": BROKER, "in_sync_replicas": (BROKER,), "is_recovering": True, "accepts_loss": True}
+LEADERLESS = replace(OUT, leader=NO_LEADER, in_sync_replicas=())
+
+
+def choose(node: Node, **changes: Any) -> None:
+    node.take(leader_epoch=LeaderEpoch(node.state.leader_epoch + 1), **(CHOSEN | changes))
+    node.settle(LOOK_MS)
+
+
+def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: pytest.LogCaptureFixture) -> None:
+    files = damaged_disk()
+    content = files.read_bytes(LOG_FILE)
+    node = Node(files, LEADERLESS)
+    node.settle(LOOK_MS)
+    assert files.read_bytes(LOG_FILE) == content
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
+    assert node.considered == [partition], "that it has recovered is told at once"
+    assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
+    assert (node.repairs.set_aside_logs.directories, node.table.offline_count) == (1, 0)
+    (line,) = [record.getMessage() for record in caplog.records if "event=replica-cut " in record.getMessage()]
+    assert "partition=orders-0 end_offset=1 acknowledged_up_to=3 reason='" in line
+    files.power_cut()
+    files.reboot()
+    again = Node(files, LEADERLESS)
+    assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 1), "the cut is durable"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accepts_loss": False},
+        {"accepts_loss": False, "unclean_epoch": 5},
+        {"leader": NO_LEADER},
+    ],
+)
+def test_no_other_election_cuts_anything(changes: dict[str, Any]) -> None:
+    files = damaged_disk()
+    content = files.read_bytes(LOG_FILE)
+    node = Node(files, LEADERLESS)
+    choose(node, **changes)
+    node.settle(LOOK_MS)
+    assert files.read_bytes(LOG_FILE) == content
+    assert (node.lost.lost_replicas, damaged_names(files)) == ((ORDERS,), [])
+
+
+def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> None:
+    """The start would not look there."""
+    files = whole_disk()
+    node = Node(files, LEADERLESS)
+    node.settle()
+    assert node.table.get(*ORDERS).log.log_end_offset == 3
+    files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
+    node.table.get(*ORDERS).log.condemn("the batch at 1 is damaged", offset=1)
+    ends = node.table.log_ends(ORDERS)
+    assert ends is not None
+    assert (ends.good_end_offset, ends.acknowledged_end_offset, bool(ends.fault)) == (1, 3, True)
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
+
+
+def test_a_replica_that_turns_out_to_be_whole_loses_nothing() -> None:
+    files = whole_disk()
+    node = Node(files, LEADERLESS)
+    node.settle()
+    node.table.get(*ORDERS).log.condemn("read wrong, and right the next time", offset=1)
+    choose(node)
+    assert node.table.get(*ORDERS).log.log_end_offset == 3
+
+
+def test_a_replica_that_is_only_short_leads_as_it_is() -> None:
+    node = Node(whole_disk(), LEADERLESS)
+    node.settle()
+    node.lost.lost(ORDERS)
+    choose(node)
+    assert (node.lost.lost_replicas, node.table.get(*ORDERS).log.log_end_offset) == ((), 3)
+    assert damaged_names(node.files) == []
+
+
+def test_a_replica_that_cannot_be_copied_is_not_cut_and_leaves_again(caplog: pytest.LogCaptureFixture) -> None:
+    files = damaged_disk()
+    content = files.read_bytes(LOG_FILE)
+    node = Node(files, LEADERLESS)
+    node.settle()
+    node.take(leader_epoch=LeaderEpoch(5), **CHOSEN)
+    files.fail_at(files.operations + 1, "No space left on device")
+    node.settle(LOOK_MS)
+    assert node.lost.given_up_replicas[:1] == [ORDERS]
+    assert (node.lost.lost_replicas, files.read_bytes(LOG_FILE)) == ((ORDERS,), content)
+    assert "event=replica-cut-failed partition=orders-0 fault=" in caplog.text
+
+
+def test_a_partition_that_is_deleted_while_its_log_is_cut_leaves_nothing_but_the_copy() -> None:
+    files = damaged_disk()
+    node = Node(files, LEADERLESS)
+    node.settle()
+    node.take(leader_epoch=LeaderEpoch(9), **CHOSEN)
+    node.clock.advance(LOOK_MS)
+    assert node.disk.works, "it is being copied"
+    gone = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: node.state})
+    node.is_deleted = True
+    node.applier.on_image(node.image, ImageDelta(deleted_topics=(gone,)))  # type: ignore[arg-type]
+    node.settle(1)
+    node.settle(1)
+    assert files.list_dir("/logs").count("orders-0") == 0
+    assert damaged_names(files) == [DAMAGED]
+
+
+def test_a_power_cut_at_any_moment_leaves_a_damaged_log_or_one_that_is_cut() -> None:
+    """And the copy of what is cut off is durable before the cut."""
+    operation, moments = 0, 0
+    while True:
+        files = damaged_disk()
+        content = files.read_bytes(LOG_FILE)
+        node = Node(files, LEADERLESS)
+        node.settle()
+        operation += 1
+        files.cut_power_at(files.operations + operation)
+        try:
+            choose(node)
+        except PowerCut:
+            moments += 1
+        else:
+            break
+        files.reboot()
+        again = Node(files, LEADERLESS)
+        again.settle()
+        if again.lost.lost_replicas:
+            assert files.read_bytes(LOG_FILE)[: len(content)] in (content, content[: len(RECORDS[0])])
+            choose(again)
+        assert again.table.get(*ORDERS).log.log_end_offset == 1
+        copies = [
+            files.read_bytes(f"/logs/{name}/00000000000000000000.log")
+            for name in damaged_names(files)
+            if files.exists(f"/logs/{name}/00000000000000000000.log")
+        ]
+        assert content in copies
+    assert moments >= 8

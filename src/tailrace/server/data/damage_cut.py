@@ -1,0 +1,89 @@
+"""Gives up what a damaged log lacks, when an administrator has chosen to: what is cut off is copied first.
+
+The segment with the damage and all behind it, and the epochs, are copied to the directory in which damaged logs are set
+aside; when the copy is durable the log is cut. Segments before the damage stay where they are. Until the cut is durable
+the log stays damaged: after a crash it does not open, and the administrator is asked again.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.model.errors import KafkaError
+from tailrace.storage import FileSystem, Log
+from tailrace.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from tailrace.storage.file_names import LOG_SUFFIX, offset_in_name
+from tailrace.storage.files import join, parent
+from tailrace.storage.flushed_note import FLUSHED_OFFSET
+
+_SLICE_BYTES: Final = 4 << 20
+"""Copied in one go; flushes come in between."""
+
+
+class DamageCut:
+    """The cut of one log that nothing uses: `copy_some` until `is_copied`, then `cut`. A fault ends it, and is kept."""
+
+    def __init__(
+        self, directory: str, set_aside: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
+    ) -> None:
+        """`open_cut` gives the log without what is damaged behind `check_from`."""
+        self._directory = directory
+        self._files = files
+        self._check_from = check_from
+        self._open_cut = open_cut
+        self._names: list[str] | None = None
+        self._position = 0
+        self.set_aside = set_aside
+        """Where the copy is."""
+        self.is_copied = False
+        self.fault: KafkaError | None = None
+        self.end_offset = 0
+        """Where the log ends then."""
+        self.acknowledged_end_offset = 0
+        """Up to here it was flushed or committed."""
+
+    def copy_some(self) -> None:
+        """Copy a few megabytes. On any thread; raises nothing."""
+        try:
+            self._copy_some()
+        except KafkaError as fault:
+            self.fault = fault
+
+    def _copy_some(self) -> None:
+        files = self._files
+        if self._names is None:
+            self._names = self._to_copy()
+            files.make_dirs(self.set_aside)
+        if self._names:
+            name = self._names[-1]
+            target = join(self.set_aside, name)
+            copied = files.copy_part(join(self._directory, name), target, self._position, _SLICE_BYTES)
+            self._position += copied
+            if copied < _SLICE_BYTES:
+                files.sync_file(target)
+                self._names.pop()
+                self._position = 0
+        if not self._names:
+            files.sync_dir(self.set_aside)
+            files.sync_dir(parent(self.set_aside))
+            self.is_copied = True
+
+    def _to_copy(self) -> list[str]:
+        names = self._files.list_dir(self._directory)
+        bases = {name: base for name in names if (base := offset_in_name(name, LOG_SUFFIX)) is not None}
+        first = max((base for base in bases.values() if base <= self._check_from), default=0)
+        others = [name for name in names if name in (LEADER_EPOCHS, PARTITION_METADATA, FLUSHED_OFFSET)]
+        return [*others, *(name for name, base in bases.items() if base >= first)]
+
+    def cut(self) -> None:
+        """Cut the log, durably. Raises nothing. As the opening of a log: on the event loop."""
+        assert self.is_copied, "what is cut off would be gone"
+        try:
+            log = self._open_cut()
+            self.end_offset = log.log_end_offset
+            self.acknowledged_end_offset = log.recovery.acknowledged_end_offset
+            log.close(clean=False)
+            note = join(self._directory, FLUSHED_OFFSET)
+            if self._files.exists(note):
+                self._files.sync_file(note)  # with an older one the log would be damaged again after a power cut
+        except KafkaError as fault:
+            self.fault = fault

@@ -1,0 +1,94 @@
+"""Every copy of a partition is damaged: an administrator chooses one, and is told what it costs."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
+from tailrace.model.ids import NO_LEADER
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+RECORDS = 20
+WITHIN_S = 120
+LOG = "orders-0/00000000000000000000.log"
+
+
+def leader(admin: Admin, topic: str = "orders") -> int:
+    (found,) = admin.describe_topics([topic])
+    return found.partitions[0].leader
+
+
+def write(servers: str, count: int, topic: str = "orders", first: int = 0) -> None:
+    """One batch per record."""
+    with Producer(servers) as producer:
+        for number in range(first, first + count):
+            producer.send(topic, b"value %d" % number).result(WITHIN_S)
+
+
+def read(servers: str, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        deadline = time.monotonic() + WITHIN_S
+        while len(values) < count and time.monotonic() < deadline:
+            values += [record.value for record in consumer.poll(1)]
+    return values
+
+
+def flip_bit_of_record(directory: Path, number: int) -> None:
+    """In the value of this record, whose batch is its own."""
+    file = directory / LOG
+    content = bytearray(file.read_bytes())
+    content[content.index(b"value %d" % number)] ^= 1
+    file.write_bytes(content)
+
+
+def elect(servers: str, *words: str) -> tuple[list[dict[str, Any]], str]:
+    command = [sys.executable, "-m", "tailrace", "topics", "elect", "orders", "--unclean", *words]
+    done = subprocess.run(
+        [*command, "--bootstrap-server", servers, "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.crash
+def test_the_only_copy_is_cut_when_an_administrator_says_so(tmp_path: Path) -> None:
+    with Cluster(directory=tmp_path) as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topics([NewTopic(name="orders", partitions=1), NewTopic(name="others", partitions=1)])
+            write(servers, RECORDS)
+            cluster.kill()
+            flip_bit_of_record(cluster.data_dir(), 12)
+            content = (cluster.data_dir() / LOG).read_bytes()
+            cluster.start()
+            write(servers, 1, "others")
+            assert leader(admin) == NO_LEADER
+            (row,), said = elect(servers)
+            assert (row["Replica"], row["State"], row["Choice"]) == (1, "damaged", "recommended")
+            assert (row["GoodEnd"], row["AcknowledgedEnd"], row["Lost"]) == (12, RECORDS, RECORDS - 12)
+            assert "nothing was changed; --force elects" in said
+            assert leader(admin) == NO_LEADER
+            assert (cluster.data_dir() / LOG).read_bytes() == content
+            rows, said = elect(servers, "--force")
+            assert [row["Election"] for row in rows] == ["elected"]
+            assert f"broker 1 is to lead; up to {RECORDS - 12} records are given up" in said
+            write(servers, 1, first=100)
+            expected = [b"value %d" % number for number in (*range(12), 100)]
+            assert read(servers, len(expected)) == expected
+            (aside,) = cluster.data_dir().glob("orders-0.*-damaged")
+            assert (aside / Path(LOG).name).read_bytes() == content
+            cluster.kill()
+            cluster.start()
+            assert read(servers, len(expected)) == expected, "it leads again by itself"
