@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
+from tailrace.client.blocking import Admin, Consumer, KafkaError, NewTopic, Producer
 from tailrace.model.ids import NO_LEADER
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -17,6 +18,13 @@ from tailrace.testing import Cluster
 RECORDS = 20
 WITHIN_S = 120
 LOG = "orders-0/00000000000000000000.log"
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
 
 
 def leader(admin: Admin, topic: str = "orders") -> int:
@@ -92,3 +100,40 @@ def test_the_only_copy_is_cut_when_an_administrator_says_so(tmp_path: Path) -> N
             cluster.kill()
             cluster.start()
             assert read(servers, len(expected)) == expected, "it leads again by itself"
+
+
+@pytest.mark.crash
+def test_of_three_damaged_copies_the_one_that_has_most_is_recommended(tmp_path: Path) -> None:
+    with Cluster(brokers=3, directory=tmp_path) as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topics([NewTopic(name="orders", partitions=1, replication_factor=3)])
+            write(servers, RECORDS)
+            cluster.kill(1, 2, 3)
+            for node, number in ((1, 5), (2, 15), (3, 10)):
+                flip_bit_of_record(cluster.data_dir(node), number)
+            cluster.start(1, 2, 3)
+            found: list[dict[str, Any]] = []
+
+            def all_are_told() -> bool:
+                try:
+                    found[:] = elect(servers)[0]
+                except (AssertionError, KafkaError):
+                    return False
+                return sorted(row["State"] for row in found) == ["damaged"] * 3
+
+            until(all_are_told, "three damaged copies")
+            ends = {row["Replica"]: (row["GoodEnd"], row["Lost"], row["Choice"]) for row in found}
+            assert ends == {1: (5, 15, ""), 2: (15, 5, "recommended"), 3: (10, 10, "")}
+            rows, _ = elect(servers, "--force")
+            assert [row["Election"] for row in rows] == ["elected"]
+            write(servers, 1, first=100)
+            expected = [b"value %d" % number for number in (*range(15), 100)]
+            assert read(servers, len(expected)) == expected
+            assert leader(admin) == 2
+
+            def all_are_in_sync() -> bool:
+                (topic,) = admin.describe_topics(["orders"])
+                return sorted(topic.partitions[0].in_sync_replicas) == [1, 2, 3]
+
+            until(all_are_in_sync, "the others are fetched anew")

@@ -192,6 +192,7 @@ class Broker:
             opener=self._applier,
             followers=self.followers,
             keeper=self.keeper,
+            peer=self._peers,
             controller=self._controller,
             clock=clock,
         )

@@ -1,7 +1,9 @@
 """Repairs the replicas of this node that have lost something: each is set aside, and fetched anew from its leader.
 
 A replica is repaired when the image counts on it no more (`hosts.replica_failures` sees to that) and another one leads
-that it can be fetched from. Without a leader nothing is touched. In this order, each step durable before the next:
+that it can be fetched from: that leader has just answered a read. When all nodes start together the image may name a
+leader that is not there yet, and whose log is damaged too. Without a leader nothing is touched. In this order, each
+step durable before the next:
 
 1. The directory of the damaged log is renamed. Whatever it holds stays there until a person removes it.
 2. Checkpoints stop to speak of the log.
@@ -18,19 +20,23 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.replication.partition import Partition
 from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.log_directory import SetAside
 from tailrace.server.data.partitions import PartitionTable
-from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.ports import Clock, Controller, Peer, Timer
 
 LOOK_MS: Final = 500
 FIRST_BACKOFF_MS: Final = 5_000
 """Before the second repair of a replica; each later one waits twice as long."""
 LONGEST_BACKOFF_MS: Final = 300_000
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_OF_LEADERS: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
 FORGOTTEN_MS: Final = 600_000
 """After so long without damage the next repair is a first one again."""
 
@@ -97,6 +103,7 @@ class ReplicaRepairs:
         opener: Opener,
         followers: Followers,
         keeper: Keeper,
+        peer: Peer,
         controller: Controller,
         clock: Clock,
     ) -> None:
@@ -106,6 +113,8 @@ class ReplicaRepairs:
         self._opener = opener
         self._followers = followers
         self._keeper = keeper
+        self._peer = peer
+        self._asked: set[TopicPartition] = set()  # whether their leaders serve
         self._controller = controller
         self._clock = clock
         self._under_way: set[TopicPartition] = set()  # being set aside, or not durable yet
@@ -168,7 +177,7 @@ class ReplicaRepairs:
             if not self._partitions.why_offline(topic_partition):
                 self._failures.recovered(topic_partition)  # it is short, and no more than that
             elif self._is_due(topic_partition, now_ms):
-                self._repair(topic_partition, state, now_ms)
+                self._ask_leader(topic_partition, state)
         self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
 
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
@@ -185,6 +194,24 @@ class ReplicaRepairs:
     def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         before = self._repairs.get(topic_partition)
         return before is None or now_ms >= before.due_ms
+
+    def _ask_leader(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Have the leader answer a read, and repair the replica then."""
+        if topic_partition in self._asked:
+            return
+        self._asked.add(topic_partition)
+
+        def answered(response: FetchResponse | None) -> None:
+            self._asked.discard(topic_partition)
+            now = self._controller.image.partition(*topic_partition)
+            if self._is_stopped or now is None or response is None or not _serves(response):
+                return  # it is asked again soon
+            is_same = (now.topic_id, now.leader_epoch) == (state.topic_id, state.leader_epoch)
+            is_lost = topic_partition in self._failures.lost_replicas and self._partitions.why_offline(topic_partition)
+            if is_same and is_lost and self._can_be_fetched(topic_partition, now):
+                self._repair(topic_partition, now, self._clock.monotonic_ms())
+
+        self._peer.send(state.leader, _read(topic_partition, state), answered, oldest_version=_FIRST_WITH_TOPIC_IDS)
 
     def _repair(self, topic_partition: TopicPartition, state: PartitionState, now_ms: int) -> None:
         before = self._repairs.get(topic_partition)
@@ -269,6 +296,24 @@ class ReplicaRepairs:
         self._fetching[topic_partition] = since_ms
         self._failures.recovered(topic_partition)
         self._followers.follow_anew(topic_partition)
+
+
+def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchRequest:
+    """A read as consumers do it, which is answered at once: it says nothing of what this replica has."""
+    partition = FetchPartition(
+        partition=topic_partition.partition,
+        current_leader_epoch=state.leader_epoch,
+        fetch_offset=0,
+        partition_max_bytes=1,
+    )
+    topic = FetchTopic(topic_id=state.topic_id, partitions=(partition,))
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(topic,))
+
+
+def _serves(response: FetchResponse) -> bool:
+    """Whether this is the answer of a leader whose log can be read, whatever it has at that offset."""
+    answers = [one.error_code for topic in response.responses for one in topic.partitions]
+    return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
 
 
 def _is_counted_on(broker_id: BrokerId, state: PartitionState) -> bool:

@@ -297,6 +297,7 @@ class ReplicaNode:
             opener=self._applier,
             followers=self.followers,
             keeper=self.keeper,
+            peer=self,
             controller=self,
             clock=clock,
         )

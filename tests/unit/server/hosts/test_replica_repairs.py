@@ -73,7 +73,9 @@ class Lost:
 class Node:
     """Broker 1 from a start on."""
 
-    def __init__(self, files: SimulatedDisk, state: PartitionState = OUT) -> None:
+    def __init__(
+        self, files: SimulatedDisk, state: PartitionState = OUT, *, leader_says: ErrorCode | None = ErrorCode.NONE
+    ) -> None:
         self.files = files
         self.disk = DeferredDisk()
         self.clock = ManualClock()
@@ -82,6 +84,9 @@ class Node:
         self.waiting: list[tuple[Any, Callable[[Any], None]]] = []
         self.considered: list[Partition] = []
         self.is_deleted = False
+        self.reads = 0
+        self.leader_says: ErrorCode | None = leader_says
+        """To a read; None: it does not answer."""
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
         settings = LiveSettings(Settings(BROKER, TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
@@ -93,6 +98,7 @@ class Node:
             opener=self.applier,
             followers=self.followers,
             keeper=self,
+            peer=self,
             controller=self,
             clock=self.clock,
         )
@@ -118,7 +124,24 @@ class Node:
         raise AssertionError(command)
 
     def send(self, node_id: int, request: Any, on_reply: Callable[[Any], None], **_: Any) -> None:
-        self.waiting.append((request, on_reply))
+        if request.replica_state.replica_id != -1:
+            self.waiting.append((request, on_reply))
+            return
+        self.reads += 1
+        (topic,) = request.topics
+        (wanted,) = topic.partitions
+        assert (node_id, topic.topic_id) == (self.state.leader, TOPIC_ID)
+        assert wanted.current_leader_epoch == self.state.leader_epoch
+        data = PartitionData(
+            partition_index=0,
+            error_code=self.leader_says or ErrorCode.NONE,
+            high_watermark=3,
+            aborted_transactions=None,
+            records=b"",
+        )
+        topic_data = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,))
+        answer = None if self.leader_says is None else FetchResponse(responses=(topic_data,))
+        self.clock.call_soon(lambda: on_reply(answer))
 
     def settle(self, ms: int = 0) -> None:
         """Let this much time pass, and the disk do what it is asked."""
@@ -370,6 +393,25 @@ def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
     node.write_checkpoints()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
         assert read_offsets(files, "/logs", name)[ORDERS] == 3
+
+
+@pytest.mark.parametrize(
+    "says",
+    [None, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+)
+def test_nothing_is_touched_before_the_leader_has_answered_a_read(says: ErrorCode | None) -> None:
+    """After the death of all nodes the image may name one that comes back damaged too."""
+    files = damaged_disk()
+    content = files.read_bytes(LOG_FILE)
+    node = Node(files, leader_says=says)
+    node.settle()
+    for _ in range(3):
+        node.settle(LOOK_MS)
+    assert node.reads == 4
+    assert (files.read_bytes(LOG_FILE), damaged_names(files)) == (content, [])
+    node.leader_says = ErrorCode.OFFSET_OUT_OF_RANGE
+    node.settle(LOOK_MS)
+    assert damaged_names(files) == [DAMAGED]
 
 
 # Chosen by an administrator to lead with what is left
