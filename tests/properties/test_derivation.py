@@ -43,6 +43,7 @@ def states(draw: st.DrawFn, topic_id: TopicId) -> PartitionState:
         removing_replicas=draw(some),
         is_recovering=draw(st.booleans()),
         unclean_epoch=draw(st.integers(-1, 3)),
+        accepts_loss=draw(st.booleans()),
         directories=(bytes(16),) * len(replicas),
     )
 

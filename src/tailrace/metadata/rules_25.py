@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
-from tailrace.model.partitions import PartitionState, unclean_epoch_after
+from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
 
 class _Circumstances(Protocol):
@@ -48,4 +48,5 @@ def _next_state(state: PartitionState, leader: BrokerId, in_sync: tuple[BrokerId
         leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,
         unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=state.is_recovering),
+        accepts_loss=accepts_loss_after(state, leader, is_recovering=state.is_recovering),
     )
