@@ -164,7 +164,7 @@ def _read_checked(log: Log, start_offset: int) -> None:
 
 
 def _read_trusted(log: Log) -> None:
-    """Of what nobody has checked, any offset may be asked for: bytes or the error of a damaged log."""
+    """Any offset of unchecked bytes may be asked for: the answer is bytes or the error of a damaged log."""
     start, end = log.log_start_offset, log.log_end_offset
     for offset in {*range(start, min(start + 2 * COUNT, end)), *range(max(end - COUNT, start), end)}:
         try:

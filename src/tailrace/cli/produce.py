@@ -257,7 +257,7 @@ class _Lines:
             sys.stderr.flush()
 
     def erase_count(self) -> None:
-        """What comes next begins at the margin."""
+        """Have the next output begin at the margin."""
         if self._has_counted:
             self._has_counted = False
             sys.stderr.write("\r\x1b[K")

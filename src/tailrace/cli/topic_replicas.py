@@ -145,7 +145,7 @@ def reassign(
 
 
 def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -> str:
-    """What is said of another number of copies; nothing where it stays."""
+    """The text about another number of copies; empty if it stays."""
     (topic,) = admin.describe_topics([wanted[0].topic])
     moves = admin.list_partition_reassignments(wanted)
     numbers = {where.partition for where in wanted}

@@ -49,7 +49,7 @@ class Leaderless(NamedTuple):
         return max(known, key=lambda one: (one.good_end or 0, not one.fault), default=None)
 
     def rows(self) -> Iterable[Row]:
-        """What is shown of it."""
+        """The rows of a table, one for each candidate."""
         best = self.recommended
         for one in self.candidates:
             yield {
@@ -122,7 +122,7 @@ def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> C
 
 
 def say_what_is_lost(partitions: Sequence[Leaderless]) -> None:
-    """What the table does not show, for the person who chooses."""
+    """Say the faults and losses that the table does not show, for the person who chooses."""
     for one in partitions:
         for candidate in one.candidates:
             if candidate.fault:

@@ -47,8 +47,8 @@ class Consumer:
     there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
     committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error.
 
-    What keeps it from reading is retried, and told: by `trouble`, and by warnings of the log `tailrace.client`, at once
-    and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
+    A fault that keeps it from reading is retried, and told: by `trouble`, and by warnings of the log `tailrace.client`,
+    at once and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Ticket(NamedTuple):
-    """What a failed future gives back when it is asked."""
+    """The token of a failed future, given back when that is asked."""
 
     round: int
     number: int

@@ -1,4 +1,4 @@
-"""What a consumer says by itself, in the log `tailrace.client`, about records that its user does not get.
+"""Notices of a consumer by itself, in the log `tailrace.client`, about records that its user does not get.
 
 It warns while it cannot read, every 30 s, and says when it reads again; and it tells what a new group skips. The first
 warning comes at once where waiting is not likely to help: no broker has ever answered, a topic does not exist. An

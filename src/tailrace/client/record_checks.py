@@ -1,4 +1,4 @@
-"""What of a record can be judged when it is handed over: types, the name of the topic, the size."""
+"""Checks of a record that are possible when it is handed over: types, the name of the topic, the size."""
 
 from functools import lru_cache
 

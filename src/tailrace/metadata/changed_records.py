@@ -75,7 +75,7 @@ class ChangedRecords:
                 self._keys.discard(key)
 
     def _perhaps_restored(self, delta: ImageDelta) -> Iterator[RecordKey]:
-        """What may be as the snapshot says it, again."""
+        """The keys whose values may be those of the snapshot again."""
         before = self._image
         yield from (key for key in delta.superseded if key[0] not in _NEVER_AGAIN)
         for resource in delta.changed_configs:
@@ -85,7 +85,7 @@ class ChangedRecords:
 
 
 def _value(image: ClusterImage, key: RecordKey) -> object:
-    """What the image says under this name, None if nothing."""
+    """The value of this key in the image; None if there is none."""
     match key:
         case (RecordKind.SETTING, ConfigResource() as resource, str() as name):
             return image.overrides(resource).get(name)

@@ -1,4 +1,4 @@
-"""What changes of settings come to, and as which records (pure). Codes are Kafka's: 42 for a broker, else 40.
+"""The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
 Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
 `min.insync.replicas` of one broker, and neither have we. What new settings mean for partitions: `setting_consequences`.

@@ -1,4 +1,4 @@
-"""What a leader's proposal of in-sync replicas comes to, and a replica's word that it leaves (pure).
+"""The outcome of a leader's proposal of in-sync replicas, and of a replica's word that it leaves (pure).
 
 The order of the checks and the codes are Kafka's.
 

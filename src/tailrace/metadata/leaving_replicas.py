@@ -1,4 +1,4 @@
-"""Replicas that leave by their own word: who is in sync, eligible and leads without them (pure).
+"""Replicas that leave by their own word: the in-sync and eligible ones and the leader without them (pure).
 
 1. A replica that is LOST lacks, or may lack, something that it has acknowledged. It leaves the in-sync replicas, the
    eligible and the last known leaders, even as the last of them: nothing may elect it but an election that is known to
@@ -8,7 +8,7 @@
    is alive and can lead; otherwise it stays what it is, since no other copy could take its place.
 3. Whatever else a replica that is LOST changes, the leader begins a new epoch, the same leader too: a fetch that left
    before the loss says of records that they are there, and must not bring the replica back.
-4. What holds for eligible leaders holds here (KIP-966): who leaves while the high watermark stands still is eligible.
+4. As for eligible leaders (KIP-966): a replica that leaves while the high watermark stands still is eligible.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: Leaving) -> b
 def without_replica(
     image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: Leaving
 ) -> PartitionState:
-    """The state without this replica; the same one if nothing counts on it, and nobody could by its old fetches.
+    """The state without this replica; the same one if nothing counts on it, and no leader could by its old fetches.
 
     Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled one that no other could stand in for.
     """
@@ -69,7 +69,7 @@ def without_replica(
 
 
 def _in_new_epoch(state: PartitionState, after: PartitionState | None = None) -> PartitionState:
-    """With the same leader, whom nobody fetches from any more in the epoch before."""
+    """With the same leader in a new epoch: it refuses fetches of the epoch before."""
     return replace(
         after or state,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),

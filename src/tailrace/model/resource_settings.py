@@ -80,7 +80,7 @@ _RESET_BY_DURATION: Final = "by_duration:"
 
 
 def check_of_groups(stated: Mapping[str, str]) -> None:
-    """What the table does not say. Raises KafkaError(INVALID_CONFIG)."""
+    """The checks that the table does not make. Raises KafkaError(INVALID_CONFIG)."""
     reset = stated.get("share.auto.offset.reset")
     if reset is not None and reset not in _RESETS and not reset.startswith(_RESET_BY_DURATION):
         raise _refusal(
@@ -89,7 +89,7 @@ def check_of_groups(stated: Mapping[str, str]) -> None:
 
 
 def check_of_client_metrics(stated: Mapping[str, str]) -> None:
-    """What the table does not say. Raises KafkaError(INVALID_CONFIG)."""
+    """The checks that the table does not make. Raises KafkaError(INVALID_CONFIG)."""
     for condition in filter(None, stated.get("match", "").split(",")):
         key, separator, pattern = condition.strip().partition("=")
         if not separator or not pattern or key.strip() not in _MATCH_KEYS:

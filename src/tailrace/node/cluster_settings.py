@@ -1,7 +1,7 @@
 """Settings that hold for the whole cluster: they decide who may lead, which every node derives alike from the log.
 
-What a node is told of them itself becomes a setting of all brokers when the node founds the log, and so does
-`min.insync.replicas` with its default, as `kafka-storage format` does it: who asks sees that it is the cluster's. Later
+A value that a node is told for one becomes a setting of all brokers when the node founds the log, and so does
+`min.insync.replicas` with its default, as `kafka-storage format` does it: a client sees that it is the cluster's. Later
 it changes nothing, and the node says so.
 """
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger("tailrace.node")
 
 
 def founding_settings(config: NodeConfig) -> dict[str, str]:
-    """What a new log says of all brokers: `min.insync.replicas`, and what this node was told itself."""
+    """The settings of all brokers in a new log: `min.insync.replicas`, and those that this node was told itself."""
     setting = BROKER_SETTINGS[MIN_IN_SYNC]
     default = setting.format(setting.default)
     assert default is not None, f"{MIN_IN_SYNC} always has a value"

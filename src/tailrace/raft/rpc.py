@@ -124,8 +124,8 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """Asks for bytes of a snapshot from `position`. What asks for several becomes one of these for each, and their
-    `max_bytes` are shares of the whole (`RaftNode.snapshot_shares`)."""
+    """Asks for bytes of a snapshot from `position`. A message that asks for several becomes one of these for each,
+    and their `max_bytes` are shares of the whole (`RaftNode.snapshot_shares`)."""
 
     cluster_id: str | None
     replica: ReplicaKey

@@ -218,7 +218,7 @@ class _Followed:
         self.leader_high_watermark = self.leader_log_start = -1
         """As last heard of; -1 before that."""
         self.cannot_be_stored = False
-        """What was given last was not taken over: the bytes were damaged, or the disk had no room."""
+        """The batches given last were not taken over: the bytes were damaged, or the disk had no room."""
 
 
 class Follower:
@@ -422,7 +422,7 @@ class Follower:
 
 
 def _brought_into_range(answer: Answer, followed: _Followed) -> Cut | Restart | None:
-    """What makes a log that is out of its leader's range one that can be fetched; None if nothing is known to do so."""
+    """The step that makes a log out of its leader's range one that can be fetched; None if none is known to do so."""
     key, leader_epoch, position = answer.key, followed.leader_epoch, followed.position
     leader_start = answer.log_start_offset
     if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):
@@ -450,9 +450,9 @@ def _stall(followed: _Followed, answer: Answer, now_ms: int) -> ReportStall | No
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
     """Whether a replica may cut its log here on its leader's word.
 
-    What lies below its own high watermark is committed. Only an unclean election may have lost it, and only one after
+    All below its own high watermark is committed. Only an unclean election may have lost it, and only one after
     the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
-    election, -1 if there was none. Without one it is the leader who has lost something.
+    election, -1 if there was none. Without one it is the leader that has lost something.
     """
     return offset >= high_watermark or unclean_epoch > agreed_epoch
 

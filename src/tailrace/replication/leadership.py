@@ -55,7 +55,7 @@ class InSyncProposal(NamedTuple):
 
 
 class AfterAnswer(Enum):
-    """What follows from the controller's answer to a proposal."""
+    """The leader's next step after the controller's answer to a proposal."""
 
     NOTHING = "nothing"
     REPEAT = "repeat"

@@ -84,5 +84,5 @@ class ReplicaProgress:
         return now_ms - (self.fetched_ms if self._has_asked else self.caught_up_ms) <= lag_ms
 
     def looked_at(self) -> None:
-        """The leader has looked who should be in sync: what was asked before counts no more for `may_be_wanted`."""
+        """The leader has looked which replicas should be in sync: earlier fetches count no more for `may_be_wanted`."""
         self._has_asked = False

@@ -201,7 +201,7 @@ def _try(parked: _Parked, moved: Sequence[Partition], *, is_last: bool) -> Seque
 class LongPolls:
     """The long polls that wait now, each with a deadline.
 
-    What waits takes memory, so there is room for so many. Followers and clients have a room each. In one that is half
+    A poll takes memory, so there is room for so many. Followers and clients have a room each. In one that is half
     full a connection has one poll that waits: the answers of those behind it could not leave before that one anyway. A
     poll that finds no room waits for a short time and wakes for nothing: were it answered at once, its client would ask
     again at once, and the node would do nothing else.

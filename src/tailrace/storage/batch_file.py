@@ -44,7 +44,7 @@ class ReadResult(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the log knows of the batches that are read, beside their own bytes."""
+    """The log's knowledge of the batches that are read, beside their own bytes."""
 
     end_offset: int
     """Batches from here on are not wanted."""
@@ -239,7 +239,7 @@ class BatchFile:
 
 
 def _words(status: int, header: tuple[int, int, int, int], next_offset: int, epoch: int) -> str:
-    """What is wrong with a header for which a walk has stopped."""
+    """The fault of a header for which a walk has stopped, in words."""
     base_offset, length, batch_epoch, magic = header
     if status == Walk.LENGTH:
         return f"a batch of {length} bytes is none"

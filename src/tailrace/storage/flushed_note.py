@@ -32,7 +32,7 @@ _LINE_BYTES: Final = 41
 
 
 class FlushedEnd(NamedTuple):
-    """What a note says."""
+    """The content of a note."""
 
     offset: int
     """Below it all is durable."""
@@ -48,7 +48,7 @@ def format_note(end: FlushedEnd) -> bytes:
 
 
 def parse_note(line: bytes) -> FlushedEnd | None:
-    """What a line says; None for one that is torn, damaged or of another version."""
+    """The content of a line; None for one that is torn, damaged or of another version."""
     content, _, checksum = line.rpartition(b" ")
     try:
         if len(line) != _LINE_BYTES or checksum != b"%08x\n" % crc32c(content):

@@ -111,7 +111,7 @@ class Log(ReadableLog):
         )
         self._note = FlushedNote(directory, files=files)
         if damage is None and not loaded.report.clean and self.flushed_offset > 0:
-            self._note.write(self.flushed_offset, loaded.epochs_crc)  # nobody flushes what recovery has made durable
+            self._note.write(self.flushed_offset, loaded.epochs_crc)  # recovery has made it durable: no flush follows
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
         self._is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
 
@@ -258,7 +258,7 @@ class Log(ReadableLog):
             raise StorageError(fault.detail) from fault
 
     def next_scrub_slice(self, scrub: Scrub, *, max_bytes: int) -> ScrubSlice | None:
-        """What a scrub of this log is to look at next, its file pinned; None at the end, or if the log is offline.
+        """The slice that a scrub of this log reads next, its file pinned; None at the end, or if the log is offline.
 
         A batch larger than `max_bytes` is read whole.
         """

@@ -7,8 +7,8 @@
 3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor taken for a short
    one. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
    high watermark is never above what is flushed (log.durability=flushed), the one that was written down last.
-4. A fault at or above it is a write that nobody was told is flushed, which a power cut may tear in any order: the log
-   is cut there, whatever follows, and the report says what went.
+4. A fault at or above it is a write that was never reported as flushed, which a power cut may tear in any order: the
+   log is cut there, whatever follows, and the report says what went.
 5. Under page-cache durability a power cut may take what lies below the high watermark. Such a log is cut, can be used,
    and the report says that it has lost something (`lost_acknowledged`).
 6. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
@@ -58,7 +58,7 @@ class Damage(NamedTuple):
     good_end_offset: int
     """Below it the log is good: it can be read up to here."""
     flushed_end_offset: int
-    """What was flushed ended here, or further up."""
+    """The flushed part ended here, or further up."""
 
     def __str__(self) -> str:
         return f"{self.path} at position {self.position}: {self.reason}"
@@ -133,7 +133,7 @@ class LoadedLog:
 
 
 class Acknowledged(NamedTuple):
-    """What is known outside a log of how far it reaches and was acknowledged. A part that is not known holds nothing
+    """Knowledge outside a log of how far it reaches and was acknowledged. A part that is not known holds nothing
     against any bytes."""
 
     recovery_point: int = 0
@@ -261,7 +261,7 @@ class Loader:
         )
 
     def _read_notes(self) -> None:
-        """What the directory itself says of how far the log was flushed, and in which leader epochs."""
+        """Read the directory's own notes of how far the log was flushed, and in which leader epochs."""
         if LEADER_EPOCHS in self._names:
             self._epochs_content = self._files.read_bytes(join(self._directory, LEADER_EPOCHS))
         note = read_note(self._files, self._directory) if FLUSHED_OFFSET in self._names else None
@@ -276,7 +276,7 @@ class Loader:
             report.acknowledged_end_offset = max(report.acknowledged_end_offset, note.offset)
         if self._epochs_content is None or note.epochs_crc is None:
             return
-        # If it is another, nobody knows whether a batch is wrong or that file is, whose format has no checksum.
+        # If it is another, a batch is wrong or that file is, whose format has no checksum; nothing tells which.
         self._epochs_fit = crc32c(self._epochs_content) == note.epochs_crc
         if self._epochs_fit:
             try:

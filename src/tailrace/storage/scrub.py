@@ -4,8 +4,8 @@ Every batch below the flushed end: checksum, offset, length, leader epoch, and t
 files of sealed segments are held against the batches; a wrong one is made anew.
 
 The log's owner asks for a slice, has it carried out (`ScrubSlice.run`, on any thread: it reads files and nothing else),
-and hands it back. What the log has lost or changed meanwhile, by a truncation, a compaction or retention, is not held
-against it.
+and hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
+not held against it.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class IndexCheck:
         self.is_right = True
         """Whether nothing in the files has turned out to be wrong so far."""
         self.fresh = OffsetIndex(), TimeIndex()
-        """What they should say, as far as the segment was walked over."""
+        """Their right content, as far as the segment was walked over."""
 
     def load(self) -> None:
         """Read the files. On any thread, before the first `note`. Raises StorageError."""
@@ -130,7 +130,7 @@ class ScrubSlice:
         self.end = position
         """Up to here all is good."""
         self.fault: KafkaError | None = None
-        """What is wrong there, if anything is."""
+        """The fault found there; None if there is none."""
         self._expected = expected
         self._max_bytes = max_bytes
         self._index = index
@@ -215,7 +215,7 @@ class Scrub:
         generation: int,
         max_bytes: int,
     ) -> ScrubSlice | None:
-        """What is to be looked at next, None at the end. Raises CorruptRecords where a segment is missing."""
+        """The slice to read next, None at the end. Raises CorruptRecords where a segment is missing."""
         self._generation = generation
         at = next((at for at, one in enumerate(segments) if one.base_offset >= self._base_offset), len(segments))
         while at < len(segments):

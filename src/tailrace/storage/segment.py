@@ -274,7 +274,7 @@ class Segment(BatchFile):
         self.rebuild_indexes()
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
-        """What the index files say; None for one that cannot be right. On any thread."""
+        """The content of the index files; None for one that cannot be right. On any thread."""
         offset_path, time_path = self.index_paths
         if not (self.size_bytes and self._files.exists(offset_path) and self._files.exists(time_path)):
             return None, None

@@ -82,7 +82,7 @@ class AdminServer:
         return self._lock
 
     def state(self, topic: str, partition: int = 0) -> PartitionState:
-        """What the cluster has agreed on for this partition."""
+        """The state of this partition that the cluster has agreed on."""
         with self._lock:
             state = self.node.controller.image.partition(topic, partition)
         assert state is not None, f"there is no {topic}-{partition}"

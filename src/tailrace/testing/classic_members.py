@@ -45,7 +45,7 @@ class ClassicTableMember:
     instance_id: str | None = None
     is_cooperative: bool = False
     says_beside: bytes | None = None
-    """What it tells all members beside their partitions, when it leads."""
+    """The user data that it gives all members beside their partitions, when it leads."""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 30_000
     member_id: str = ""
@@ -209,7 +209,7 @@ class ClassicTableMember:
         self.joining = self.syncing = None
 
     def partitions(self, topic: str = "orders") -> set[int]:
-        """What it reads of a topic."""
+        """The partitions of a topic that it reads."""
         return {number for name, number in self.reads if name == topic}
 
 

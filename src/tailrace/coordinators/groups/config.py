@@ -49,7 +49,7 @@ class GroupConfig:
     offsets_topic_segment_bytes: int = 104_857_600
 
     settings_of: Callable[[str], Mapping[str, str]] = field(default=_nothing_set, compare=False)
-    """What is set for one group now (`model.resource_settings`), by its id."""
+    """The settings of one group now (`model.resource_settings`), by its id."""
 
     @classmethod
     def read(

@@ -1,7 +1,7 @@
 """A group with members changes its kind: from classic to consumer group, and back (KIP-848).
 
-Members with the classic protocol stay in a group of either kind, under their ids, with what they hold. What a member
-holds is never recorded as less than it may be reading: so no other member gets a partition that it has not given up.
+Members with the classic protocol stay in a group of either kind, under their ids, with what they hold. The partitions
+of a member are never recorded as fewer than it may be reading: so no other member gets one that it has not given up.
 """
 
 from collections import Counter
@@ -48,12 +48,12 @@ Kind = ConsumerRecordKind
 
 
 def size_bytes(records: tuple[GroupLogRecord, ...]) -> int:
-    """What the records take in the log, about."""
+    """The size of the records in the log, about."""
     return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in map(encode_record, records))
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
-    """What a member with the classic protocol wants, and owns. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL (23)."""
+    """The wishes and the partitions of a classic member. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL (23)."""
     try:
         return decode_prefixed(ConsumerProtocolSubscription, metadata)
     except MalformedMessage as fault:
@@ -156,7 +156,7 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
 
 
 def _held(member: Member, topics: Topics, taken: dict[bytes, frozenset[int]]) -> Assignment:
-    """What it was assigned last. A partition that an assignor gave to two is the first one's."""
+    """Its last assignment. A partition that an assignor gave to two is the first one's."""
     if not member.assignment:
         return {}
     assigned = decode_prefixed(ConsumerProtocolAssignment, member.assignment).assigned_partitions
@@ -190,7 +190,7 @@ def classic_subscription(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> ConsumerGroupMemberMetadataValue:
-    """What a member with the classic protocol wants, as a consumer group keeps it; its protocols by preference."""
+    """The wishes of a member with the classic protocol, as a consumer group keeps them; its protocols by preference."""
     wanted = subscription_of(next(iter(protocols.values())))
     return ConsumerGroupMemberMetadataValue(
         instance_id=instance_id,

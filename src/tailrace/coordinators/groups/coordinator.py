@@ -233,7 +233,7 @@ class GroupCoordinator:
         self._schedule.set(group_id, None)
 
     def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> tuple[HeartbeatDecision, Sequence[Effect]]:
-        """What becomes of a consumer group's heartbeat, and who need wait no longer; `now_ms` monotonic.
+        """The decision on a consumer group's heartbeat, and its effects on waiting requests; `now_ms` monotonic.
 
         An empty classic group makes room for it; one with members becomes a consumer group if
         group.consumer.migration.policy lets it. Raises KafkaError with what Kafka answers.

@@ -1,4 +1,4 @@
-"""What a node writes to its log about records that it has deleted: how many, and why. Bounded by `BoundedLines`."""
+"""Lines in the log of a node about records that it has deleted: how many, and why. Bounded by `BoundedLines`."""
 
 import logging
 from collections.abc import Sequence

@@ -184,7 +184,7 @@ class DirectoryWork:
         self._go_on()
 
     def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
-        """Have the directory of a damaged log that nobody uses set aside for good, and then no checkpoint speak of it.
+        """Have the directory of a damaged log out of use set aside for good, and then no checkpoint speak of it.
 
         `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
         """
@@ -207,7 +207,7 @@ class DirectoryWork:
         self._go_on()
 
     def cut_damaged(self, partition: TopicPartition, cut: DamageCut, on_gone: OnGone) -> None:
-        """Have a damaged log that nobody uses copied, then cut, and then no checkpoint demand what is gone.
+        """Have a damaged log out of use copied, then cut, and then no checkpoint demand what is gone.
 
         `on_gone` is given where the copy is, None if the log is what it was: `cut.fault` says why.
         """

@@ -4,7 +4,7 @@
    node was down) is set aside, never opened.
 2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: whatever happens
    then, it is not taken for a partition again, and `scan` removes it.
-3. A directory that no metadata speaks of is left alone: it is somebody's data. So is the log of a damaged replica that
+3. A directory that no metadata speaks of is left alone: its data may be wanted. So is the log of a damaged replica that
    was fetched anew: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only a person removes.
 4. No checkpoint speaks of a deleted log when a new one of its name begins.
 5. A directory that was there when the node stopped and is gone when it starts is reported as an error. An empty log
@@ -408,7 +408,7 @@ class LogDirectory:
 def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
     """Whether one flipped bit in the file has made this id of the other: they differ within one character of 6 bits.
 
-    Ids are random, so that those of two topics differ all over. What belongs to another topic is removed.
+    Ids are random, so that those of two topics differ all over. The log of another topic is set aside.
     """
     difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
     lowest_bit = difference & -difference

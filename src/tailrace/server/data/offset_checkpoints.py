@@ -18,9 +18,9 @@ class OffsetCheckpoint:
     __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
 
     def __init__(self, name: str, *, files: FileSystem, directory: str) -> None:
-        """What the file says, nothing if it is damaged, as in Kafka: recovery looks through whole logs then.
+        """The offsets in the file, none if it is damaged, as in Kafka: recovery looks through whole logs then.
 
-        What was flushed is noted beside each log besides. Raises StorageError.
+        The flushed offset is noted beside each log, too. Raises StorageError.
         """
         self._name = name
         self._files = files

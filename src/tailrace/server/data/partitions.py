@@ -27,7 +27,7 @@ from tailrace.storage import ClosedTopic, Damage, DamagedLog, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
-"""What recovery holds against a log that ends too early."""
+"""The offsets that recovery holds against a log that ends too early."""
 
 _UNKNOWN: Final = -1
 
@@ -81,7 +81,7 @@ class Failures(Protocol):
 
 
 class NoFailures:
-    """Of a node that tells nobody."""
+    """Of a node that reports none."""
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
         pass
@@ -208,7 +208,7 @@ class PartitionTable:
         return self._by_name.get((topic, partition)) or self._woken(topic, partition)
 
     def awake(self, topic: str, partition: int) -> Partition | None:
-        """The partition if it is in use. Wakes nobody."""
+        """The partition if it is in use. Wakes none."""
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
@@ -360,7 +360,7 @@ class PartitionTable:
         if fault is None:
             self._failures.resumed(topic_partition)
         elif fault.is_disk_full:
-            # This log is only the first to notice. Soon, not now: what follows changes who is fetched, and led.
+            # This log is only the first to notice. Soon, not now: what follows changes which are fetched, and led.
             self._clock.call_soon(self._tell_disk_full)
         else:
             self._failures.stalled(topic_partition)
@@ -375,7 +375,7 @@ class PartitionTable:
         if log.is_damaged:
             self._failures.lost(topic_partition)
         else:
-            self._failures.stalled(topic_partition)  # what is flushed is there: who opens it again finds it
+            self._failures.stalled(topic_partition)  # what is flushed is there when it is opened again
 
     def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
         partition = Partition(
@@ -424,7 +424,7 @@ class PartitionTable:
     def resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Take the role that the controller has given this node when the replica left; the image may be late with it.
 
-        Who waits for a leader whose disk stands still is told at once where the new one is.
+        Requests that wait for a leader whose disk stands still are told at once where the new one is.
         """
         partition = self._by_name.get(topic_partition)
         known = None if partition is None else partition.state
@@ -564,7 +564,7 @@ class PartitionTable:
     def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
         """Up to where the log of this partition is good, also if it cannot be used; None if it is not here.
 
-        Wakes nobody.
+        Wakes none.
         """
         key = (topic_partition.topic, topic_partition.partition)
         vanished_end = self._vanished_ends.get(key, 0)
@@ -598,7 +598,7 @@ class PartitionTable:
         return topic_partition in self._leaving
 
     def why_offline(self, topic_partition: TopicPartition) -> str:
-        """Why the log of a partition cannot be used; empty if it can. Wakes nobody."""
+        """Why the log of a partition cannot be used; empty if it can. Wakes none."""
         found = self._by_name.get(topic_partition)
         return self._offline.get(topic_partition, "") if found is None else found.log.failure
 

@@ -39,7 +39,7 @@ class ScrubberConfig:
 
 
 class ScrubMeasure(NamedTuple):
-    """What a scrubber has done since the start."""
+    """The work of a scrubber since the start."""
 
     passes: int
     """Completed."""
@@ -74,7 +74,7 @@ class Scrubber:
         self._is_stopped = True
         self._begun_ms = 0
         self.measure = ScrubMeasure(0, 0, 0, 0)
-        """What it has done, in numbers."""
+        """Its work so far, in numbers."""
 
     def start(self) -> None:
         """Begin; the first pass is a minute from now, or one interval if that is shorter."""

@@ -8,7 +8,7 @@ While a new leader does not know how far its predecessor's high watermark was (i
 an answer that this would lower is OFFSET_NOT_AVAILABLE (78), before v5 LEADER_NOT_AVAILABLE (5): a consumer must never
 see the end of a partition move backwards (KIP-207).
 
-A follower is told the log end. Whoever else asks, under whatever replica id, is a consumer.
+A follower is told the log end. Any other client, under whatever replica id, is a consumer.
 """
 
 from collections import Counter

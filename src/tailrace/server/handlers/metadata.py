@@ -6,8 +6,8 @@ Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-crea
 replicas; v7 leader epochs; v8 authorized operations.
 
 A topic that is created because it is asked for is UNKNOWN_TOPIC_OR_PARTITION in this answer, in every version, as in
-Kafka: whoever has deleted a topic and looks whether it is gone must not be shown the one that the look has made. The
-answer waits for the creation, unlike Kafka's: the next one shows the topic, and what cannot be created says why.
+Kafka: a client that has deleted a topic and looks whether it is gone must not be shown the one that the look has made.
+The answer waits for the creation, unlike Kafka's: the next one shows the topic, and what cannot be created says why.
 """
 
 from collections.abc import Callable, Mapping

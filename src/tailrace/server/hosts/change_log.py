@@ -1,4 +1,4 @@
-"""What the active controller writes to its log about changes of the cluster: once per cluster, when they are committed.
+"""Lines in the log of the active controller about changes of the cluster: once per cluster, when they are committed.
 
 Brokers that are fenced, come back or leave; leaders, in-sync replicas and replicas of partitions; topics that are
 created, altered and deleted. Each kind is bounded by `BoundedLines`, however many partitions a change has.
@@ -147,7 +147,7 @@ class ChangeLog:
 
 
 class Cause:
-    """What a change was made for."""
+    """The cause of a change, if it is known: a broker's silence, or a client."""
 
     def __init__(self, command: ControllerCommand | None, *, silent_ms: int = 0) -> None:
         """`silent_ms`: for how long the broker that is fenced for its silence has not been heard."""

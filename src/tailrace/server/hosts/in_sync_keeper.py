@@ -2,8 +2,8 @@
 
 A follower's fetch may show that it has caught up; time, that it has not. Either way the partition makes a proposal, and
 all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One command is
-under way at a time. What the controller has neither carried out nor refused is proposed again, until it is news; after
-a refusal something else may have to be proposed at once (`replication.leadership`, rule 4).
+under way at a time. A change that the controller has neither carried out nor refused is proposed again, until it is
+news; after a refusal something else may have to be proposed at once (`replication.leadership`, rule 4).
 """
 
 import logging

@@ -42,7 +42,7 @@ class _Waiting:
 
 
 class NextTransactions:
-    """What waits in one partition of `__transaction_state`, by transactional id, in the order in which it came."""
+    """The commands that wait in one partition of `__transaction_state`, by transactional id, in order of arrival."""
 
     def __init__(
         self, *, submit: Submit, is_changing: Callable[[str], bool], clock: Clock, deadlines: Deadlines

@@ -55,7 +55,7 @@ class MetadataSnapshots:
         self._baseline.log_bytes += size_bytes
 
     def changed(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """What is committed and applied has led to this image by these changes."""
+        """The committed and applied records have led to this image by these changes."""
         self._baseline.changed.note(image, delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:

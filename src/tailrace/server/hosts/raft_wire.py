@@ -110,7 +110,7 @@ def request_from_wire(message: QuorumRequest) -> Request:
 
 
 def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshotRequest]:
-    """What a FetchSnapshot asks of this log, one for each snapshot. Raises as `request_from_wire`."""
+    """The requests that a FetchSnapshot makes of this log, one for each snapshot. Raises as `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 

@@ -45,7 +45,7 @@ class _Failed(NamedTuple):
 
 
 class _Proposed(NamedTuple):
-    """What the controller is being asked of one partition."""
+    """The proposal to the controller for one partition."""
 
     topic_partition: TopicPartition
     state: PartitionState
@@ -82,7 +82,7 @@ class ReplicaFailures:
         self._again: Timer | None = None
         self._ask_alone_again: Timer | None = None
 
-    # What can be seen from outside
+    # State that is seen from outside
 
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
@@ -106,7 +106,7 @@ class ReplicaFailures:
         """Replicas that have failed by themselves, not with their directory."""
         return len(self._failed)
 
-    # What has happened
+    # Events
 
     def lost(self, topic_partition: TopicPartition) -> None:
         """This replica lacks, or may lack, something that it has acknowledged."""
@@ -168,7 +168,7 @@ class ReplicaFailures:
         self._tell_who_waits()
 
     def stop(self) -> None:
-        """Ask for nothing more; whoever waits is not told."""
+        """Ask for nothing more; callbacks that wait are not called."""
         self._is_stopped = True
         self._waiting.clear()
         for timer in (self._again, self._ask_alone_again):
@@ -248,7 +248,7 @@ class ReplicaFailures:
             self._plan()
 
     def _due(self, topic_partition: TopicPartition) -> _Proposed | None:
-        """What is to be asked of this partition, if anything is."""
+        """The proposal that is due for this partition; None if there is none."""
         image = self._controller.image
         state = image.partition(*topic_partition)
         failed = self._failed.get(topic_partition)

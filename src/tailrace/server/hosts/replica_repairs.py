@@ -44,7 +44,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class LostReplicas(Protocol):
-    """What has been lost here: `server.hosts.replica_failures.ReplicaFailures`."""
+    """The replicas that have been lost here: `server.hosts.replica_failures.ReplicaFailures`."""
 
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
@@ -146,7 +146,7 @@ class ReplicaRepairs:
             self._timer.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Take notice of who is in sync again, and of what is gone."""
+        """Take notice of replicas that are in sync again, and of those that are gone."""
         for topic in delta.deleted_topics:
             for number in topic.partitions:
                 self._fetching.pop(TopicPartition(topic.name, number), None)

@@ -2,7 +2,7 @@
 
 1. An expression is held against all topics once, and against each new topic then. Both take turns with other work.
 2. Internal topics match nothing: a group that reads the log of its own commits never comes to rest.
-3. What was not asked for lately is dropped when there is too much; it is found anew when it is asked for.
+3. An expression not asked for lately is dropped when there is too much; it is matched anew when it is asked for.
 """
 
 from collections import OrderedDict, deque
@@ -85,7 +85,7 @@ class TopicPatterns:
             on_resolved(expression.fault)
 
     def find(self, text: str) -> RegularExpressionValue | None:
-        """What the expression matches; None: that is not known yet, and `version` is another when it is."""
+        """The topics that the expression matches; None while not known yet: `version` is another when they are."""
         try:
             return self._expression(text).value
         except KafkaError:  # a stored one that a Kafka broker took and this engine does not: it keeps its topics

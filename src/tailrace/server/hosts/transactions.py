@@ -3,9 +3,9 @@
 1. A transaction whose end is committed as decided gets its markers, for as long as it takes: the coordinator that made
    the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
    transaction is complete.
-2. Nobody hears of a decision before it is committed.
+2. No client hears of a decision before it is committed.
 3. A producer that begins its next transaction meanwhile waits for the end of the last one (`next_transactions`).
-4. On loss of leadership whoever waits hears NOT_COORDINATOR (16); markers on their way are the next coordinator's too,
+4. On loss of leadership waiting clients hear NOT_COORDINATOR (16); markers on their way are the next coordinator's too,
    whose epoch makes ours void.
 """
 

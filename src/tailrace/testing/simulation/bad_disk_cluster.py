@@ -27,7 +27,7 @@ def plan_of(seed: int) -> ReplicaPlan:
         longest_disk_ms=world.choice((1, 5, 30), "swarm", "disk"),
         latest_image_ms=world.choice((2, 30), "swarm", "images"),
         partitions=2,
-        lag_ms=BAD_MS + 1_000,  # leaders do not drop by themselves who is bad
+        lag_ms=BAD_MS + 1_000,  # leaders do not drop the bad broker by themselves
         chaos_ms=16_000,
     )
 

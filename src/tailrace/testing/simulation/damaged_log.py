@@ -40,7 +40,7 @@ class _Life:
         self.epoch = 0
         self.noted = {checkpoints.RECOVERY_POINTS: 0, checkpoints.HIGH_WATERMARKS: 0}
         self.told = 0
-        """Up to here somebody was told that it is flushed."""
+        """The log has reported that it is flushed up to here."""
         self.has_lost_power = self.is_flipped = False
 
     def live(self) -> None:

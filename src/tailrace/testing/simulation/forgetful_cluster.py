@@ -65,7 +65,7 @@ class ForgetfulCluster(ReplicaCluster):
         return KeptLaws(sometimes=self.world.sometimes)
 
     def run(self) -> None:
-        """Raises Breach if the law is broken. Whoever has lost nothing may stand still in the end, and does."""
+        """Raises Breach if the law is broken. A broker that has lost nothing may stand still in the end, and does."""
         self._run_chaos()
 
     def _black_out(self) -> None:

@@ -101,7 +101,7 @@ class RaftSnapshotLaws(Watcher):
             self._check_live_replicas(host, offset)
 
     def _check_live_replicas(self, host: RaftHost, offset: int) -> None:
-        """What a replica asked for was too much or stale at times: then this asks less than the text does."""
+        """The offsets of replicas' fetches were too high or stale at times: then this asks less than the text does."""
         snapshot = next((one for one in host.log.snapshots if one.id.end_offset == offset), None)
         if snapshot is not None and snapshot.last_contained_ms + host.config.start_offset_lag_ms <= host.now_ms:
             return

@@ -3,13 +3,13 @@
 - "committed is for ever": what some leader has had below its high watermark never becomes something else.
 - "a leader has everything committed": whoever leads has all that was ever committed.
 - "copies agree below the high watermark": whatever a replica has below its own high watermark is what is committed.
-- "a high watermark is on the disk": under flushed durability; whoever reads below it will find it after a crash.
+- "a high watermark is on the disk": under flushed durability; all records below it are there after a crash.
 - "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
 - "committed is on enough disks": when a leader's high watermark passes a record, as many of its in-sync replicas as
   min.insync.replicas asks for have it flushed, or will find it after a crash.
-- "in sync or eligible has everything committed": at every moment, whoever the controller's image calls that and is up
-  has all that was ever committed; it may lead in the next.
-- "a silent replica does not join": its leader proposes to add only who has asked within replica.lag.time.max.ms.
+- "in sync or eligible has everything committed": at every moment, a broker that the controller's image calls that and
+  that is up has all that was ever committed; it may lead in the next.
+- "a silent replica does not join": its leader proposes to add only those that asked within replica.lag.time.max.ms.
 - "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
   that it has lost something, whatever the power cuts.
 - "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
@@ -44,7 +44,7 @@ class ReplicaLaws:
     def __init__(self, *, min_in_sync: int, is_flushed: bool, lag_ms: int, sometimes: Counter[str]) -> None:
         self.nodes: list[ReplicaNode] = []
         self.image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE
-        """What is agreed on, at every moment."""
+        """The image that is agreed on, at every moment."""
         self.sometimes = sometimes
         self.committed: dict[TopicPartition, dict[int, StoredBatch]] = {}
         """By base offset."""

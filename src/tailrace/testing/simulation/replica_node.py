@@ -214,7 +214,7 @@ class ReplicaNode:
         self.is_serving = False
         self._has_roles = False
         self.forgets: Callable[[SimulatedDisk], None] | None = None
-        """What is done to its disk before the next start."""
+        """The change of its disk before the next start."""
         self._world = world
         self._network = network
         self._metadata = metadata

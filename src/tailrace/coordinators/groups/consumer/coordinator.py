@@ -105,7 +105,7 @@ class ConsumerGroups:
         return decision
 
     def classic(self, group_id: str, group: ConsumerGroup, event: Asked, now_ms: int) -> ClassicDecision:
-        """What becomes of the request of a member that speaks the classic protocol. Raises KafkaError."""
+        """The decision on the request of a member that speaks the classic protocol. Raises KafkaError."""
         topics_version = self._topics.version
         members = ClassicMembers(
             group_id,
@@ -156,7 +156,7 @@ class ConsumerGroups:
     def _take_down(
         self, group_id: str, before: ConsumerGroup | None, decision: ConsumerGroupDecision[Any], now_ms: int
     ) -> None:
-        """What is worth remembering of a decision, and who need not be."""
+        """Note the events of a decision, and forget the sessions of members that are gone."""
         for former in before.members.keys() - decision.group.members.keys() if before is not None else ():
             self._sessions.forget(MemberKey(group_id, former))
         if decision.events:

@@ -70,7 +70,7 @@ class ClassicProtocol:
 
 @struct
 class ClassicMemberMetadata:
-    """What a member with the classic protocol brought with its JoinGroup."""
+    """Session timeout and protocols from the JoinGroup of a member with the classic protocol."""
 
     session_timeout_ms: Int32 = 0
     supported_protocols: tuple[ClassicProtocol, ...] = ()
@@ -78,7 +78,7 @@ class ClassicMemberMetadata:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """What a member wants.
+    """The subscription of a member.
 
     `classic_member_metadata` is None for a member that speaks KIP-848's protocol. Kafka leaves the field out for a
     classic member that brought nothing, so that is its default; None is written.

@@ -1,4 +1,4 @@
-"""What any request may lead to in a consumer group, whichever protocol its member speaks (KIP-848; pure).
+"""Steps that any request may lead to in a consumer group, whichever protocol its member speaks (KIP-848; pure).
 
 A subscription is new; that, or a change of the topics, begins a new group epoch; a new epoch needs a new target; and
 the member goes one step towards its target.
@@ -135,7 +135,7 @@ def _assign(change: GroupChange, topics: Topics) -> None:
 
 
 def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
-    """What it subscribes to: by name, and by an expression."""
+    """Its subscription: names, and an expression."""
     return member.subscription.subscribed_topic_names, member.subscription.subscribed_topic_regex
 
 

@@ -31,7 +31,7 @@ class Topics(Protocol):
         ...
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
-        """What a regular expression matches; None: that is not known yet, and `version` is another when it is."""
+        """The topics that an expression matches; None while not known yet: `version` is another when they are."""
         ...
 
 
