@@ -519,8 +519,15 @@ class Loader:
         return state, newest
 
     def _settle_aborted(self, checked_from: int) -> None:
-        """Have what was found of aborted transactions in files, durably, but for the active segment's."""
+        """Have what was found of aborted transactions in files, durably, but for the active segment's.
+
+        The active segment's index files go: they may be of a time when it was rolled, and say more than a power cut has
+        left of it. The next clean close trusts `.txnindex` of an empty segment as it stands.
+        """
         segments, is_written = self._segments, False
+        if checked_from < len(segments) and not self._names.isdisjoint(segments[-1].index_names):
+            segments[-1].remove_index_files()
+            is_written = True
         written_from = checked_from
         if 0 < checked_from < len(segments) and segments[checked_from].base_offset >= self._recovery_point:
             # Nothing was flushed since the roll: all of the segment before is durable, but for what the roll wrote.

@@ -91,6 +91,13 @@ class Segment(BatchFile):
         return self._stem + INDEX_SUFFIX + self._suffix, self._stem + TIME_INDEX_SUFFIX + self._suffix
 
     @property
+    def index_names(self) -> set[str]:
+        """The names of all index files that a segment may have."""
+        stem = segment_name(self.base_offset)
+        suffixes = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+        return {stem + suffix + self._suffix for suffix in suffixes}
+
+    @property
     def transaction_index_path(self) -> str:
         return self._stem + TRANSACTION_INDEX_SUFFIX + self._suffix
 

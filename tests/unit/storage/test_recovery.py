@@ -9,7 +9,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.producer_state import ProducerState
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
@@ -670,6 +670,36 @@ def test_a_segment_that_is_lost_does_not_pass_for_a_gap_where_gaps_are_legal(see
     disk.power_cut()
     disk.reboot()
     check_that_nothing_is_missing(open_log(disk))
+
+
+@pytest.mark.parametrize("are_later_lost", [False, True], ids=["later segments are left", "later segments are lost"])
+def test_index_files_of_a_rolled_segment_that_is_active_again_go(are_later_lost: bool) -> None:
+    """A power cut may take a rolled segment's batches and leave its index files, which were written at once."""
+    disk = SimulatedDisk()
+    disk.make_dirs("/data")
+    disk.sync_dir("/")
+    log = open_log(disk)
+    for offset in range(0, COUNT, 2):
+        log.append([stored_batch(offset, producer_id=4, base_sequence=offset // 2, is_transactional=True)])
+        log.append([stored_marker(offset + 1, producer_id=4, is_commit=False)])
+    bases = segments(disk)
+    lost = bases[1]
+    log.close()
+    assert disk.exists(path_of(lost, ".txnindex"))
+    disk.open(path_of(lost)).truncate(0)
+    for base in bases[2:] if are_later_lost else []:
+        disk.unlink(path_of(base))
+    forget_note(disk)
+
+    log = open_log(disk, recovery_point=lost)
+    assert log.log_end_offset == lost
+    assert [name for name in disk.list_dir(DIRECTORY) if name.startswith(f"{lost:020d}") and "index" in name] == []
+    aborted = log.aborted_transactions(0, COUNT)
+    assert [transaction.last_offset for transaction in aborted] == list(range(1, lost, 2))
+    log.close()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=lost, clean=True).aborted_transactions(0, COUNT) == aborted
 
 
 def check_that_nothing_is_missing(log: Log) -> None:
