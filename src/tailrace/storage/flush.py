@@ -109,6 +109,11 @@ class Flushes:
         return self._generation
 
     @property
+    def has_unsynced_names(self) -> bool:
+        """Whether names were made that no flush has made durable yet; one that is under way may be about to."""
+        return bool(self.unsynced_directories or (self._ticket is not None and self._ticket.directories))
+
+    @property
     def has_other_work(self) -> bool:
         """Whether there is anything to sync but batches."""
         return bool(self.unsynced_directories or self.unsynced_files)

@@ -451,8 +451,11 @@ class Log(ReadableLog):
         """Begin a new segment at this offset. What this leaves to be synced, the next flush syncs.
 
         Nothing of it counts before: if the power goes, recovery cuts the log where the old segment is not whole, and a
-        torn snapshot has a wrong checksum.
+        torn snapshot has a wrong checksum. The first segment's name alone must be durable: without it the log would
+        begin at the new one, as if retention had been there.
         """
+        if len(self._segments) == 1 and self._flushes.has_unsynced_names:
+            self._sync_first_name()
         self._note_that_gaps_are_known()
         if self._gaps.is_legal_before(base_offset, is_compacted=self._config.is_compacted):
             # Cut by a truncation below the bound, or a follower's: what is lost here would pass for a gap.
@@ -460,6 +463,13 @@ class Log(ReadableLog):
         self._segments.active.write_indexes()
         self._flushes.note_new(self._log_producers.begin_snapshot(base_offset), self._directory)
         self._segments.add(base_offset)
+
+    def _sync_first_name(self) -> None:
+        try:
+            self._files.sync_dir(self._directory)
+        except StorageError as fault:
+            self._fail(f"the first segment's name could not be synced: {fault.detail}")
+            raise
 
     def begin_flush(self) -> FlushTicket:
         """What has to be synced for all that is appended now to be durable. One flush at a time."""
