@@ -467,8 +467,12 @@ class Loader:
                 cache = EpochCache.from_bytes(self._epochs_content)
             except CorruptRecords:
                 was_right = False
-        if not self._epochs_fit and not _is_right(cache, self._segments, log_start_offset):
-            cache, was_right = EpochCache(), False
+        if not self._epochs_fit:
+            # The file is damaged, or newer than the note. Epochs are durable with the first batch of theirs: it need
+            # not know those of batches that were not flushed.
+            known_end = end_offset if self._report.clean else self._synced_end
+            if not _is_right(cache, self._segments, log_start_offset, known_end):
+                cache, was_right = EpochCache(), False
         if checked_from < len(self._segments):
             checked_offset = self._segments[checked_from].base_offset
             found = [entry for entry in cache.entries if entry.start_offset < checked_offset]
@@ -564,13 +568,13 @@ def _checked_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         position += at
 
 
-def _is_right(cache: EpochCache, segments: list[Segment], log_start_offset: int) -> bool:
-    """Whether these are the epochs of all batches that can be read."""
+def _is_right(cache: EpochCache, segments: list[Segment], log_start_offset: int, end_offset: int) -> bool:
+    """Whether these are the epochs of all batches below `end_offset` that can be read."""
     headers = (header for segment in segments for _, header in segment.headers())
     return all(
         cache.epoch_of(header.base_offset) == header.partition_leader_epoch
         for header in headers
-        if header.base_offset >= log_start_offset
+        if log_start_offset <= header.base_offset < end_offset
     )
 
 

@@ -504,6 +504,22 @@ def test_after_a_clean_stop_too_a_wrong_file_of_epochs_is_made_anew(disk: Simula
         assert log.read(0, max_bytes=10**6).next_offset > 0
 
 
+def test_a_note_that_is_older_than_the_file_of_epochs_does_not_cost_epochs() -> None:
+    """A power cut may take the note back. Epochs that a compaction has left no batch of are in that file alone."""
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
+    log.append([stored_batch(0)])
+    log.flush()
+    older = disk.read_bytes(f"{DIRECTORY}/{FLUSHED_OFFSET}")
+    log.epochs.assign(1, 3)
+    log.append([stored_batch(5, leader_epoch=2)])
+    log.flush()
+    log.append([stored_batch(6, leader_epoch=3)])
+    disk.overwrite(f"{DIRECTORY}/{FLUSHED_OFFSET}", older)
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, recovery_point=6)
+    assert log.epochs.entries == ((0, 0), (1, 3), (2, 5), (3, 6))
+
+
 def test_a_truncation_takes_the_note_back_before_it_cuts(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.truncate_to(COUNT - 5)
