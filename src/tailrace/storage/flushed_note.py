@@ -98,7 +98,10 @@ class FlushedNote:
         return join(self._directory, FLUSHED_OFFSET)
 
     def lower(self, offset: int) -> None:
-        """Have it durable that no more than this is promised: the log is about to be cut. Raises StorageError."""
+        """Have it durable that no more than this is promised: the log is about to be cut. Raises StorageError.
+
+        Below `offset` all must be flushed: a note that cannot be read is replaced by one that says so.
+        """
         path = join(self._directory, FLUSHED_OFFSET)
         noted = self._noted
         if noted is not None and noted.offset <= offset:

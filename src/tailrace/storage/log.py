@@ -528,7 +528,7 @@ class Log(ReadableLog):
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return
-            self._note.lower(end_offset)
+            self._note.lower(min(end_offset, self.flushed_offset))
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
             self._log_producers.remove_snapshots_above(end_offset)

@@ -7,7 +7,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, checkpoints
-from tailrace.storage.flushed_note import FLUSHED_OFFSET
+from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.producer_state import ProducerState
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
@@ -527,6 +527,18 @@ def test_a_truncation_takes_the_note_back_before_it_cuts(disk: SimulatedDisk) ->
     log = open_log(disk)
     log.truncate_fully_and_start_at(COUNT + 5)
     assert open_log(disk).recovery.damage is None
+
+
+def test_a_truncation_over_a_torn_note_promises_no_more_than_was_flushed() -> None:
+    """Otherwise what a power cut takes below the cut would count as damage."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    disk.write_durably(f"{DIRECTORY}/{FLUSHED_OFFSET}", b"")
+    log.append([stored_batch(offset) for offset in range(5)])
+    log.truncate_to(4)
+    note = read_note(disk, DIRECTORY)
+    assert note is not None
+    assert note.offset == log.flushed_offset == 0
 
 
 def test_a_flipped_bit_in_the_note_takes_nothing_from_the_log(disk: SimulatedDisk) -> None:
