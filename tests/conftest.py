@@ -17,8 +17,12 @@ from tailrace.protocol.schema import protect_values
 
 protect_values()  # assigning to a message is a mistake that only tests can afford to look for
 
+MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
+"""So many times the usual number of histories for every model, by chance; 0 for the usual ones, always the same."""
+
 settings.register_profile(
     "tailrace",
+    derandomize=not MODEL_RUNS,  # the verdict on a change depends on the change; the search for more is `make soak`
     deadline=None,  # timing never decides a verdict
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
@@ -37,6 +41,16 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 def _allowed() -> list[str]:
     lines = ALLOWED_SKIPS.read_text().splitlines()
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not MODEL_RUNS:
+        return
+    models = {item.cls: item for item in items if isinstance(item, pytest.Function) and item.cls is not None}
+    for cls, item in models.items():
+        if isinstance(getattr(cls, "settings", None), settings):  # made of a RuleBasedStateMachine
+            cls.settings = settings(cls.settings, max_examples=cls.settings.max_examples * MODEL_RUNS, database=None)
+            item.add_marker(pytest.mark.timeout(0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
