@@ -3,7 +3,6 @@
 BAD_DISKS in the environment says how many faults of each kind, BAD_DISK_KINDS which; `make soak` runs more.
 """
 
-import itertools
 import json
 import os
 import random
@@ -11,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -48,6 +48,8 @@ class Load:
 
     def __init__(self, servers: str, history: Path) -> None:
         self._history = history
+        self._read_to = 0
+        self._times = dict.fromkeys(range(PARTITIONS), 0.0)
         command = [sys.executable, "-m", "crash.replicated_producer", servers, TOPIC, str(PARTITIONS), str(history)]
         self._program = subprocess.Popen(
             command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
@@ -55,13 +57,15 @@ class Load:
 
     def last_times(self) -> dict[int, float]:
         """When something was last acknowledged of each partition."""
-        times = dict.fromkeys(range(PARTITIONS), 0.0)
-        text = self._history.read_text() if self._history.exists() else ""
-        for line in text.splitlines(keepends=True):
-            if line.endswith("\n"):
+        if self._history.exists():
+            with self._history.open() as file:
+                file.seek(self._read_to)
+                *lines, rest = file.read().split("\n")
+                self._read_to = file.tell() - len(rest)
+            for line in lines:
                 at, partition, *_ = json.loads(line)
-                times[partition] = at
-        return times
+                self._times[partition] = at
+        return self._times
 
     def wait_for_each(self, after: float, within_s: float) -> float:
         """Wait until something of each partition was acknowledged after this time; how long that took the last one."""
@@ -98,13 +102,9 @@ def wait_until_whole(servers: str) -> None:
         time.sleep(0.2)
 
 
-def resumed_after(history: list[tuple[float, int, int, str]], began: float) -> float:
-    """How long after the begin of a fault each partition took writes again."""
-    late = [
-        min(at for at, partition, *_ in history if partition == number and at > began + FAULT_S)
-        for number in range(PARTITIONS)
-    ]
-    return max(late) - began
+def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
+    """How long after the begin of a fault each partition took writes again, by its times in order."""
+    return max(each[bisect_right(each, began + FAULT_S)] for each in times) - began
 
 
 def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]]) -> None:
@@ -112,8 +112,9 @@ def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]])
     found = read_all(cluster.bootstrap_servers)
     lost = [one for one in acked if found[one[1]].get(one[2]) != one[3]]
     assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
+    times = [sorted(at for at, partition, *_ in acked if partition == number) for number in range(PARTITIONS)]
     for fault, node, began in begins:
-        print(f"{fault} on node {node}: writes resumed after {resumed_after(acked, began):.1f} s")  # noqa: T201
+        print(f"{fault} on node {node}: writes resumed after {resumed_after(times, began):.1f} s")  # noqa: T201
     print(f"{len(acked)} acknowledged through {len(begins)} bad disks")  # noqa: T201
 
 
@@ -123,12 +124,11 @@ def run_faults(
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(30)
     begins: list[tuple[str, int, float]] = []
-    nodes = itertools.cycle(random.sample(cluster.broker_ids, 3))
     load = Load(cluster.bootstrap_servers, history)
     try:
         load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
-        for fault, node in zip(faults * FAULTS, nodes, strict=False):
-            began = time.monotonic()
+        for fault in faults * FAULTS:
+            node, began = random.choice(cluster.broker_ids), time.monotonic()
             begin(fault, node)
             begins.append((fault, node, began))
             load.wait_for_each(began + FAULT_S, RESUMES_WITHIN_S)
