@@ -14,7 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET
 from tailrace.storage.batch_file import Expected
 from tailrace.storage.epoch_cache import EpochCache
@@ -58,8 +58,15 @@ class IndexCheck:
         """Their right content, as far as the segment was walked over."""
 
     def load(self) -> None:
-        """Read the files. On any thread, before the first `note`. Raises StorageError."""
-        self._offsets, self._times = self._segment.read_indexes()
+        """Read the files. On any thread, before the first `note`. One that cannot be read is a wrong one.
+
+        Raises StorageError if descriptors or memory are short.
+        """
+        try:
+            self._offsets, self._times = self._segment.read_indexes()
+        except StorageError as fault:
+            if fault.is_shortage:
+                raise
         self.is_right = self._offsets is not None and self._times is not None
 
     def note(self, position: int, size_bytes: int, last_offset: int, timestamp: int) -> None:
@@ -183,6 +190,7 @@ class Scrub:
         "_sealed_end",
         "_segment",
         "bytes_read",
+        "failure",
         "has_wrong_index",
         "indexes_rebuilt",
         "mends",
@@ -204,6 +212,8 @@ class Scrub:
         self._index: IndexCheck | None = None
         self.bytes_read = 0
         self.indexes_rebuilt = 0
+        self.failure = ""
+        """Why the rest of the log was not looked at, though nothing is known to be wrong; empty if it was."""
 
     def next_slice(
         self,
@@ -216,7 +226,11 @@ class Scrub:
         max_bytes: int,
     ) -> ScrubSlice | None:
         """The slice to read next, None at the end. Raises CorruptRecords where a segment is missing."""
-        self._generation = generation
+        if self.failure:
+            return None
+        if generation != self._generation:
+            # Cut since the last slice: what was known of where it stands is of batches that may be gone.
+            self._generation, self._segment, self._sealed_end = generation, None, -1
         at = next((at for at, one in enumerate(segments) if one.base_offset >= self._base_offset), len(segments))
         while at < len(segments):
             segment, is_last = segments[at], at == len(segments) - 1
@@ -265,5 +279,8 @@ class Scrub:
         self.bytes_read += done.end - done.position
         self._position, self._next_offset = done.end, done.next_offset
         if done.fault is None:
+            return None
+        if isinstance(done.fault, StorageError) and done.fault.is_shortage:
+            self.failure = done.fault.detail
             return None
         return done.fault if isinstance(done.fault, CorruptRecords) else CorruptRecords(done.fault.detail)

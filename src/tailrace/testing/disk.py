@@ -13,6 +13,7 @@ test of durability that passes on it tests nothing.
 """
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
@@ -257,7 +258,7 @@ class SimulatedDisk:
         self._cuts: dict[int, bool] = {}
         self._failures: dict[int, str] = {}
         self._short_writes: dict[int, int] = {}
-        self._failing_reads: set[str] = set()
+        self._failing_reads: dict[str, int] = {}
         self.on_operation: Callable[[int, str], None] | None = None
         """Called before each counted operation with its number and description."""
 
@@ -282,9 +283,9 @@ class SimulatedDisk:
         """Let this operation, a write, take this many bytes only."""
         self._short_writes[operation] = taken_bytes
 
-    def fail_reads_of(self, path: str) -> None:
-        """Let every read of this file fail from now on."""
-        self._failing_reads.add(path)
+    def fail_reads_of(self, path: str, number: int = errno.EIO) -> None:
+        """Let every read of this file fail with this errno, until it is created anew."""
+        self._failing_reads[path] = number
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Damage one bit of a file, on the platter too."""
@@ -340,8 +341,9 @@ class SimulatedDisk:
 
     def begin_read(self, path: str) -> None:
         """Fail if reads of this file are to fail."""
-        if path in self._failing_reads:
-            raise StorageError(f"cannot read {path}: Input/output error")
+        number = self._failing_reads.get(path)
+        if number is not None:
+            raise StorageError(f"cannot read {path}: {os.strerror(number)}", number)
 
     def take_write(self, path: str, size_bytes: int) -> int:
         """How much of a write the disk has room for; raises StorageError for none at all."""
@@ -392,6 +394,7 @@ class SimulatedDisk:
         directory, name = self._walk(path)
         inode = _Inode()
         token = self.begin("create", path)
+        self._failing_reads.pop(path, None)
         directory.change({name: inode})
         self.end(token)
         return SimulatedFile(self, path, inode)

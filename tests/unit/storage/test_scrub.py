@@ -1,5 +1,7 @@
 """A look through a log at rest finds what has changed in it, and what it finds in an index is mended."""
 
+import errno
+
 import pytest
 
 from tailrace.model.topic_config import TopicConfig
@@ -121,6 +123,40 @@ def test_a_truncation_between_two_slices_is_no_damage(log: Log) -> None:
         log.finish_scrub_slice(scrub, part)
     assert not log.is_offline
     assert log.log_end_offset == 6
+
+
+@pytest.mark.parametrize("cut_at", range(1, COUNT))
+def test_a_truncation_while_no_slice_is_under_way_is_no_damage(disk: SimulatedDisk, cut_at: int) -> None:
+    """The log has grown past the place of the scrub again, with batches of other sizes."""
+    log, scrub, is_cut = filled(disk, CONFIG), Scrub(), False
+    while (part := log.next_scrub_slice(scrub, max_bytes=150)) is not None:
+        part.run()
+        log.finish_scrub_slice(scrub, part)
+        if not is_cut and scrub.bytes_read > 1000:
+            is_cut = True
+            log.truncate_to(cut_at)
+            while log.log_end_offset < 2 * COUNT:
+                log.append([stored_batch(log.log_end_offset, 3, leader_epoch=7)])
+            log.flush()
+    assert is_cut
+    assert not log.is_offline, log.failure
+
+
+def test_an_index_that_cannot_be_read_is_made_anew(disk: SimulatedDisk, log: Log) -> None:
+    path = files_of(disk, ".index")[1]
+    good = disk.read_bytes(path)
+    disk.fail_reads_of(path)
+    assert scrubbed(log).indexes_rebuilt == 1
+    assert not log.is_offline
+    assert disk.read_bytes(path) == good
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_a_shortage_of_descriptors_is_no_damage(disk: SimulatedDisk, log: Log, suffix: str) -> None:
+    disk.fail_reads_of(files_of(disk, suffix)[1], errno.EMFILE)
+    scrub = scrubbed(log)
+    assert not log.is_offline
+    assert "Too many open files" in scrub.failure
 
 
 def test_a_compaction_between_two_slices_is_no_damage() -> None:

@@ -147,20 +147,25 @@ class Scrubber:
         self._after(due_ms - self._clock.monotonic_ms(), lambda: self._next_slice(running))
 
     def _finish(self, running: _Running) -> None:
-        log, scrub = running.log, running.scrub
+        log, scrub, name = running.log, running.scrub, running.name
         self._count(indexes_rebuilt=scrub.indexes_rebuilt)
-        if log.is_damaged:
-            self._count(damaged_logs=1)
-            _logger.error("event=log-damaged partition=%s found-by=scrub fault=%s", running.name, log.failure)
-        must_wake = running.is_borrowed and (log.is_damaged or scrub.has_wrong_index)
-        failure, good_end_offset = log.failure, log.good_end_offset
+        if scrub.failure:
+            _logger.warning("event=scrub-failed partition=%s fault=%s", name, scrub.failure)
+        failure, good_end_offset = log.failure if log.is_damaged else "", log.good_end_offset
         self._give_back(running)
-        if must_wake:
-            woken = self._table.find(*running.name)
+        if running.is_borrowed and self._table.awake(*name) is not None:
+            # It woke meanwhile, and its files may be others by now: what they hold is looked at again.
+            failure = ""
+            self._names.appendleft(name)
+        elif running.is_borrowed and (failure or scrub.has_wrong_index):
+            woken = self._table.find(*name)
             if woken is not None and failure:
                 woken.log.condemn(failure, offset=good_end_offset)
             elif woken is not None:
-                self._names.appendleft(running.name)
+                self._names.appendleft(name)
+        if failure:
+            self._count(damaged_logs=1)
+            _logger.error("event=log-damaged partition=%s found-by=scrub fault=%s", name, failure)
         self._after(1, self._next_log)
 
     def _count(self, **more: int) -> None:

@@ -130,6 +130,25 @@ def test_who_sleeps_is_woken_to_say_that_it_is_damaged(node: DataPath, files: Si
     assert node.table.offline_replica("orders", 2) is not None
 
 
+@pytest.mark.parametrize("cut_at", [1, 9])
+def test_a_log_that_woke_while_its_files_were_read_is_looked_at_again(
+    node: DataPath, files: SimulatedDisk, cut_at: int
+) -> None:
+    """What a scrub beside the table has found may be gone by then: cut, or fetched anew."""
+    node = asleep(node, files)
+    scrubber = scrubber_of(node, bytes_per_second=500)
+    scrubber.start()
+    node.clock.advance(FIRST_PASS_MS + 500)
+    assert 0 < scrubber.measure.bytes_read < size_bytes(node) // PARTITIONS
+    woken = node.table.get("orders", 0)
+    woken.log.truncate_to(cut_at)
+    read_before = scrubber.measure.bytes_read
+    node.clock.advance(100_000)
+    assert (scrubber.measure.passes, scrubber.measure.damaged_logs) == (1, 0)
+    assert not woken.log.is_offline
+    assert scrubber.measure.bytes_read >= read_before + size_bytes(node)
+
+
 @pytest.mark.parametrize("is_asleep", [False, True])
 def test_a_wrong_index_is_made_anew(node: DataPath, files: SimulatedDisk, is_asleep: bool) -> None:
     if is_asleep:
