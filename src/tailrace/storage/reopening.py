@@ -7,6 +7,8 @@ log and takes longer.
 
 from typing import Final
 
+from crc32c import crc32c
+
 from tailrace.model.errors import CorruptRecords
 from tailrace.storage.closed_logs import ClosedLog
 from tailrace.storage.epoch_cache import EpochCache
@@ -42,16 +44,19 @@ def reload(
     producers = ProducerState()
     if closed.has_producers:
         producers = ProducerState(parse_snapshot(files.read_bytes(snapshot_path(directory, closed.snapshot_offset))))
+    # The clean close has left their file like this, and the notes of flushes to come vouch for it without reading it.
+    epochs = EpochCache(closed.epochs)
     return LoadedLog(
         segments=segments,
         limits=limits,
         log_start_offset=closed.log_start_offset,
         log_end_offset=closed.log_end_offset,
-        epochs=EpochCache(closed.epochs),
+        epochs=epochs,
         producers=producers,
         snapshot_offset=closed.snapshot_offset,
         gap_bound=closed.gap_bound,
         is_new=is_new,
         report=_CLEAN,
         unsynced_files=unsynced_files,
+        epochs_crc=crc32c(epochs.to_bytes()) if closed.epochs else None,
     )

@@ -1,8 +1,11 @@
 import pytest
+from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import ClosedLog, Log
+from tailrace.storage.checkpoints import LEADER_EPOCHS
+from tailrace.storage.flushed_note import read_note
 from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
@@ -92,3 +95,12 @@ def test_the_first_flush_of_a_new_log_makes_everything_of_it_durable() -> None:
     disk.reboot()
     assert disk.read_bytes(f"{DIRECTORY}/partition.metadata") == b"which topic"
     assert disk.exists(f"{DIRECTORY}/00000000000000000000.log")
+
+
+def test_the_notes_of_a_log_that_is_used_again_vouch_for_its_file_of_epochs() -> None:
+    disk = SimulatedDisk()
+    log = reopened(disk, closed_log(disk))
+    log.append([stored_batch(9)])
+    log.flush()
+    note = read_note(disk, DIRECTORY)
+    assert note == (10, crc32c(disk.read_bytes(f"{DIRECTORY}/{LEADER_EPOCHS}")))
