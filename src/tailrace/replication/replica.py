@@ -270,9 +270,10 @@ class Replica:
 
     @property
     def recovery_point(self) -> int:
-        """Up to where the log is durable, and stays."""
-        flushed_offset = self.log.flushed_offset
-        return flushed_offset if self.recovery_bound is None else min(flushed_offset, self.recovery_bound)
+        """Up to where the log is durable, and stays; not above damage: a start looks no further back than this."""
+        log = self.log
+        offset = min(log.flushed_offset, log.good_end_offset) if log.is_damaged else log.flushed_offset
+        return offset if self.recovery_bound is None else min(offset, self.recovery_bound)
 
     def _sync_by_count(self) -> None:
         """flush.messages, under page-cache durability."""

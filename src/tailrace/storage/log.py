@@ -220,9 +220,10 @@ class Log(ReadableLog):
 
     def condemn(self, damage: str, *, offset: int = 0) -> None:
         """Put the log offline: this was found damaged, below what is flushed, and nothing is wrong before `offset`."""
-        if not self._failure:
+        if not self.is_damaged:
             self.good_end_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
-        self._fail(damage, is_damaged=True)
+        self.is_damaged = True
+        self._fail(damage)
 
     @property
     def is_flushed(self) -> bool:
@@ -435,8 +436,7 @@ class Log(ReadableLog):
         except StorageError as fault:
             self._fail(f"a failed append could not be cut back: {fault.detail}")
 
-    def _fail(self, reason: str, *, is_damaged: bool = False) -> None:
-        self.is_damaged = self.is_damaged or is_damaged
+    def _fail(self, reason: str) -> None:
         if not self._failure:
             self._failure = reason
             on_offline, self._on_offline = self._on_offline, None
@@ -550,8 +550,11 @@ class Log(ReadableLog):
             self.epochs.truncate_from_end(end_offset)
             self._log_producers.reload(end_offset)
         except (StorageError, CorruptRecords) as fault:
-            is_damaged = isinstance(fault, CorruptRecords)
-            self._fail(f"a truncation to {offset} failed: {fault.detail}", is_damaged=is_damaged)
+            reason = f"a truncation to {offset} failed: {fault.detail}"
+            if isinstance(fault, CorruptRecords):
+                self.condemn(reason)  # it has looked at more than one segment
+            else:
+                self._fail(reason)
             raise
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches, read_header, seal
 from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
@@ -400,6 +400,20 @@ def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_off
     assert log.is_offline
     with pytest.raises(StorageError, match=f"a truncation to {cut} failed"):
         log.truncate_to(cut)
+
+
+def test_a_truncation_that_meets_damage_says_that_any_of_the_log_may_be_damaged() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    for n in range(20):
+        log.append([stored_batch(n)])
+    log.close()
+    log = open_log(disk)
+    base = names(disk, ".log")[1]
+    disk.flip_bit(f"{DIRECTORY}/{base:020d}.log", 9, 3)  # the length of its first batch
+    with pytest.raises(CorruptRecords):
+        log.truncate_to(base + 2)
+    assert (log.is_damaged, log.good_end_offset) == (True, 0)
 
 
 def test_a_full_truncation_starts_somewhere_else() -> None:

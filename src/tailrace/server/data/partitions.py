@@ -368,11 +368,14 @@ class PartitionTable:
     def _tell_disk_full(self) -> None:
         self.on_disk_full()
 
-    def _gone_offline(self, topic_partition: TopicPartition, log: Log) -> None:
+    def _gone_offline(self, partition: Partition) -> None:
+        topic_partition, log = partition.topic_partition, partition.log
         _logger.error(
             "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
         )
         if log.is_damaged:
+            # Now: a start after a kill looks for the damage from the recovery point on.
+            self._checkpoints.write(RECOVERY_POINTS, of=(partition,))
             self._failures.lost(topic_partition)
         else:
             self._failures.stalled(topic_partition)  # what is flushed is there when it is opened again
@@ -393,7 +396,7 @@ class PartitionTable:
             lag_ms=self._lag_ms,
         )
         log.watch_writes(lambda fault: self._note_write_outcome(topic_partition, fault))
-        log.when_offline(lambda: self._gone_offline(topic_partition, log))
+        log.when_offline(lambda: self._gone_offline(partition))
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)
         self._by_name[topic_partition] = partition

@@ -619,6 +619,25 @@ def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions() -> Non
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
 
 
+def test_where_damage_was_found_is_checkpointed_at_once_and_stays() -> None:
+    """A start looks no further back, and a kill may come within the minute between two checkpoints."""
+    files = SimulatedDisk()
+    node, cut, _ = two_partitions(files)
+    node.produce("cut", b"b")
+    node.produce("cut", b"c")
+    node.table.write_recovery_points()
+    node.end_turn()
+    cut.log.condemn("the batch at 1 is damaged", offset=1)
+    node.end_turn()
+    points = {TopicPartition("cut", 0): 1, TopicPartition("other", 0): 1}
+    assert read_offsets(files, "/logs", RECOVERY_POINTS) == points
+    assert cut.log.flushed_offset == 3
+    node.table.write_recovery_points()
+    node.end_turn()
+    node.table.close()
+    assert read_offsets(files, "/logs", RECOVERY_POINTS) == points
+
+
 def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> None:
     """Recovery drops a log that ends below its noted start."""
     files = SimulatedDisk()

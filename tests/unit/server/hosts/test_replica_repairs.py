@@ -74,7 +74,12 @@ class Node:
     """Broker 1 from a start on."""
 
     def __init__(
-        self, files: SimulatedDisk, state: PartitionState = OUT, *, leader_says: ErrorCode | None = ErrorCode.NONE
+        self,
+        files: SimulatedDisk,
+        state: PartitionState = OUT,
+        *,
+        leader_says: ErrorCode | None = ErrorCode.NONE,
+        config: TopicConfig | None = None,
     ) -> None:
         self.files = files
         self.disk = DeferredDisk()
@@ -88,7 +93,7 @@ class Node:
         self.leader_says: ErrorCode | None = leader_says
         """To a read; None: it does not answer."""
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
-        settings = LiveSettings(Settings(BROKER, TopicConfig()))
+        settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
         self.followers = FollowerHosts(broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock)
         self.repairs = ReplicaRepairs(
@@ -187,10 +192,14 @@ class Node:
         self.settle()
 
 
-def whole_disk() -> SimulatedDisk:
+SMALL = TopicConfig(segment_bytes=len(RECORDS[0]), retention_ms=-1)
+"""A segment per batch."""
+
+
+def whole_disk(config: TopicConfig | None = None) -> SimulatedDisk:
     """Three records, all committed; then the process was killed."""
     files = SimulatedDisk(3)
-    node = Node(files)
+    node = Node(files, config=config)
     node.settle()
     node.fetch_all()
     node.write_checkpoints()
@@ -262,6 +271,33 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
     node.fetch_all()
     assert node.table.get(*ORDERS).high_watermark == 3
     assert node.followers.failed_partitions == 0
+
+
+@pytest.mark.parametrize("is_clean_stop", [False, True], ids=["kill", "clean stop"])
+@pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
+def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
+    is_clean_stop: bool, is_cleanly_started: bool
+) -> None:
+    """It may be in any segment, and a start looks no further back than the recovery point."""
+    files = whole_disk(SMALL)
+    assert len([name for name in files.list_dir("/logs/orders-0") if name.endswith(".log")]) == 3
+    if is_cleanly_started:
+        node = Node(files, config=SMALL)
+        node.settle()
+        node.table.close()
+    node = Node(files, leader_says=None, config=SMALL)
+    node.settle()
+    files.flip_bit("/logs/orders-0/00000000000000000001.log", 70)
+    node.table.get(*ORDERS).log.condemn("the batch at 1 is damaged", offset=1)
+    node.settle()
+    if is_clean_stop:
+        node.table.close()
+    again = Node(files, leader_says=None, config=SMALL)
+    again.settle()
+    assert (again.lost.lost_replicas, again.table.offline_count) == ((ORDERS,), 1)
+    ends = again.table.log_ends(ORDERS)
+    assert ends is not None
+    assert (ends.good_end_offset, ends.acknowledged_end_offset) == (1, 3)
 
 
 def test_what_was_fetched_for_the_damaged_log_must_count_no_more_before_it_is_set_aside() -> None:
