@@ -68,6 +68,7 @@ class LogDirectory:
         self._files = files
         self._checkpoints: dict[str, OffsetCheckpoint] = {}
         self._found: set[TopicPartition] = set()
+        self._distrusted: set[TopicPartition] = set()
         self._closed: ClosedLogs = {}
         self._vanished: dict[TopicPartition, int] = {}
         """Logs whose directories are gone, and how far they were flushed; told of when somebody asks for them."""
@@ -199,7 +200,7 @@ class LogDirectory:
                 leader_epoch=leader_epoch,
                 log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
                 first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition),
-                clean=self.was_clean,
+                clean=self.was_clean and partition not in self._distrusted,
                 is_durable=self._is_durable,
             )
         except KafkaError:
@@ -274,8 +275,12 @@ class LogDirectory:
         )
 
     def distrust(self, partition: TopicPartition) -> None:
-        """A log that could not be reopened: it must be opened from its files."""
+        """A log that has been in use since the start, or was cut: it must be opened from its files, and looked through.
+
+        How the last stop was says nothing of it.
+        """
         self._found.add(partition)
+        self._distrusted.add(partition)
 
     def vanished_end_of(self, partition: TopicPartition) -> int:
         """How far its log was flushed if its directory is gone; 0 for others."""
@@ -356,6 +361,7 @@ class LogDirectory:
     def take_set_aside(self, partition: TopicPartition) -> None:
         """Its directory has been set aside: there is none any more that must be opened."""
         self._found.discard(partition)
+        self._distrusted.discard(partition)
 
     def _damaged(self, partition: TopicPartition, topic_id: TopicId, number: int) -> str:
         suffix = f"-{partition.partition}.{topic_id.hex()}.{number}{DAMAGED_SUFFIX}"

@@ -23,7 +23,7 @@ from tailrace.server.data.dormant import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.ports import Clock, Disk
-from tailrace.storage import ClosedTopic, Damage, DamagedLog, Log
+from tailrace.storage import ClosedTopic, DamagedLog, Log
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
@@ -139,7 +139,8 @@ class PartitionTable:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
-        self._damages: dict[tuple[str, int], Damage] = {}  # of those, if recovery has told it
+        self._offline_ends: dict[tuple[str, int], LogEnds] = {}  # of those, as far as they are known
+        self._unmoved: dict[tuple[str, int], TopicId] = {}  # of those, to be set aside before anything else
         self._vanished_ends: dict[tuple[str, int], int] = {}
         self._checkpoints = PartitionCheckpoints(directory, self._work, awake=lambda: self, clock=clock)
         self._leaving = Departures(self._work, clock=clock, on_free=self._succeed)
@@ -332,7 +333,9 @@ class PartitionTable:
 
     def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
         key = (topic_partition.topic, topic_partition.partition)
-        self._offline.pop(key, None)
+        if self._unmoved.get(key) == state.topic_id:
+            raise StorageError(self._offline[key])
+        self._forget_offline(key)
         try:
             log = self._directory.open_log(
                 topic_partition,
@@ -348,9 +351,11 @@ class PartitionTable:
 
     def _not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         self._offline[topic_partition] = fault.detail
-        self._damages.pop(topic_partition, None)
+        self._offline_ends.pop(topic_partition, None)
         if isinstance(fault, DamagedLog):
-            self._damages[topic_partition] = fault.damage
+            damage = fault.damage
+            ends = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
+            self._offline_ends[topic_partition] = ends
         if isinstance(fault, StorageError) and fault.is_shortage:
             self._failures.stalled(topic_partition)
         else:
@@ -461,8 +466,7 @@ class PartitionTable:
         if key in self._leaving:
             self._leaving.set_successor(key, None)
             return
-        self._offline.pop(key, None)
-        self._damages.pop(key, None)
+        self._forget_offline(key)
         self._vanished_ends.pop(key, None)
         topic_partition = TopicPartition(topic, index)
         dormant = self._dormant.pop(topic, index)
@@ -488,17 +492,18 @@ class PartitionTable:
         """Set the damaged log of a partition aside, whether it could be opened or not.
 
         `on_set_aside` is given the path where it is kept; the partition can be added again, and is empty then. None: it
-        cannot be moved, and is what it was when it is added. Nothing may count on this replica any more.
+        cannot be moved, and stays offline until it is set aside, cut or discarded. Nothing may count on this replica
+        any more.
         """
         key = (topic_partition.topic, topic_partition.partition)
         partition = self._take_damaged(topic_partition)
 
         def set_aside(path: str | None) -> None:
-            self._offline.pop(key, None)
-            self._damages.pop(key, None)
             if path is None:
+                self._unmoved[key] = topic_id
                 self._directory.distrust(topic_partition)
             else:
+                self._forget_offline(key)
                 self._directory.take_set_aside(topic_partition)
             on_set_aside(path)
 
@@ -534,8 +539,7 @@ class PartitionTable:
         )
 
         def done(_: str | None) -> None:
-            self._offline.pop(key, None)
-            self._damages.pop(key, None)
+            self._forget_offline(key)
             self._directory.distrust(topic_partition)
             on_cut(cut)
 
@@ -548,8 +552,9 @@ class PartitionTable:
         )
 
     def discard(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Remove the directory of a partition that was deleted while its log was being cut."""
+        """Remove the directory of a partition that was deleted while its log was being cut, or set aside in vain."""
         if not self.has(*topic_partition) and topic_partition not in self._leaving:
+            self._forget_offline((topic_partition.topic, topic_partition.partition))
             self._directory.take_set_aside(topic_partition)
             self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=0)
 
@@ -557,12 +562,21 @@ class PartitionTable:
         """Have nothing use the log of a partition any more; the partition if it was open."""
         key = (topic_partition.topic, topic_partition.partition)
         assert key not in self._leaving, f"{topic_partition} is gone"
+        ends = self.log_ends(topic_partition)
         partition = self._by_name.pop(key, None)
         if partition is not None:
+            assert ends is not None
+            self._offline_ends[key] = ends
             del self._by_id[partition.topic_id, topic_partition.partition]
             self.departed_traffic = self.departed_traffic.plus(partition.traffic)
             self._offline[key] = partition.log.failure
         return partition
+
+    def _forget_offline(self, key: tuple[str, int]) -> None:
+        """The log of this partition, which could not be used, is another one from now on, or gone."""
+        self._offline.pop(key, None)
+        self._offline_ends.pop(key, None)
+        self._unmoved.pop(key, None)
 
     def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
         """Up to where the log of this partition is good, also if it cannot be used; None if it is not here.
@@ -586,10 +600,8 @@ class PartitionTable:
         reason = self._offline.get(key)
         if reason is None:
             return None
-        damage = self._damages.get(key)
-        if damage is None:
-            return LogEnds(_UNKNOWN, self._directory.high_watermark_of(topic_partition) or _UNKNOWN, reason)
-        return LogEnds(damage.good_end_offset, damage.flushed_end_offset, reason)
+        unknown = LogEnds(_UNKNOWN, self._directory.high_watermark_of(topic_partition) or _UNKNOWN, reason)
+        return self._offline_ends.get(key, unknown)
 
     @property
     def offline(self) -> Collection[tuple[str, int]]:

@@ -223,21 +223,21 @@ class ReplicaRepairs:
         reason = self._partitions.why_offline(topic_partition)
 
         def set_aside(path: str | None) -> None:
-            if path is None:
+            if path is None:  # it stays offline, and is tried again
                 self._under_way.discard(topic_partition)
-            else:
-                _logger.warning(
-                    "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' set_aside=%s"
-                    " hint='the replica is fetched anew; remove the old files when it is in sync'",
-                    topic_partition,
-                    state.leader,
-                    before.times + 1,
-                    reason,
-                    path,
-                )
+                self._discard_if_gone(topic_partition, state)
+                return
+            _logger.warning(
+                "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' set_aside=%s"
+                " hint='the replica is fetched anew; remove the old files when it is in sync'",
+                topic_partition,
+                state.leader,
+                before.times + 1,
+                reason,
+                path,
+            )
             self._opener.reopen(self._controller.image, topic_partition)
-            if path is not None:
-                self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
+            self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
 
         self._partitions.set_aside_damaged(topic_partition, state.topic_id, set_aside)
 
@@ -253,9 +253,7 @@ class ReplicaRepairs:
 
         def done(cut: DamageCut) -> None:
             self._under_way.discard(topic_partition)
-            now = self._controller.image.partition(*topic_partition)
-            if now is None or now.topic_id != state.topic_id or self._broker_id not in now.replicas:
-                self._partitions.discard(topic_partition, state.topic_id)
+            if self._discard_if_gone(topic_partition, state):
                 return
             self._opener.reopen(self._controller.image, topic_partition)
             if cut.fault is not None or self._partitions.why_offline(topic_partition):
@@ -281,6 +279,14 @@ class ReplicaRepairs:
 
         config = self._opener.config_of(self._controller.image, topic_partition.topic)
         self._partitions.cut_damaged(topic_partition, state, config, done)
+
+    def _discard_if_gone(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Remove its directory if the partition was deleted meanwhile, or has no replica here any more."""
+        now = self._controller.image.partition(*topic_partition)
+        is_here = now is not None and now.topic_id == state.topic_id and self._broker_id in now.replicas
+        if not is_here:
+            self._partitions.discard(topic_partition, state.topic_id)
+        return not is_here
 
     def _lead(self, topic_partition: TopicPartition) -> None:
         self._failures.recovered(topic_partition)

@@ -20,6 +20,7 @@ from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
 from tailrace.server.live_settings import LiveSettings
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
+from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
@@ -336,6 +337,21 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_come_back() -> None:
     assert [name for name in files.list_dir("/logs") if name.startswith("orders")] == [DAMAGED]
 
 
+def test_a_topic_that_is_deleted_while_its_log_cannot_be_moved_leaves_nothing() -> None:
+    files = damaged_disk()
+    node = Node(files)
+    topic = node.image.topics["orders"]
+    node.clock.advance(0)
+    assert node.table.is_leaving(ORDERS)
+    node.is_deleted = True
+    node.applier.on_image(node.image, ImageDelta(deleted_topics=(topic,)))
+    files.fail_at(files.operations + 1)
+    node.settle()
+    node.settle(TopicConfig().file_delete_delay_ms)
+    assert node.table.offline_count == 0
+    assert [name for name in files.list_dir("/logs") if name.startswith("orders")] == []
+
+
 def test_a_replica_that_is_damaged_again_is_repaired_ever_later() -> None:
     node = Node(damaged_disk())
     node.settle()
@@ -365,6 +381,38 @@ def test_a_log_that_cannot_be_moved_stays_what_it_is_and_is_tried_again() -> Non
     assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
     node.settle(FIRST_BACKOFF_MS)
     assert damaged_names(files) == [DAMAGED]
+
+
+@pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
+def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_whole_one(
+    is_cleanly_started: bool,
+) -> None:
+    """That the last stop was clean says nothing of a log that has been in use since."""
+    files = whole_disk()
+    if is_cleanly_started:
+        node = Node(files)
+        node.settle()
+        node.table.close()
+    node = Node(files)
+    node.settle()
+    assert node.table.directory.was_clean == is_cleanly_started
+    files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
+    node.find_damage()
+    ends = node.table.log_ends(ORDERS)
+    node.lost.lost(ORDERS)
+    node.settle()
+    files.fail_at(files.operations + 1)
+    node.settle(LOOK_MS)
+    assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
+    assert node.table.log_ends(ORDERS) == ends, "what is known of it is known"
+    node.settle(LOOK_MS)
+    assert (node.lost.lost_replicas, node.followers.is_fetching(ORDERS)) == ((ORDERS,), False)
+    node.take()  # whatever changes: the log is opened again, and looked through
+    node.settle(LOOK_MS)
+    assert (node.table.offline_count, node.lost.lost_replicas) == (1, (ORDERS,))
+    node.settle(FIRST_BACKOFF_MS)
+    assert damaged_names(files) == [DAMAGED]
+    assert (node.table.offline_count, node.asked[-1].fetch_offset) == (0, 0)
 
 
 def test_what_was_set_aside_is_no_partition_and_is_never_removed() -> None:
@@ -513,6 +561,34 @@ def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> N
     choose(node)
     partition = node.table.get(*ORDERS)
     assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
+
+
+@pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
+def test_a_log_that_was_cut_knows_its_aborted_transactions(is_cleanly_started: bool) -> None:
+    """The cut takes the index of the last segment's; after a clean close a log without one has none."""
+    records = [
+        bytes(stored_batch(0, producer_id=4, base_sequence=0, leader_epoch=4, is_transactional=True).buffer),
+        bytes(stored_marker(1, producer_id=4, leader_epoch=4, is_commit=False).buffer),
+        batch(2, b"good"),
+        batch(3, b"damaged"),
+    ]
+    files = SimulatedDisk(3)
+    node = Node(files)
+    node.settle()
+    node.answer(*records, high_watermark=4)
+    node.write_checkpoints()
+    if is_cleanly_started:
+        node.table.close()
+    node = Node(files, LEADERLESS)
+    node.settle()
+    log = node.table.get(*ORDERS).log
+    aborted = log.aborted_transactions(0, 2)
+    assert len(aborted) == 1
+    files.flip_bit(LOG_FILE, sum(map(len, records[:3])) + 70)
+    log.condemn("the batch at 3 is damaged", offset=3)
+    choose(node)
+    log = node.table.get(*ORDERS).log
+    assert (log.log_end_offset, log.aborted_transactions(0, 2)) == (3, aborted)
 
 
 def test_a_replica_that_turns_out_to_be_whole_loses_nothing() -> None:
