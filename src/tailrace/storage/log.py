@@ -165,8 +165,8 @@ class Log(ReadableLog):
         if loaded.report.damage is not None and not allow_damage:
             raise DamagedLog(loaded.report.damage)
         log = cls(directory, loaded, files=files, config=config)
-        if loaded.report.clean and loaded.noted_end_offset > log.log_end_offset:
-            log._note.lower(log.log_end_offset)  # another program has cut it
+        if loaded.report.damage is None and loaded.noted_end_offset > log.log_end_offset:
+            log._note.lower(log.log_end_offset)  # another program has cut it, or an operator has, perhaps to nothing
         if log.log_start_offset < first_dirty_offset <= log.log_end_offset:
             log.first_dirty_offset = first_dirty_offset
         return log

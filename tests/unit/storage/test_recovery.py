@@ -457,6 +457,21 @@ def test_damage_can_be_cut_if_an_operator_says_so(disk: SimulatedDisk) -> None:
     assert open_log(disk).log_end_offset == active + 1
 
 
+@pytest.mark.parametrize("segment", [0, 1])
+def test_after_damage_was_cut_the_note_promises_no_more(disk: SimulatedDisk, segment: int) -> None:
+    base = segments(disk)[segment]
+    disk.flip_bit(path_of(base), 70)
+    log = open_log(disk, cuts_damage=True)
+    assert log.log_end_offset == base
+    assert log.recovery.lost_acknowledged
+    log.close(clean=False)
+    note = read_note(disk, DIRECTORY)
+    assert note is not None
+    assert note.offset == base
+    again = open_log(disk)
+    assert (again.log_end_offset, again.recovery.lost_acknowledged) == (base, False)
+
+
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("bit", range(32))
 def test_a_flipped_bit_in_a_leader_epoch_is_damage_of_that_batch(disk: SimulatedDisk, bit: int, clean: bool) -> None:

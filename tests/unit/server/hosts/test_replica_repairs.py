@@ -563,6 +563,21 @@ def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> N
     assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
 
 
+def test_a_replica_that_is_damaged_in_its_first_batch_leads_with_nothing() -> None:
+    files = whole_disk()
+    files.flip_bit(LOG_FILE, 70)
+    node = Node(files, LEADERLESS)
+    node.settle()
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset) == (True, 0)
+    assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
+    files.power_cut()
+    files.reboot()
+    again = Node(files, LEADERLESS)
+    assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 0), "the cut is durable"
+
+
 @pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
 def test_a_log_that_was_cut_knows_its_aborted_transactions(is_cleanly_started: bool) -> None:
     """The cut takes the index of the last segment's; after a clean close a log without one has none."""
