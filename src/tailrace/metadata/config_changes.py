@@ -59,6 +59,8 @@ class ConfigChanges:
         self._image = image
         self._topic_defaults = topic_defaults
         self._broker_settings = broker_settings
+        self._named_counts: Counter[int] | None = None
+        """Resources with settings by type, those of this command included; None until one that is new needs it."""
 
     def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
         """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
@@ -95,6 +97,8 @@ class ConfigChanges:
             )
         before = self._image.overrides(resource)
         after = self._stated(resource, before, self._after(changes, before))
+        if resource.type in _NAMED and bool(before) != bool(after):
+            self._count(resource.type, is_new=not before)
         names = dict.fromkeys((*before, *after))
         return [
             ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=after.get(name))
@@ -125,11 +129,17 @@ class ConfigChanges:
             raise _bad_request(f"{_NAMED[resource.type].what} needs a name: there are no settings for all of them")
         if len(resource.name) > _LONGEST_NAME:
             raise _bad_request(f"a name of {len(resource.name)} characters is more than {_LONGEST_NAME}")
-        known = self._image.configs
-        if resource not in known and sum(one.type == resource.type for one in known) >= _MOST_NAMED:
+
+    def _count(self, kind: int, *, is_new: bool) -> None:
+        """A named resource gets its first setting, or loses its last. Raises KafkaError POLICY_VIOLATION (44)."""
+        if self._named_counts is None:
+            # Once per command: there are thousands of resources, and a command may name thousands of others.
+            self._named_counts = Counter(resource.type for resource in self._image.configs)
+        if is_new and self._named_counts[kind] >= _MOST_NAMED:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"there are settings for {_MOST_NAMED} of these already; delete some"
             )
+        self._named_counts[kind] += 1 if is_new else -1
 
     def _after(self, changes: ResourceChanges, before: Mapping[str, str]) -> dict[str, str]:
         after = {} if changes.replaces_all else dict(before)
@@ -155,7 +165,7 @@ class ConfigChanges:
             default = getattr(self._topic_defaults, attribute_name(change.name)) if is_topic else setting.default
             present = setting.format(default) or ""
         assert change.value is not None
-        words, wanted = _words(present), _words(change.value)
+        words, wanted = _words(present), dict.fromkeys(_words(change.value))
         if change.operation is ConfigOperation.APPEND:
             return ",".join(dict.fromkeys((*words, *wanted)))
         return ",".join(word for word in words if word not in wanted)
