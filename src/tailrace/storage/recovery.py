@@ -189,6 +189,7 @@ class Loader:
         self._known_epochs: EpochCache | None = None
         self._synced_end = acknowledged.recovery_point
         self._cuts_damage = cuts_damage
+        self._cuts_from = 0 if check_from is None else check_from
         self._check_from = acknowledged.recovery_point
         if check_from is not None:
             self._check_from = min(check_from, self._check_from)
@@ -395,7 +396,7 @@ class Loader:
         segment, later = self._segments[at], self._segments[at + 1 :]
         # A segment that does not continue the one before it goes whole, but a log keeps at least one.
         is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
-        if scan.end_offset < self._flushed_end and not self._cuts_damage:
+        if scan.end_offset < self._flushed_end and not self._is_given_up(at):
             bound = self._synced_end if self._flushed_end == _EVERYTHING else self._flushed_end
             self._report.damage = Damage(
                 segment.log_path, scan.valid_bytes, scan.fault, scan.end_offset, max(bound, scan.end_offset)
@@ -416,6 +417,14 @@ class Loader:
             self._segments = self._segments[: at + 1]
             segment.remove_index_files()
             segment.cut_to(scan.valid_bytes, scan.end_offset)
+
+    def _is_given_up(self, at: int) -> bool:
+        """Whether an operator has chosen to lose what is damaged in this segment.
+
+        Not before the one that holds `check_from`: nothing was known of damage there, and nothing was copied.
+        """
+        is_last = at + 1 == len(self._segments)
+        return self._cuts_damage and (is_last or self._segments[at + 1].base_offset > self._cuts_from)
 
     def _settle(self, end_offset: int, checked_from: int) -> int:
         """Make what was found durable and complete: indexes, files, names. The log's end offset."""

@@ -2,7 +2,8 @@
 
 The segment with the damage and all behind it, and the epochs, are copied to the directory in which damaged logs are set
 aside; when the copy is durable the log is cut. Segments before the damage stay where they are. Until the cut is durable
-the log stays damaged: after a crash it does not open, and the administrator is asked again.
+the log stays damaged: after a crash it does not open, and the administrator is asked again. So it is if more is damaged
+than was known when the copy began: nothing is cut then.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class DamageCut:
     def __init__(
         self, directory: str, set_aside: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
     ) -> None:
-        """`open_cut` gives the log without what is damaged behind `check_from`."""
+        """`open_cut` gives the log without what is damaged behind `check_from`; a fault if more of it is."""
         self._directory = directory
         self._files = files
         self._check_from = check_from

@@ -4,13 +4,15 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.log_directory import LogDirectory, parse_directory_name
-from tailrace.storage import checkpoints
+from tailrace.storage import DamagedLog, checkpoints
 from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
 PARTITION = TopicPartition("orders", 0)
 FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)
+SMALL = TopicConfig(segment_bytes=1000, retention_ms=-1)
 
 
 def scanned(files: SimulatedDisk) -> LogDirectory:
@@ -206,3 +208,40 @@ def test_the_new_logs_of_an_ordinary_topic_do_not_wait_for_all_else_on_the_disk(
     synced = [line for line in files.history[before:] if " sync " in line]
     assert len(synced) == 2 * 16 + 1
     assert not any(" sync all " in line for line in synced)
+
+
+def cut_at(directory: LogDirectory, good_end_offset: int) -> DamageCut:
+    cut = directory.damage_cut(
+        PARTITION, topic_id=FIRST_ID, good_end_offset=good_end_offset, config=SMALL, now_ms=0, leader_epoch=0
+    )
+    while not cut.is_copied:
+        cut.copy_some()
+        assert cut.fault is None
+    cut.cut()
+    return cut
+
+
+def segment_files(files: SimulatedDisk, path: str) -> dict[str, bytes]:
+    return {name: files.read_bytes(f"{path}/{name}") for name in files.list_dir(path) if name.endswith(".log")}
+
+
+def test_a_cut_takes_nothing_that_was_not_copied() -> None:
+    """Where more is damaged than was known, and shown to the administrator, who must be asked again."""
+    files = SimulatedDisk()
+    directory = scanned(files)
+    log = directory.open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    for offset in range(40):
+        log.append([stored_batch(offset)])
+    log.flush()
+    log.close(clean=False)
+    whole = segment_files(files, "/logs/orders-0")
+    assert len(whole) == 4
+    files.flip_bit("/logs/orders-0/00000000000000000000.log", 300)  # the fourth batch; nobody has looked there
+    damaged = segment_files(files, "/logs/orders-0")
+    cut = cut_at(directory, 35)
+    assert isinstance(cut.fault, DamagedLog)
+    assert cut.fault.damage.good_end_offset == 3
+    assert segment_files(files, "/logs/orders-0") == damaged
+    cut = cut_at(directory, 3)
+    assert (cut.fault, cut.end_offset) == (None, 3)
+    assert segment_files(files, cut.set_aside) == damaged
