@@ -147,11 +147,14 @@ class NodeConfig:
             idle_ms=self.integer("connections.max.idle.ms"),
         )
 
+    def entry(self, name: str) -> SettingInForce:
+        """The setting of this name, which exists."""
+        layers = tuple((source, layer[name]) for source, layer in self._layers if name in layer)
+        return SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
+
     def entries(self) -> Iterator[SettingInForce]:
         """Every setting, in the order of names."""
-        for name in sorted(BROKER_SETTINGS):
-            layers = tuple((source, layer[name]) for source, layer in self._layers if name in layer)
-            yield SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
+        return map(self.entry, sorted(BROKER_SETTINGS))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
         """These settings under what the cluster was told while it runs: of all brokers, and above it of this one.

@@ -5,9 +5,10 @@ what was said of it while it runs, else of all brokers, else in its configuratio
 the setting's synonyms, the one in force first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Final, Protocol
 
 from tailrace.model.resource_settings import (
@@ -55,7 +56,13 @@ class BrokerSettings(Protocol):
         """What a topic without settings of its own gets."""
         ...
 
-    def entries(self) -> Iterator[BrokerSetting]: ...
+    def entry(self, name: str) -> BrokerSetting:
+        """The one of this name, which exists."""
+        ...
+
+    def entries(self) -> Iterator[BrokerSetting]:
+        """All of them, by name. There are hundreds: not for a resource that needs a few."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,26 +113,6 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 """The broker's settings behind each topic setting; of several units the first one that has a value wins."""
 
 
-def topic_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Every setting of a topic that has these overrides, by name."""
-    of_broker = {entry.setting.name: entry for entry in broker.entries()}
-    for name in sorted(TOPIC_SETTINGS):
-        setting = TOPIC_SETTINGS[name]
-        synonyms = [
-            synonym
-            for broker_name in BROKER_NAMES[name]
-            for synonym in _synonyms(of_broker[broker_name])
-            if synonym.value is not None
-        ]
-        synonyms.sort(key=lambda synonym: synonym.source)
-        value = setting.format(getattr(broker.topic_defaults, attribute_name(name)))
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        if name in overrides:
-            value, source = overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
-            synonyms.insert(0, Synonym(name=name, value=value, source=source))
-        yield ConfigEntry(setting=setting, value=value, source=source, synonyms=tuple(synonyms), read_only=False)
-
-
 METADATA_CLEANUP_POLICY: Final = Setting(
     name="cleanup.policy",
     type=SettingType.LIST,
@@ -150,34 +137,82 @@ _BROKER_NAMES_OF_GROUPS: Final = {
 """Whose values a group has that says nothing itself."""
 
 
-def group_entries(overrides: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Every setting of a group that has these overrides, by name."""
-    of_broker = {entry.setting.name: entry for entry in broker.entries()}
-    for name, setting in sorted(SETTINGS_OF_GROUPS.items()):
-        broker_name = _BROKER_NAMES_OF_GROUPS.get(name)
-        default = setting.format(setting.default)
-        if broker_name is not None:
-            default = next(_synonyms(of_broker[broker_name])).value
-        yield _named_entry(setting, overrides, default, ConfigSource.DYNAMIC_GROUP_CONFIG)
+class InheritedEntries:
+    """The settings that topics and groups have from this broker, each looked up once for any number of them.
+
+    A request may name thousands of resources: make one for all of them.
+    """
+
+    def __init__(self, broker: BrokerSettings) -> None:
+        self._broker = broker
+
+    def topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+        """Every setting of a topic that has these overrides, by name."""
+        return _under(overrides, self._of_topics, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+
+    def group(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+        """Every setting of a group that has these overrides, by name."""
+        return _under(overrides, self._of_groups, ConfigSource.DYNAMIC_GROUP_CONFIG)
+
+    @cached_property
+    def _of_topics(self) -> tuple[ConfigEntry, ...]:
+        return tuple(self._of_topic(setting) for _, setting in sorted(TOPIC_SETTINGS.items()))
+
+    def _of_topic(self, setting: Setting) -> ConfigEntry:
+        synonyms = [
+            synonym
+            for broker_name in BROKER_NAMES[setting.name]
+            for synonym in _synonyms(self._broker.entry(broker_name))
+            if synonym.value is not None
+        ]
+        synonyms.sort(key=lambda synonym: synonym.source)
+        return ConfigEntry(
+            setting=setting,
+            value=setting.format(getattr(self._broker.topic_defaults, attribute_name(setting.name))),
+            source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+            synonyms=tuple(synonyms),
+            read_only=False,
+        )
+
+    @cached_property
+    def _of_groups(self) -> tuple[ConfigEntry, ...]:
+        return tuple(self._of_group(setting) for _, setting in sorted(SETTINGS_OF_GROUPS.items()))
+
+    def _of_group(self, setting: Setting) -> ConfigEntry:
+        broker_name = _BROKER_NAMES_OF_GROUPS.get(setting.name)
+        if broker_name is None:
+            return _default_entry(setting, setting.format(setting.default))
+        return _default_entry(setting, next(_synonyms(self._broker.entry(broker_name))).value)
 
 
 def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """Every setting of a subscription to client metrics that has these overrides, by name."""
-    for _, setting in sorted(SETTINGS_OF_CLIENT_METRICS.items()):
-        default = setting.format(setting.default)
-        yield _named_entry(setting, overrides, default, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    return _under(overrides, _OF_CLIENT_METRICS, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
 
 
-def _named_entry(
-    setting: Setting, overrides: Mapping[str, str], default: str | None, source: ConfigSource
-) -> ConfigEntry:
-    synonyms = [Synonym(name=setting.name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
-    if setting.name in overrides:
-        synonyms.insert(0, Synonym(name=setting.name, value=overrides[setting.name], source=source))
-    in_force = synonyms[0]
-    return ConfigEntry(
-        setting=setting, value=in_force.value, source=in_force.source, synonyms=tuple(synonyms), read_only=False
-    )
+def _default_entry(setting: Setting, value: str | None) -> ConfigEntry:
+    source = ConfigSource.DEFAULT_CONFIG
+    own = Synonym(name=setting.name, value=value, source=source)
+    return ConfigEntry(setting=setting, value=value, source=source, synonyms=(own,), read_only=False)
+
+
+_OF_CLIENT_METRICS: Final = tuple(
+    _default_entry(setting, setting.format(setting.default))
+    for _, setting in sorted(SETTINGS_OF_CLIENT_METRICS.items())
+)
+
+
+def _under(
+    overrides: Mapping[str, str], inherited: Iterable[ConfigEntry], source: ConfigSource
+) -> Iterator[ConfigEntry]:
+    """The entries, with what the overrides say in front of what they have without them."""
+    for entry in inherited:
+        name = entry.setting.name
+        if name in overrides:
+            own = Synonym(name=name, value=overrides[name], source=source)
+            yield replace(entry, value=own.value, source=source, synonyms=(own, *entry.synonyms))
+        else:
+            yield entry
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:

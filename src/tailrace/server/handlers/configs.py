@@ -6,7 +6,7 @@ asked for twice is refused, unlike in Kafka: 10 bytes of a request would be wort
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -21,12 +21,11 @@ from tailrace.protocol.messages.configs import (
 )
 from tailrace.server.config_entries import (
     ConfigEntry,
+    InheritedEntries,
     broker_entries,
     client_metrics_entries,
-    group_entries,
     metadata_topic_entries,
     shared_broker_entries,
-    topic_entries,
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.live_settings import LiveSettings
@@ -42,20 +41,23 @@ class DescribeConfigsHandler:
 
     def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
         asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        twice = {resource for resource, times in asked.items() if times > 1}
+        inherited = InheritedEntries(self._settings.at(self._controller.image))
         return DescribeConfigsResponse(
-            results=tuple(
-                self._describe(resource, request, is_twice=asked[resource.resource_type, resource.resource_name] > 1)
-                for resource in request.resources
-            )
+            results=tuple(self._describe(resource, request, twice, inherited) for resource in request.resources)
         )
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, *, is_twice: bool
+        self,
+        resource: DescribeConfigsResource,
+        request: DescribeConfigsRequest,
+        twice: Set[tuple[int, str]],
+        inherited: InheritedEntries,
     ) -> DescribeConfigsResult:
         try:
-            if is_twice:
+            if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is asked for twice")
-            entries = self._entries(resource)
+            entries = self._entries(resource, inherited)
         except KafkaError as refusal:
             return DescribeConfigsResult(
                 error_code=refusal.code,
@@ -71,15 +73,14 @@ class DescribeConfigsHandler:
             configs=tuple(_results(entries, resource.configuration_keys, request)),
         )
 
-    def _entries(self, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+    def _entries(self, resource: DescribeConfigsResource, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
-            return self._topic_entries(name)
+            return self._topic_entries(name, inherited)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_entries(name)
         if resource.resource_type == ResourceType.GROUP:
-            image = self._controller.image
-            return group_entries(self._overrides(ResourceType.GROUP, name), self._settings.at(image))
+            return inherited.group(self._overrides(ResourceType.GROUP, name))
         if resource.resource_type == ResourceType.CLIENT_METRICS:
             return client_metrics_entries(self._overrides(ResourceType.CLIENT_METRICS, name))
         raise KafkaError(
@@ -93,7 +94,7 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a group, or a subscription to client metrics, has a name")
         return self._controller.image.overrides(ConfigResource(kind, name))
 
-    def _topic_entries(self, name: str) -> Iterable[ConfigEntry]:
+    def _topic_entries(self, name: str, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
         fault = topic_name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -102,7 +103,7 @@ class DescribeConfigsHandler:
         image = self._controller.image
         if name not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return topic_entries(image.topic_overrides(name), self._settings.at(image))
+        return inherited.topic(image.topic_overrides(name))
 
     def _broker_entries(self, name: str) -> Iterable[ConfigEntry]:
         in_force = self._settings.at(self._controller.image)

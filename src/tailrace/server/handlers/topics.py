@@ -6,8 +6,6 @@ CreatePartitions: v2 flexible; v3 as v2. A topic that is named twice has one ans
 The answer goes out when the change is committed and this broker has acted on it: a client may produce at once.
 """
 
-from collections.abc import Mapping
-
 from tailrace.metadata.commands import (
     ControllerResponse,
     CreatePartitions,
@@ -41,7 +39,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from tailrace.server.config_entries import topic_entries
+from tailrace.server.config_entries import InheritedEntries
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.live_settings import LiveSettings
@@ -69,26 +67,24 @@ class CreateTopicsHandler:
                 context.respond(error_response(request, context.api_version, outcome))
                 return
             assert isinstance(outcome, TopicsCreated)
-            context.respond(CreateTopicsResponse(topics=tuple(self._result(result) for result in outcome.results)))
+            inherited = InheritedEntries(self._settings.at(self._controller.image))
+            context.respond(CreateTopicsResponse(topics=tuple(_result(one, inherited) for one in outcome.results)))
 
         self._controller.submit(command, answer)
 
-    def _result(self, result: TopicCreated | TopicRefused) -> CreatableTopicResult:
-        if isinstance(result, TopicRefused):
-            return CreatableTopicResult(
-                name=result.name, error_code=result.error.code, error_message=result.error.detail or None
-            )
-        return CreatableTopicResult(
-            name=result.name,
-            topic_id=result.topic_id,
-            error_message=None,
-            num_partitions=result.num_partitions,
-            replication_factor=result.replication_factor,
-            configs=self._configs(result.overrides),
-        )
 
-    def _configs(self, overrides: Mapping[str, str]) -> tuple[CreatableTopicConfigs, ...]:
-        return tuple(
+def _result(result: TopicCreated | TopicRefused, inherited: InheritedEntries) -> CreatableTopicResult:
+    if isinstance(result, TopicRefused):
+        return CreatableTopicResult(
+            name=result.name, error_code=result.error.code, error_message=result.error.detail or None
+        )
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_message=None,
+        num_partitions=result.num_partitions,
+        replication_factor=result.replication_factor,
+        configs=tuple(
             CreatableTopicConfigs(
                 name=entry.setting.name,
                 value=entry.value,
@@ -96,8 +92,9 @@ class CreateTopicsHandler:
                 config_source=entry.source,
                 is_sensitive=entry.setting.sensitive,
             )
-            for entry in topic_entries(overrides, self._settings.at(self._controller.image))
-        )
+            for entry in inherited.topic(result.overrides)
+        ),
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -59,6 +59,9 @@ class Settings:
         self.node_id = node_id
         self.topic_defaults = topic_defaults
 
+    def entry(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
     def entries(self) -> Any:
         return iter(tuple[BrokerSetting, ...]())
 

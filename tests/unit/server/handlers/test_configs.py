@@ -1,5 +1,8 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): where a value in force comes from."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from tailrace.metadata.commands import CreateTopics, NewTopic
@@ -7,6 +10,7 @@ from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
 from tailrace.model.topic_config import TOPIC_SETTINGS
+from tailrace.node.config import SettingInForce
 from tailrace.node.kafka_settings import WITHOUT_EFFECT
 from tailrace.node.settings import BROKER_SETTINGS, TOPIC_SETTING_OF
 from tailrace.protocol.messages.configs import (
@@ -23,6 +27,7 @@ from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementallyAlterableConfig,
 )
+from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.server.config_entries import BROKER_NAMES
 from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
@@ -439,3 +444,47 @@ def test_the_in_sync_replicas_that_all_topics_need_are_changed_for_all_brokers_w
     assert node.table.get("orders", 0).config.min_insync_replicas == 2
     assert alter(node, ResourceType.BROKER, "", ("min.insync.replicas", 1, None)).error_code == 0
     assert node.table.get("orders", 0).config.min_insync_replicas == 1
+
+
+class _LookUps:
+    """How often the broker's settings are looked up, one by one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+
+        def counted(**parts: Any) -> SettingInForce:
+            self.count += 1
+            return SettingInForce(**parts)
+
+        monkeypatch.setattr("tailrace.node.config.SettingInForce", counted)
+
+    def of(self, node: AdminPath, request: Any, version: int) -> int:
+        before = self.count
+        assert node.send(request, version).response is not None
+        return self.count - before
+
+
+def _all_of(kind: int, names: Iterable[str]) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
+        )
+    )
+
+
+def test_many_resources_cost_the_look_ups_of_one(node: AdminPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may name 10,000 groups that do not exist: with all settings for each it held up everything for 12 s."""
+    names = [f"n{number}" for number in range(100)]
+    create = CreateTopicsRequest(
+        topics=tuple(
+            CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+            for name in names
+        )
+    )
+    look_ups = _LookUps(monkeypatch)
+    most_of_topics = sum(map(len, BROKER_NAMES.values()))
+    assert look_ups.of(node, create, 7) <= most_of_topics
+    assert look_ups.of(node, _all_of(ResourceType.TOPIC, names), 4) <= most_of_topics
+    assert look_ups.of(node, _all_of(GROUP, names), 4) <= 2
+    assert look_ups.of(node, _all_of(CLIENT_METRICS, names), 4) == 0
+    assert look_ups.of(node, _all_of(ResourceType.BROKER, ["", *map(str, range(100))]), 4) <= 2 * len(BROKER_SETTINGS)
