@@ -13,9 +13,10 @@
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
@@ -368,10 +369,25 @@ class LogDirectory:
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
     def _measure_damaged(self) -> None:
-        names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
-        paths = [join(self.path, name) for name in names]
-        size_bytes = sum(self._files.size_of(join(path, name)) for path in paths for name in self._files.list_dir(path))
-        self.set_aside_logs = SetAside(len(paths), size_bytes)
+        """Count what can be counted. Raises nothing: people remove these directories, perhaps now."""
+        try:
+            names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
+        except StorageError:
+            return  # they are what they were, as far as is known
+        sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
+        self.set_aside_logs = SetAside(len(sizes), sum(sizes))
+
+    def _size_of(self, path: str) -> int | None:
+        """The bytes of all files in a directory that are still there; None if it is not, or is a file."""
+        try:
+            names = self._files.list_dir(path)
+        except StorageError:
+            return None
+        size_bytes = 0
+        for name in names:
+            with suppress(StorageError):
+                size_bytes += self._files.size_of(join(path, name))
+        return size_bytes
 
     def set_aside_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """As `set_aside`, durably, for a stop that comes before it was done. Raises StorageError."""

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tailrace.model.errors import CorruptRecords
@@ -5,8 +7,8 @@ from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.damage_cut import DamageCut
-from tailrace.server.data.log_directory import LogDirectory, parse_directory_name
-from tailrace.storage import DamagedLog, checkpoints
+from tailrace.server.data.log_directory import LogDirectory, SetAside, parse_directory_name
+from tailrace.storage import DamagedLog, OsFiles, checkpoints
 from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import SimulatedDisk
 
@@ -245,3 +247,13 @@ def test_a_cut_takes_nothing_that_was_not_copied() -> None:
     cut = cut_at(directory, 3)
     assert (cut.fault, cut.end_offset) == (None, 3)
     assert segment_files(files, cut.set_aside) == damaged
+
+
+def test_a_file_with_the_name_of_a_damaged_log_keeps_no_node_from_starting(tmp_path: Path) -> None:
+    kept = tmp_path / "orders-0.6f72646572730000.1-damaged"
+    kept.mkdir()
+    (kept / "00000000000000000000.log").write_bytes(bytes(100))
+    (tmp_path / "notes-damaged").write_text("what was damaged")
+    directory = LogDirectory(str(tmp_path), files=OsFiles())
+    directory.scan()
+    assert directory.set_aside_logs == SetAside(directories=1, size_bytes=100)

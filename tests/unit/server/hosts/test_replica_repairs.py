@@ -1,5 +1,6 @@
 """Repairs of lost replicas of broker 1, on a disk that loses what was not synced; broker 2 leads, and is asked."""
 
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -467,6 +468,28 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
     assert steps > 10
 
 
+def lose_a_copy_while_it_is_measured(files: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody who has just removed old files, as the line of a repair advises."""
+    size_of, gone = files.size_of, []
+
+    def size_of_one(path: str) -> int:
+        if "-damaged/" in path and not gone:
+            gone.append(path)
+            raise StorageError(f"cannot stat {path}: No such file or directory", errno.ENOENT)
+        return size_of(path)
+
+    monkeypatch.setattr(files, "size_of", size_of_one)
+
+
+def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = damaged_disk()
+    node = Node(files)
+    lose_a_copy_while_it_is_measured(files, monkeypatch)
+    node.settle()
+    assert (node.table.has(*ORDERS), node.table.offline_count, node.asked[-1].fetch_offset) == (True, 0, 0)
+    assert node.repairs.set_aside_logs.directories == 1
+
+
 def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
     files = damaged_disk()
     node = Node(files)
@@ -545,6 +568,16 @@ def test_no_other_election_cuts_anything(changes: dict[str, Any]) -> None:
     node.settle(LOOK_MS)
     assert files.read_bytes(LOG_FILE) == content
     assert (node.lost.lost_replicas, damaged_names(files)) == ((ORDERS,), [])
+
+
+def test_a_cut_goes_on_if_old_files_are_removed_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = damaged_disk()
+    node = Node(files, LEADERLESS)
+    node.settle()
+    lose_a_copy_while_it_is_measured(files, monkeypatch)
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
 
 
 def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> None:
