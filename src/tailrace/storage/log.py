@@ -143,7 +143,8 @@ class Log(ReadableLog):
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
         (`recovery.damage`), or with `cuts_damage`, for an operator who has chosen to lose it, a log that is cut there.
         With `check_from`, what is behind that offset is checked too if it lies below the recovery point, and a segment
-        that ends before it is not cut: damage there is DamagedLog again.
+        that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
+        CorruptRecords, and with `cuts_damage` all that is missing below the flushed end passes for a gap.
         `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
         page-cache durability: recovery does not suspect the page cache, and a power cut may cut below the high
         watermark. Nothing that is stored needs `now_ms` today.

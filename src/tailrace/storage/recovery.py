@@ -23,7 +23,7 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
 from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET
-from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file
+from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file, write_gap_bound
 from tailrace.storage.epoch_cache import UNDEFINED, EpochCache, EpochEntry
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
@@ -212,9 +212,8 @@ class Loader:
         """The log. With damage, the part before it (`report.damage`)."""
         finish_swaps(self._files, self._directory, limits=self._limits)
         self._names = remove_leftovers(self._files, self._directory, limits=self._limits)
-        if GAP_BOUND in self._names:
-            self._gap_bound = read_gap_bound(self._files, self._directory)
         self._read_notes()
+        has_gap_bound = self._read_gap_bound()
         bases = sorted(base for name in self._names if (base := offset_in_name(name, LOG_SUFFIX)) is not None)
         self._segments = [Segment(self._directory, base, files=self._files, limits=self._limits) for base in bases]
         if not self._segments:
@@ -234,6 +233,9 @@ class Loader:
         producers, snapshot_offset = ProducerState(), -1
         if not self._report.damaged:
             end_offset = self._settle(end_offset, checked_from)
+            if not has_gap_bound:
+                self._gap_bound = min(self._gap_bound, end_offset)
+                write_gap_bound(self._files, self._directory, self._gap_bound)
             producers, snapshot_offset = self._producers(end_offset, checked_from)
             self._settle_aborted(checked_from)
             for segment in self._segments[checked_from:-1]:
@@ -260,6 +262,20 @@ class Loader:
             noted_end_offset=self._noted_end,
             epochs_crc=None if self._epochs_content is None else crc32c(self._epochs_content),
         )
+
+    def _read_gap_bound(self) -> bool:
+        """Read where offsets may be missing; whether it need not be noted anew. Raises CorruptRecords."""
+        if GAP_BOUND not in self._names:
+            return True
+        try:
+            self._gap_bound = read_gap_bound(self._files, self._directory)
+        except CorruptRecords:
+            if not self._cuts_damage:
+                raise
+            # That there was a bound says that there may be gaps. In what was never flushed a gap is a torn write.
+            self._gap_bound = self._flushed_end
+            return False
+        return True
 
     def _read_notes(self) -> None:
         """Read the directory's own notes of how far the log was flushed, and in which leader epochs."""

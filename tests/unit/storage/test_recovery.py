@@ -219,6 +219,35 @@ def test_a_gap_above_the_bound_is_damage_also_in_a_compacted_log() -> None:
         Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, recovery_point=10)
 
 
+@pytest.mark.parametrize("config", [CONFIG, COMPACTED], ids=["delete", "compact"])
+def test_a_bound_of_gaps_that_cannot_be_read_costs_an_operator_no_record(config: TopicConfig) -> None:
+    """That there is such a file says that offsets may be missing, whatever the settings say today."""
+    disk = log_with_gaps()
+    disk.sync_dir("/")  # the name of /data
+    disk.flip_bit(f"{DIRECTORY}/{checkpoints.GAP_BOUND}", 0)
+    with pytest.raises(CorruptRecords, match=checkpoints.GAP_BOUND):
+        Log.open(DIRECTORY, files=disk, config=config, now_ms=0)
+    log = Log.open(DIRECTORY, files=disk, config=config, now_ms=0, cuts_damage=True)
+    assert (log.log_end_offset, log.recovery.cut_reason, log.recovery.lost_acknowledged) == (10, "", False)
+    log.close(clean=False)
+    disk.power_cut()
+    disk.reboot()
+    again = Log.open(DIRECTORY, files=disk, config=config, now_ms=0)
+    assert again.log_end_offset == 10
+    assert [again.read(offset, max_bytes=1).first_offset for offset in (0, 1, 6)] == [0, 5, 9]
+
+
+def test_above_the_flushed_end_no_gap_is_legal_if_their_bound_cannot_be_read() -> None:
+    """It would be a part of a torn write that is lost."""
+    disk = log_with_gaps()
+    log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
+    log.append([stored_batch(10), stored_batch(15)])
+    disk.flip_bit(f"{DIRECTORY}/{checkpoints.GAP_BOUND}", 0)
+    again = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0, cuts_damage=True)
+    assert (again.log_end_offset, again.recovery.lost_acknowledged) == (11, False)
+    assert checkpoints.read_gap_bound(disk, DIRECTORY) == 10
+
+
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_follower_believes_the_gaps_of_a_leader_whose_topic_was_compacted_once(clean: bool) -> None:
     """The settings say `delete` since before this replica was there; so nothing here knows of gaps."""

@@ -11,13 +11,14 @@ from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.storage import FileSystem, Log
-from tailrace.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, PARTITION_METADATA
 from tailrace.storage.file_names import LOG_SUFFIX, offset_in_name
 from tailrace.storage.files import join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 
 _SLICE_BYTES: Final = 4 << 20
 """Copied in one go; flushes come in between."""
+_SMALL_FILES: Final = (LEADER_EPOCHS, PARTITION_METADATA, FLUSHED_OFFSET, GAP_BOUND)
 
 
 class DamageCut:
@@ -72,7 +73,7 @@ class DamageCut:
         names = self._files.list_dir(self._directory)
         bases = {name: base for name in names if (base := offset_in_name(name, LOG_SUFFIX)) is not None}
         first = max((base for base in bases.values() if base <= self._check_from), default=0)
-        others = [name for name in names if name in (LEADER_EPOCHS, PARTITION_METADATA, FLUSHED_OFFSET)]
+        others = [name for name in names if name in _SMALL_FILES]
         return [*others, *(name for name, base in bases.items() if base >= first)]
 
     def cut(self) -> None:

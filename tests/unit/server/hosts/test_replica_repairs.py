@@ -20,7 +20,7 @@ from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
 from tailrace.server.live_settings import LiveSettings
-from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
+from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets, write_gap_bound
 from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
@@ -609,6 +609,22 @@ def test_a_replica_that_is_damaged_in_its_first_batch_leads_with_nothing() -> No
     files.reboot()
     again = Node(files, LEADERLESS)
     assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 0), "the cut is durable"
+
+
+def test_a_replica_whose_bound_of_gaps_is_damaged_leads_with_all_it_has() -> None:
+    files = whole_disk()
+    path = f"/logs/orders-0/{GAP_BOUND}"
+    write_gap_bound(files, "/logs/orders-0", 2)
+    files.flip_bit(path, 0)
+    content = files.read_bytes(path)
+    node = Node(files, LEADERLESS)
+    node.settle()
+    assert node.lost.lost_replicas == (ORDERS,)
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset) == (True, 3)
+    assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
+    assert files.read_bytes(f"/logs/{DAMAGED}/{GAP_BOUND}") == content
 
 
 @pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
