@@ -185,8 +185,8 @@ class LogDirectory:
         """
         directory = join(self.path, str(partition))
         if partition in self._found:
-            self._found.discard(partition)
             self._check_topic(partition, directory, topic_id)
+            self._found.discard(partition)
         if not self._files.exists(directory):
             self.make(partition, topic_id)
             self.sync_made((partition,))
@@ -237,11 +237,19 @@ class LogDirectory:
         elif stored_id != topic_id:
             _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
             path = self.set_aside(partition, stored_id)
+            self._found.discard(partition)  # whatever fails from here on
             self._files.sync_dir(self.path)
             self._files.remove_tree(path)
         elif not self.was_clean:
             # A process that was killed may have written it without a sync, and all that is acknowledged needs it.
             self._files.sync_file(join(directory, PARTITION_METADATA))
+
+    def _name_topic(self, directory: str, topic_id: TopicId) -> None:
+        """Have it said that this is the topic of a log, if that cannot be read: somebody has chosen the log for it."""
+        try:
+            read_partition_metadata(self._files, directory)
+        except CorruptRecords:
+            write_partition_metadata(self._files, directory, topic_id)
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """Begin an empty log. Nothing of it is durable before `sync_made`."""
@@ -334,6 +342,7 @@ class LogDirectory:
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
 
         def open_cut() -> Log:
+            self._name_topic(directory, topic_id)
             return Log.open(
                 directory,
                 files=self._files,

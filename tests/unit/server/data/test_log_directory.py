@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.model.errors import CorruptRecords
+from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -98,6 +98,20 @@ def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> No
     open_log(scanned(files), SECOND_ID)
     assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == SECOND_ID
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {}
+
+
+def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_next_time_either() -> None:
+    files = SimulatedDisk()
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0)
+    log.append([stored_batch(0)])
+    log.close()
+    directory = scanned(files)
+    for _ in range(2):
+        files.fail_at(files.operations + 1)
+        with pytest.raises(StorageError, match="rename"):
+            open_log(directory, SECOND_ID)
+    log = directory.open_log(PARTITION, topic_id=SECOND_ID, config=TopicConfig(), now_ms=0)
+    assert log.log_end_offset == 0
 
 
 def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan() -> None:

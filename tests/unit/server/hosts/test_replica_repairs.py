@@ -20,7 +20,14 @@ from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.hosts.replica_repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
 from tailrace.server.live_settings import LiveSettings
-from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets, write_gap_bound
+from tailrace.storage.checkpoints import (
+    GAP_BOUND,
+    HIGH_WATERMARKS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_offsets,
+    write_gap_bound,
+)
 from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
@@ -625,6 +632,24 @@ def test_a_replica_whose_bound_of_gaps_is_damaged_leads_with_all_it_has() -> Non
     assert (partition.is_leader, partition.log.log_end_offset) == (True, 3)
     assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
     assert files.read_bytes(f"/logs/{DAMAGED}/{GAP_BOUND}") == content
+
+
+def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen() -> None:
+    """It may be the log of another topic. The one who has chosen it says that it is not."""
+    files = whole_disk()
+    files.flip_bit(f"/logs/orders-0/{PARTITION_METADATA}", 0)
+    node = Node(files, LEADERLESS)
+    node.settle()
+    node.take()
+    assert (node.lost.lost_replicas, node.table.offline_count) == ((ORDERS,), 1)
+    choose(node)
+    partition = node.table.get(*ORDERS)
+    assert (partition.is_leader, partition.log.log_end_offset) == (True, 3)
+    assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
+    files.power_cut()
+    files.reboot()
+    again = Node(files, LEADERLESS)
+    assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 3)
 
 
 @pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
