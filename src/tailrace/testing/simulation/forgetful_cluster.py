@@ -4,13 +4,15 @@ It says that it has everything, so it may be elected, and acknowledged records a
 here. But only that broker has lost anything, and so:
 
 - "nothing below a high watermark is cut on a leader's word": what another broker has had below its own high watermark,
-  under flushed durability, stays in its log. No election here is unclean.
+  under flushed durability, stays in its log. No election here is unclean. A broker that comes back goes by the high
+  watermark of its last checkpoint, which is up to five seconds old.
 """
 
 from collections import Counter
 from functools import partial
 from typing import Final
 
+from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
@@ -44,6 +46,10 @@ class KeptLaws(ReplicaLaws):
         name, log = partition.topic_partition, partition.log
         known = self._kept.setdefault((node.node_id, name), {})
         high_watermark, before = partition.high_watermark, self._seen.get(partition, 0)
+        if partition not in self._seen:  # it was opened again, and knows no more than its checkpoint
+            self._seen[partition] = 0
+            known = {offset: batch for offset, batch in known.items() if batch.end_offset <= high_watermark}
+            self._kept[node.node_id, name] = known
         if high_watermark > before:
             known.update(batches_between(partition, max(before, log.log_start_offset), high_watermark))
             self._seen[partition] = high_watermark
@@ -53,6 +59,9 @@ class KeptLaws(ReplicaLaws):
                 "nothing below a high watermark is cut on a leader's word",
                 f"{name} on {node.node_id} ends at {log.log_end_offset}, and had {end_offset} below its high watermark",
             )
+
+    def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
+        """Nothing follows from it here: its last batch may be lost."""
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
         """Nothing follows from it here."""

@@ -206,7 +206,7 @@ class _Producer:
         answer = response.responses[0].partition_responses[0]
         code = ErrorCode(answer.error_code)
         if code in _FATAL and self._batch is batch:  # a late copy of one that is long acknowledged may hear it
-            raise Breach("a producer that keeps order is never out of order", f"{self.name}: {code.name}")
+            self._cluster.laws.out_of_order(self.name, code)
         if code is not ErrorCode.NONE:
             self._retry(attempt)
             return

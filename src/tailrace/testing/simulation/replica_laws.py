@@ -13,6 +13,7 @@
 - "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
   that it has lost something, whatever the power cuts.
 - "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
+- "a producer that keeps order is never out of order": what it was told is acknowledged is there when its next batch is.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange
+from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.records.batch import iter_batches
@@ -217,6 +219,10 @@ class ReplicaLaws:
             return False
         log = partition.log
         return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
+
+    def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
+        """A producer was told that its next batch does not follow from its last one, which was acknowledged."""
+        raise Breach("a producer that keeps order is never out of order", f"{name}: {code.name}")
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
         """A producer was told that its batch is safe."""
