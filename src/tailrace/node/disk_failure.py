@@ -4,19 +4,24 @@ After a failed sync nothing that the process believes of its files is sure, so n
 becomes a fresh one (`exec`), which closes every connection at once, so that others take over. It waits for the disk
 before it takes any port, then starts as after a kill: recovery reads what is really there. A supervisor sees a
 process that runs all the time, and no person has to do anything.
+
+A process that is told to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the next
+start recovers; while it waits for the disk, it ends at once and well: there is nothing to close.
 """
 
 import logging
 import os
 import select
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tailrace.model.errors import StorageError
+from tailrace.node.stop_signals import ToldToStop, end_at_once, signals_raised
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -32,24 +37,44 @@ _logger = logging.getLogger("tailrace.node")
 class FreshStart:
     """How this process begins anew after a failure of its disk."""
 
-    def __init__(self, command: Sequence[str], *, failures: int) -> None:
-        """`command` starts it, but for the number of failures, which comes last; `failures`: in a row, before now."""
+    def __init__(self, command: Sequence[str], *, failures: int, is_told_to_stop: Callable[[], bool]) -> None:
+        """`command` starts it, but for the number of failures, which comes last; `failures`: in a row, before now.
+
+        `is_told_to_stop` reads what has come until the moment of the call: `exec` would lose what is not read.
+        """
         self._command = command
         self._failures = failures
+        self._is_told_to_stop = is_told_to_stop
         self._ready_at: float | None = None
 
     def note_ready(self) -> None:
         """The node serves."""
         self._ready_at = time.monotonic()
 
+    def node_failed_to_start(self, fault: StorageError) -> None:
+        """Begin anew if it was a failure that led to this start; the disk of a first start is a person's mistake.
+
+        Returns otherwise, and when the node has served and this is its clean stop.
+        """
+        if self._failures and self._ready_at is None:
+            self.begin(fault)
+
     def begin(self, fault: StorageError) -> None:
-        """Become a fresh process. Returns only if that is not possible."""
+        """Become a fresh process. Returns if that is not possible, or if this one is told to stop.
+
+        To be called where `signals_read` reads the signals to stop: a process inherits those that are ignored.
+        """
+        if self._is_told_to_stop():
+            return
         is_well = self._ready_at is not None and time.monotonic() - self._ready_at > WELL_AFTER_S
         failures = 1 if is_well else self._failures + 1
         _logger.critical("event=node-failed action=wait-for-disk failures=%d fault=%s", failures, fault)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # it may be a file on that very disk
                 stream.flush()
+        end_at_once()  # what comes from now on; what came before is seen in the next line
+        if self._is_told_to_stop():
+            return
         try:
             os.execv(self._command[0], [*self._command, str(failures)])
         except OSError as refusal:
@@ -57,25 +82,51 @@ class FreshStart:
 
 
 def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -> bool:
-    """Return True when the disk takes and syncs a small file, False if standard input has ended meanwhile.
+    """Return True when the disk takes and syncs a small file, False if the process is told to stop meanwhile.
 
-    After several failures in a row it takes ever longer. A sync that hangs is waited for. Blocks: nothing else runs.
+    A signal to stop tells it, or the end of standard input. After several failures in a row it takes ever longer. A
+    sync that hangs is waited for. For the main thread. Blocks: nothing else runs.
     """
     pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
+    heard = [_STDIN] if until_stdin_closes else []
     began = time.monotonic()
-    while True:
-        if until_stdin_closes:
-            readable, _, _ = select.select([_STDIN], [], [], pause_s)
-            if readable and not os.read(_STDIN, 4096):
-                return False
-        else:
-            time.sleep(pause_s)
-        fault = probe(directory)
-        if fault is None:
-            waited_s = time.monotonic() - began
-            _logger.warning("event=disk-answers path=%s waited_seconds=%.1f action=start", directory, waited_s)
-            return True
-        pause_s = FIRST_PAUSE_S
+    try:
+        with signals_raised():
+            _listen(heard, pause_s)
+            while _probe_beside(directory, heard) is not None:
+                _listen(heard, FIRST_PAUSE_S)
+    except ToldToStop:
+        _logger.info("event=node-stopped path=%s", directory)
+        return False
+    waited_s = time.monotonic() - began
+    _logger.warning("event=disk-answers path=%s waited_seconds=%.1f action=start", directory, waited_s)
+    return True
+
+
+def _listen(descriptors: Sequence[int], timeout_s: float | None) -> list[int]:
+    """Wait for one of them, and return those that can be read. Raises ToldToStop when standard input has ended."""
+    readable, _, _ = select.select(descriptors, [], [], timeout_s)
+    if _STDIN in readable and not os.read(_STDIN, 4096):
+        raise ToldToStop
+    return readable
+
+
+def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
+    """`probe`, in a thread of its own: while a sync hangs, nothing else in its thread runs, no handler of a signal."""
+    outcomes: list[OSError | None] = []
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        try:
+            outcomes.append(probe(directory))
+        finally:
+            os.close(writer)
+
+    threading.Thread(target=work, name="disk probe", daemon=True).start()
+    while reader not in _listen([reader, *heard], None):
+        pass
+    os.close(reader)
+    return outcomes[0]
 
 
 def probe(directory: Path) -> OSError | None:

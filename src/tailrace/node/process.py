@@ -49,15 +49,10 @@ def run(
     directory = config.data_directory
     if disk_failures and not wait_for_disk(directory, failures=disk_failures, until_stdin_closes=until_stdin_closes):
         return 0
-    fresh_start = FreshStart(command, failures=disk_failures) if command else None
+    prepare_fresh_start = partial(FreshStart, command, failures=disk_failures) if command else None
     descriptors = plan_node_descriptors(config, raise_limit())
-    try:
-        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            return runner.run(_serve(config, descriptors, until_stdin_closes, fresh_start))
-    except StorageError as fault:
-        if fresh_start is not None and disk_failures:  # it has failed again before the node served
-            fresh_start.begin(fault)
-        raise
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        return runner.run(_serve(config, descriptors, until_stdin_closes, prepare_fresh_start))
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -77,22 +72,34 @@ def preload() -> None:
 
 
 async def _serve(
-    config: NodeConfig, descriptors: DescriptorPlan, until_stdin_closes: bool, fresh_start: FreshStart | None
+    config: NodeConfig,
+    descriptors: DescriptorPlan,
+    until_stdin_closes: bool,
+    prepare_fresh_start: Callable[..., FreshStart] | None,
 ) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     with signals_read() as signals:
-        loop.add_reader(signals, _read_signals, signals, stopped)
+        is_told_to_stop = partial(_read_signals, signals, stopped)
+        fresh_start = None if prepare_fresh_start is None else prepare_fresh_start(is_told_to_stop=is_told_to_stop)
+        loop.add_reader(signals, is_told_to_stop)
         try:
             await _serve_until(stopped, config, descriptors, until_stdin_closes, fresh_start)
+        except StorageError as fault:
+            if fresh_start is not None:
+                fresh_start.node_failed_to_start(fault)
+            raise
         finally:
             loop.remove_reader(signals)
     return 0
 
 
-def _read_signals(descriptor: int, stopped: asyncio.Event) -> None:
-    if not TO_STOP.isdisjoint(os.read(descriptor, 4096)):
-        stopped.set()
+def _read_signals(descriptor: int, stopped: asyncio.Event) -> bool:
+    """Whether the node is told to stop, by a signal that has come by now or in another way."""
+    with suppress(BlockingIOError):
+        if not TO_STOP.isdisjoint(os.read(descriptor, 4096)):
+            stopped.set()
+    return stopped.is_set()
 
 
 async def _serve_until(
@@ -175,7 +182,7 @@ def _address(host: str, port: int) -> str:
 
 
 def give_up(fresh_start: FreshStart | None, fault: BaseException) -> None:
-    """End this node, and begin anew if it was the disk that failed."""
+    """End this node, and begin anew if it was the disk that failed and the node is not told to stop."""
     if fresh_start is not None and isinstance(fault, StorageError):
         fresh_start.begin(fault)
     stop_at_once(fault)

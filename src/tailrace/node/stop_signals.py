@@ -1,12 +1,13 @@
 """The signals that tell a process to stop, read from a descriptor, and without a word once it has stopped.
 
-SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP.
+SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. All functions are for the main thread.
 """
 
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -21,9 +22,9 @@ def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[int]:
     """A descriptor, never waiting, that gets the number of each signal to stop, and of each of `others`, as a byte.
 
-    For the main thread. After it the signals to stop are ignored, without a moment in between in which they would end
-    the process: it ends by itself, and being told twice, as `timeout` tells a process and then its group, must not
-    change how. asyncio's handlers of signals give the default action back when the loop is closed.
+    After it the signals to stop are ignored, without a moment in between in which they would end the process: it ends
+    by itself, and being told twice, as `timeout` tells a process and then its group, must not change how. asyncio's
+    handlers of signals give the default action back when the loop is closed.
     """
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -38,3 +39,40 @@ def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[in
         signal.set_wakeup_fd(earlier)
         os.close(reader)
         os.close(writer)
+
+
+def end_at_once() -> None:
+    """From now on a signal to stop has its default action, as a process has it that `exec` is about to make.
+
+    Only where `signals_read` reads them: after it a SIGHUP that it ignores could not be told from one of `nohup`.
+    """
+    for number in not_ignored(TO_STOP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+class ToldToStop(BaseException):
+    """A signal to stop has come. Not an Exception: it is no fault of the code that it interrupts."""
+
+
+@contextmanager
+def signals_raised() -> Iterator[None]:
+    """Each signal to stop raises ToldToStop in the main thread, for a process that does nothing but wait.
+
+    After a ToldToStop all are ignored, as after `signals_read`; else they are as before when this ends.
+    """
+    numbers = not_ignored(TO_STOP)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise ToldToStop
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    except ToldToStop:
+        before = dict.fromkeys(before, signal.SIG_IGN)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

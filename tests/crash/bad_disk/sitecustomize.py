@@ -5,6 +5,7 @@ the disk of that node does now, and is looked at with each call:
 
 - `full`: nothing more can be written;
 - `eio`: no sync succeeds;
+- `eio-twice`: no sync succeeds but those of the first probe, so that the node begins anew twice and then waits;
 - `hung`: no sync returns, until the file is gone.
 
 BAD_DISK_OF is the directory of the cluster: all else that a node writes is let through.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 LOOK_S = 0.02
+_PROBE = ".disk-probe"
 
 
 class BadDisk:
@@ -35,7 +37,10 @@ class BadDisk:
             order = self._order.read_text()
         except FileNotFoundError:
             return False
-        return order == what and os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._data)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if order == "eio-twice":
+            order = "" if IS_FIRST_PROBE and (Path(path).name == _PROBE or Path(path).is_dir()) else "eio"
+        return order == what and path.startswith(self._data)
 
 
 def break_writes(disk: BadDisk, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +70,7 @@ def sync_one_by_one() -> None:
     OsFiles.sync_all = lambda self, path: False  # type: ignore[method-assign]
 
 
+IS_FIRST_PROBE = sys.orig_argv[-2:] == ["--disk-failures", "1"]
 NODE = re.search(r"node-\d+", " ".join(sys.orig_argv))
 if "BAD_DISK" in os.environ and NODE is not None:
     bad_disk = BadDisk(Path(os.environ["BAD_DISK"]) / NODE.group(), os.environ["BAD_DISK_OF"])

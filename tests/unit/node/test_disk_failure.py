@@ -1,13 +1,16 @@
 import errno
 import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
-from tailrace.node import process
+from tailrace.node import disk_failure, process
 from tailrace.node.disk_failure import FreshStart, probe, wait_for_disk
 from tailrace.testing.cluster import package_path
 
@@ -24,14 +27,19 @@ def test_a_disk_that_takes_a_small_file_answers_and_keeps_nothing_of_it(tmp_path
 
 def test_it_is_waited_until_a_sync_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    sync, faults = os.fsync, [errno.EIO, errno.ENOSPC]
+    sync, faults, listen = os.fsync, [errno.EIO, errno.ENOSPC], select.select
 
     def failing(descriptor: int) -> None:
         if faults:
             raise OSError(faults.pop(), "no")
         sync(descriptor)
 
-    monkeypatch.setattr("time.sleep", pauses.append)
+    def pausing(readers: Sequence[int], _: object, __: object, timeout_s: float | None) -> object:
+        if timeout_s is not None:
+            pauses.append(timeout_s)
+        return listen(readers, [], [], timeout_s and 0)
+
+    monkeypatch.setattr(select, "select", pausing)
     monkeypatch.setattr(os, "fsync", failing)
     assert wait_for_disk(tmp_path, failures=3, until_stdin_closes=False)
     assert pauses == [2.0, 0.5, 0.5], "after the third failure in a row it takes longer"
@@ -42,20 +50,141 @@ def test_it_is_waited_until_a_sync_succeeds(tmp_path: Path, monkeypatch: pytest.
 
 def test_whoever_starts_a_node_and_goes_ends_the_waiting_too(tmp_path: Path) -> None:
     code = f"""
+import os, signal
 from pathlib import Path
 from tailrace.node.disk_failure import wait_for_disk
 print(wait_for_disk(Path({str(tmp_path / "gone")!r}), failures=1, until_stdin_closes=True))
+os.kill(os.getpid(), signal.SIGTERM)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+    done = run_program(code)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def run_program(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": package_path(os.environ)},
     )
-    assert done.stdout == "False\n"
+
+
+SIGNALLED = """
+import os, select, signal, sys, threading
+from pathlib import Path
+from tailrace.node.disk_failure import wait_for_disk
+
+directory, place, number = Path(sys.argv[1]), sys.argv[2], signal.Signals[sys.argv[3]]
+listen = select.select
+
+def pausing(readers, _, __, timeout_s):
+    if timeout_s is not None:
+        if place == "pause":
+            os.kill(os.getpid(), number)
+        timeout_s = 0
+    return listen(readers, [], [], timeout_s)
+
+def hang(descriptor):
+    os.kill(os.getpid(), number)
+    threading.Event().wait()
+
+select.select = pausing
+if place == "sync":
+    os.fsync = hang
+print(wait_for_disk(directory, failures=1, until_stdin_closes=False))
+for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    os.kill(os.getpid(), each)
+"""
+
+
+@pytest.mark.usefixtures("hangups_are_heard")
+@pytest.mark.parametrize(("place", "number"), [("pause", "SIGINT"), ("pause", "SIGHUP"), ("sync", "SIGTERM")])
+def test_a_signal_to_stop_ends_the_waiting_well_though_a_sync_hangs(tmp_path: Path, place: str, number: str) -> None:
+    """And one more changes nothing: `timeout` signals the process and then its group."""
+    done = run_program(SIGNALLED, str(tmp_path), place, number)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_a_process_that_has_waited_hears_signals_as_before(tmp_path: Path) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    assert wait_for_disk(tmp_path, failures=1, until_stdin_closes=False)
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+FAILING = """
+import os, signal, sys
+import tailrace.node.process as process
+from tailrace.model.errors import StorageError
+from tailrace.node.config import NodeConfig
+
+moment, failures = sys.argv[2], int(sys.argv[3])
+
+class FailingNode:
+    advertised, metrics_address = (), None
+
+    def __init__(self, config, *, on_fatal, descriptors):
+        self.on_fatal = on_fatal
+
+    async def start(self):
+        if moment == "start":
+            raise StorageError("no disk")
+
+    def say_ready(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        if moment == "not read":
+            self.on_fatal(StorageError("no disk"))
+
+    async def stop(self, *, with_cluster):
+        if moment == "closing":
+            raise StorageError("no disk")
+        self.on_fatal(StorageError("no disk"))
+
+def begin(program, words):
+    ignored = {each for each in process.TO_STOP if signal.getsignal(each) == signal.SIG_IGN}
+    print("begins anew", words[-1], *sorted(each.name for each in ignored), flush=True)
+    os._exit(3)
+
+if moment == "start" and failures == 2:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv = begin
+process.Node = FailingNode
+process._say_ready = lambda node, config: node.say_ready()
+process.wait_for_disk = lambda *_, **__: True
+config = NodeConfig({"log.dirs": sys.argv[1], "listeners": "127.0.0.1:0"})
+process.run(config, command=("tailrace", "--disk-failures"), disk_failures=failures)
+"""
+
+
+@pytest.mark.usefixtures("hangups_are_heard")
+@pytest.mark.parametrize(
+    ("moment", "failures", "code", "said"),
+    [
+        ("start", 0, 1, ""),
+        ("start", 1, 3, "begins anew 2\n"),
+        ("start", 2, 3, "begins anew 3 SIGHUP\n"),
+        ("not read", 0, 1, ""),
+        ("closing", 1, 1, ""),
+        ("flushing", 1, 1, ""),
+    ],
+)
+def test_a_node_begins_anew_if_nothing_tells_it_to_stop(
+    tmp_path: Path, moment: str, failures: int, code: int, said: str
+) -> None:
+    """It fails in its start; when it is told to stop and has not read that yet; or in its clean stop.
+
+    Signals are heard by the fresh process, all but a SIGHUP that `nohup` has ignored.
+    """
+    done = run_program(FAILING, str(tmp_path), moment, str(failures))
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
+    assert "no disk" in done.stderr
+
+
+def fresh_start(monkeypatch: pytest.MonkeyPatch, *, failures: int) -> FreshStart:
+    monkeypatch.setattr(disk_failure, "end_at_once", lambda: None)  # the signals of this process stay as they are
+    return FreshStart(COMMAND, failures=failures, is_told_to_stop=lambda: False)
 
 
 @pytest.mark.parametrize(("served_s", "failures"), [(None, 3), (5, 3), (61, 1)])
@@ -66,7 +195,7 @@ def test_the_process_becomes_a_fresh_one_that_knows_how_often_it_has_failed(
     now = [1_000.0]
     monkeypatch.setattr(os, "execv", lambda program, words: begun.append((program, words)))
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    start = FreshStart(COMMAND, failures=2)
+    start = fresh_start(monkeypatch, failures=2)
     if served_s is not None:
         start.note_ready()
         now[0] += served_s
@@ -78,7 +207,7 @@ def test_a_broken_invariant_is_no_reason_to_begin_anew(monkeypatch: pytest.Monke
     done: list[str] = []
     monkeypatch.setattr(os, "execv", lambda *_: done.append("exec"))
     monkeypatch.setattr(process, "stop_at_once", lambda _: done.append("stop"))
-    start = FreshStart(COMMAND, failures=0)
+    start = fresh_start(monkeypatch, failures=0)
     process.give_up(start, AssertionError())
     process.give_up(start, KafkaError(ErrorCode.CORRUPT_MESSAGE, "the metadata log is damaged"))
     process.give_up(None, StorageError("no disk"))
