@@ -25,8 +25,10 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.group_path import GroupPath
+from tailrace.testing.ports import RecordingConnection
 
 E = ErrorCode
 SESSION_MS = 45_000
@@ -236,6 +238,30 @@ class TestRegularExpressions:
         for name in ("orders-in-europe", "orders-in-asia"):
             node.create_topics(name, partitions=1)
         assert TableMember(node, "b", topics=(), regex="orders-.*").join() is E.INVALID_REGULAR_EXPRESSION
+
+    def test_a_client_that_has_gone_keeps_no_expression_busy(
+        self, node: GroupPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        node.create_topics(*(f"t{number}" for number in range(20)))
+        monkeypatch.setattr("tailrace.server.hosts.topic_patterns._NAMES_PER_TURN", 1)
+        gone, there = RecordingConnection(), RecordingConnection()
+
+        def ask(connection: RecordingConnection, regex: str) -> Exchange:
+            request = ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": regex, "subscribed_topic_regex": regex})
+            return node.send(request, 1, connection=connection, same_turn=True)
+
+        for number in range(8):
+            assert not ask(gone, f"a{number}").is_answered
+        one_too_many = ask(gone, "a8")
+        assert one_too_many.response.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        waiting = ask(there, "a7")
+        gone.hang_up()
+        assert list(node.coordinators.patterns._expressions) == ["a7"], "another client waits for this one"
+        there.hang_up()
+        assert not node.coordinators.patterns._expressions
+        node.end_turn()
+        node.clock.advance(1_000)
+        assert not waiting.is_answered
 
 
 class TestFencing:

@@ -14,16 +14,29 @@ Matcher = Callable[[bytes], bool]
 
 LONGEST_PATTERN: Final = 4096
 """Characters."""
+_MOST_UNICODE_CLASSES: Final = 16
+"""Each is hundreds of ranges; a thousand take 200 ms to compile."""
 _MEMORY_BYTES: Final = 256 * 1024
 """Of a compiled expression and of its cached states together: what needs more is refused, or matched more slowly."""
 _MOST_COMPILED: Final = 256
 
 
 def compile_pattern(text: str) -> Matcher:
-    """The expression, ready to match. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason."""
+    """The expression, ready to match. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason.
+
+    What is not compiled yet takes up to some 20 ms.
+    """
+    check_length(text)
+    return _compiled(text)
+
+
+def check_length(text: str) -> None:
+    """Whether there is too much of it to compile it at all. Raises KafkaError INVALID_REGULAR_EXPRESSION (128)."""
     if len(text) > LONGEST_PATTERN:
         raise _invalid(f"it has {len(text)} characters, and at most {LONGEST_PATTERN} are taken")
-    return _compiled(text)
+    classes = text.count(r"\p") + text.count(r"\P")
+    if classes > _MOST_UNICODE_CLASSES:
+        raise _invalid(f"it has {classes} Unicode classes, and at most {_MOST_UNICODE_CLASSES} are taken")
 
 
 @lru_cache(maxsize=_MOST_COMPILED)

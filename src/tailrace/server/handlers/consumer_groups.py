@@ -1,5 +1,7 @@
 """ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): the coordinator assigns the partitions (KIP-848)."""
 
+from typing import Final
+
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.coordinators.groups.consumer.group import Assignment
 from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat
@@ -22,10 +24,13 @@ from tailrace.server.errors import error_response
 from tailrace.server.handlers.group_details import details_of
 from tailrace.server.handlers.groups import ALL_GROUP_OPERATIONS, NOT_ASKED
 from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.ports import Controller
+from tailrace.server.hosts.topic_patterns import OnResolved, TopicPatterns, too_busy
+from tailrace.server.ports import Controller, ServerConnection
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 """Member types."""
+_MOST_RESOLUTIONS: Final = 8
+"""Heartbeats of one connection that may wait for their regular expressions. A member sends one at a time."""
 
 
 class ConsumerGroupHeartbeatHandler:
@@ -33,6 +38,7 @@ class ConsumerGroupHeartbeatHandler:
 
     def __init__(self, *, coordinators: GroupCoordinators) -> None:
         self._coordinators = coordinators
+        self._resolutions = _Resolutions(coordinators.patterns)
 
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
@@ -62,9 +68,46 @@ class ConsumerGroupHeartbeatHandler:
                 answer(refusal)
 
         if request.subscribed_topic_regex:
-            coordinators.patterns.resolve(request.subscribed_topic_regex, decide)
+            self._resolutions.begin(request.subscribed_topic_regex, context.connection, decide)
         else:
             decide(None)
+
+
+class _Resolutions:
+    """Heartbeats that wait for their regular expressions; forgotten when their connections close.
+
+    Nothing is taken back for a client that has gone otherwise: it would come again, and find its last ones before it.
+    """
+
+    def __init__(self, patterns: TopicPatterns) -> None:
+        self._patterns = patterns
+        self._by_connection: dict[ServerConnection, dict[OnResolved, str]] = {}
+
+    def begin(self, expression: str, connection: ServerConnection, on_resolved: OnResolved) -> None:
+        """Raises what `TopicPatterns.resolve` raises; COORDINATOR_LOAD_IN_PROGRESS (14) if too many wait here."""
+        waiting = self._by_connection.get(connection)
+        if waiting is None:
+            # One callback per connection for as long as it lives, not one per request.
+            waiting = self._by_connection[connection] = {}
+            connection.on_close(lambda: self._closed(connection))
+
+        if len(waiting) >= _MOST_RESOLUTIONS:
+            raise too_busy()
+
+        def resolved(fault: KafkaError | None) -> None:
+            waiting.pop(resolved, None)
+            on_resolved(fault)
+
+        waiting[resolved] = expression
+        try:
+            self._patterns.resolve(expression, resolved)
+        except KafkaError:
+            waiting.pop(resolved, None)
+            raise
+
+    def _closed(self, connection: ServerConnection) -> None:
+        for resolved, expression in self._by_connection.pop(connection, {}).items():
+            self._patterns.forget(expression, resolved)
 
 
 class ConsumerGroupDescribeHandler:

@@ -32,6 +32,15 @@ class _Topics:
         self._topics = {**left, **{topic.name: topic for topic in came}}
         self.patterns.on_image(ClusterImage(topics=self._topics), ImageDelta(created_topics=came, deleted_topics=gone))
 
+    def resolve(self, text: str) -> ErrorCode | None:
+        """What the request is told at once; None if it waits."""
+        told: list[KafkaError | None] = []
+        try:
+            self.patterns.resolve(text, told.append)
+        except KafkaError as refusal:
+            return refusal.code
+        return (ErrorCode.NONE if told[0] is None else told[0].code) if told else None
+
     def found(self, text: str) -> tuple[str, ...] | None:
         value = self.patterns.find(text)
         return None if value is None else value.topics
@@ -117,16 +126,153 @@ def test_old_expressions_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topics.found("b") == ("b",)
 
 
-@pytest.mark.parametrize("text", ["(", "a**", "(?=a)", r"\1", "((a{100}){100}){100}", "x" * 4097])
+@pytest.mark.parametrize("text", ["(", "a**", "(?=a)", r"\1", "((a{100}){100}){100}", "x" * 4097, r"\pL" * 17])
 def test_what_re2_does_not_take_is_refused(text: str) -> None:
     topics = _Topics(["a"])
-    with pytest.raises(KafkaError) as refused:
-        topics.patterns.resolve(text, lambda fault: None)
-    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert topics.resolve(text) == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert topics.found(text) is None, "one that is stored all the same does no harm"
+    topics.clock.advance(0)
+    assert not topics.patterns._expressions
 
 
 def test_an_expression_that_explodes_elsewhere_is_matched_in_linear_time() -> None:
     """With backtracking this takes longer than the universe has existed."""
     assert not compile_pattern("(a*)*(a*)*(a*)*b")(b"a" * 249)
     assert compile_pattern("(?:x|[é])+")("xé".encode())
+
+
+class _SlowMatches:
+    """Takes 1 ms for a name, unless the expression begins with `quick`; counts."""
+
+    def __init__(self, topics: _Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._topics = topics
+        self.count = 0
+        monkeypatch.setattr(topic_patterns, "compile_pattern", self._compile)
+
+    def _compile(self, text: str) -> Matcher:
+        def matches(name: bytes) -> bool:
+            self.count += 1
+            self._topics.clock._monotonic_ms += 1
+            return True
+
+        return (lambda name: True) if text.startswith("quick") else matches
+
+
+def _names(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
+def test_expressions_that_take_long_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(2_000))
+    slow = _SlowMatches(topics, monkeypatch)
+    for number in range(10):
+        topics.patterns.resolve(f"slow{number}", lambda fault: None)
+    looked_at: list[int] = []
+    topics.patterns.resolve("quick", lambda fault: looked_at.append(slow.count))
+    topics.clock.advance(60_000)
+    assert looked_at[0] <= 500, "of 20,000: each of those before it has a few turns"
+    assert slow.count == 20_000, "none is forgotten"
+
+
+def test_expressions_that_come_in_one_turn_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(100))
+    slow = _SlowMatches(topics, monkeypatch)
+    for number in range(64):
+        topics.patterns.resolve(f"slow{number}", lambda fault: None)
+    assert slow.count <= 8, "a client that asks for 64 at once must not hold up a turn for 64 times 5 ms"
+
+
+def test_so_many_new_expressions_wait_and_no_more() -> None:
+    topics = _Topics(_names(1_100))
+    assert topics.resolve("first") is None
+    topics.clock.advance(0)
+    codes = [topics.resolve(f"a{number}") for number in range(200)]
+    assert codes.count(None) == 128
+    assert set(codes[128:]) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    assert topics.resolve("first") == ErrorCode.NONE, "what is known is told"
+    assert topics.resolve("a0") is None, "and what is on its way may be waited for"
+    topics.clock.advance(0)
+    assert topics.resolve("a199") is None
+
+
+def test_only_some_of_those_that_take_long_are_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(2_000))
+    _SlowMatches(topics, monkeypatch)
+    monkeypatch.setattr(topic_patterns, "_MOST_NEW_AND_LONG", 2)
+    told: dict[int, KafkaError | None] = {}
+    for number in range(4):
+        topics.patterns.resolve(f"slow{number}", lambda fault, number=number: told.update({number: fault}))  # type: ignore[misc]
+    topics.clock.advance(60_000)
+    given_up = [number for number, fault in told.items() if fault is not None]
+    assert given_up == [2, 3]
+    assert sorted(told) == [0, 1, 2, 3]
+    assert all(told[number].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for number in given_up)  # type: ignore[union-attr]
+
+
+def test_what_no_request_waits_for_any_more_is_not_looked_at_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(2_000))
+    slow = _SlowMatches(topics, monkeypatch)
+    told: list[KafkaError | None] = []
+    others: list[KafkaError | None] = []
+    topics.patterns.resolve("slow", told.append)
+    topics.patterns.resolve("slow", others.append)
+    topics.patterns.forget("slow", told.append)
+    assert "slow" in topics.patterns._expressions, "another request waits for it"
+    topics.patterns.forget("slow", others.append)
+    assert not topics.patterns._expressions
+    before = slow.count
+    topics.clock.advance(60_000)
+    assert (slow.count, told, others) == (before, [], [])
+
+
+def test_what_a_group_has_recorded_is_looked_at_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(2_000))
+    _SlowMatches(topics, monkeypatch)
+    told: list[KafkaError | None] = []
+    topics.patterns.resolve("slow", told.append)
+    assert topics.found("slow") is None
+    topics.patterns.forget("slow", told.append)
+    topics.clock.advance(60_000)
+    assert len(topics.found("slow") or ()) == 2_000
+
+
+def test_a_group_without_room_for_its_expression_is_told_when_to_ask_again() -> None:
+    topics = _Topics(_names(1_100))
+    topics.found("first")
+    groups = [f"g{number}" for number in range(60)]
+    for _ in range(3):
+        asked_at = topics.patterns.version
+        found = [topics.found(text) for text in groups]
+        assert len(topics.patterns._new) <= 33, "requests are to find room beside the groups"
+        topics.clock.advance(0)
+        if None in found:
+            assert topics.patterns.version != asked_at
+    assert found == [()] * 60
+
+
+def test_deleted_topics_are_taken_out_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = _Topics(_names(20))
+    expressions = [f"t.*|{number}" for number in range(50)]
+    for text in expressions:
+        assert len(topics.found(text) or ()) == 20
+        topics.clock.advance(0)
+    monkeypatch.setattr(topic_patterns, "_NAMES_PER_TURN", 16)
+    topics.change(deleted=["t3"])
+    are_done = ["t3" not in (topics.found(text) or ()) for text in expressions]
+    assert 0 < are_done.count(True) <= 16, "as many names as fit into a turn"
+    topics.clock.advance(0)
+    assert all("t3" not in (topics.found(text) or ("t3",)) for text in expressions)
+
+
+def test_what_new_expressions_match_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_patterns, "_MOST_MATCHES", 150)
+    monkeypatch.setattr(topic_patterns, "_NAMES_PER_TURN", 40)
+    topics = _Topics(_names(100))
+    told: list[KafkaError | None] = []
+    for number in range(10):
+        topics.patterns.resolve(f"t.*|{number}", told.append)  # all grow side by side
+    topics.patterns.resolve("t.*|x", lambda fault: told.append(fault))
+    topics.clock.advance(0)
+    assert len([fault for fault in told if fault is not None]) >= 1
+    assert topics.patterns._matches <= 150
+    assert topics.patterns._matches == sum(len(each.topics) for each in topics.patterns._expressions.values())
