@@ -86,17 +86,17 @@ class Load:
         self._program.wait()
 
 
-def wait_until_whole(servers: str) -> None:
+def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
     """Until all replicas of all partitions are in sync."""
     deadline = time.monotonic() + WHOLE_WITHIN_S
     while True:
         admin = AdminClient({"bootstrap.servers": servers})
         try:
-            partitions = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+            partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
             in_sync = {number: sorted(one.isrs) for number, one in partitions.items()}
         except confluent_kafka.KafkaException as fault:
             in_sync = {-1: [str(fault)]}  # type: ignore[list-item]
-        if list(in_sync.values()) == [[1, 2, 3]] * PARTITIONS:
+        if in_sync and all(one == [1, 2, 3] for one in in_sync.values()):
             return
         assert time.monotonic() < deadline, f"in sync: {in_sync}"
         time.sleep(0.2)
@@ -157,6 +157,56 @@ def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path
 
     with environment(values), Cluster(brokers=3, directory=directory) as cluster:
         run_faults(cluster, tmp_path / "history", begin, end, *KINDS)
+
+
+IDLE_S = 1.0
+"""More than a fetch waits: by then a replica that is fetched on has shown its leader that it is caught up."""
+NEVER_MS = "600000"
+
+
+def written(producer: confluent_kafka.Producer, topic: str) -> float:
+    """Write one record with acks=all; how long that took."""
+    began = time.monotonic()
+    errors: list[object] = []
+    producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+    left = producer.flush(RESUMES_WITHIN_S)
+    assert (left, errors) == (0, [None]), f"{topic} takes no write"
+    return time.monotonic() - began
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+def test_an_idle_partition_takes_writes_beside_a_disk_that_hangs(tmp_path: Path) -> None:
+    """Its leader has nothing else that the bad node could store: that node could ask it for ever, caught up.
+
+    Leaders drop no replica here by themselves: one that is put back in sync stops acks=all for good.
+    """
+    directory, orders = tmp_path / "cluster", tmp_path / "orders"
+    orders.mkdir()
+    values = {"PYTHONPATH": str(_CODE), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory)}
+    settings = {"replica.lag.time.max.ms": NEVER_MS}
+    with environment(values), Cluster(brokers=3, directory=directory, config=settings) as cluster:
+        servers = cluster.bootstrap_servers
+        bad, first, second = random.sample(cluster.broker_ids, 3)
+        replicas = {"busy": [first, second, bad], "idle": [second, first, bad]}
+        two = {"min.insync.replicas": "2"}
+        topics = [NewTopic(name, 1, replica_assignment=[each], config=two) for name, each in replicas.items()]
+        admin = AdminClient({"bootstrap.servers": servers})
+        for created in admin.create_topics(topics).values():
+            created.result(30)
+        producer = confluent_kafka.Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0})
+        for name in replicas:
+            written(producer, name)
+            wait_until_whole(servers, name)
+        (orders / f"node-{bad}").write_text("hung")
+        print(f"node {bad} hangs: a busy partition is written in {written(producer, 'busy'):.1f} s")  # noqa: T201
+        left = time.monotonic()
+        while time.monotonic() < left + IDLE_S:
+            written(producer, "busy")
+        print(f"and an idle one in {written(producer, 'idle'):.1f} s")  # noqa: T201
+        (orders / f"node-{bad}").unlink()
+        for name in replicas:
+            wait_until_whole(servers, name)
 
 
 RESERVE_BYTES = 4 << 20

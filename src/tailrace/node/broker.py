@@ -148,7 +148,9 @@ class Broker:
             broker_id=self._id,
             controller=self._controller,
             clock=clock,
+            on_leaving=self._pause,
             on_left=self._resign,
+            on_staying=self._resume,
         )
         self._log_directory = LogDirectory(directory, files=self._files, is_durable=config.is_flushed)
         self.partitions = PartitionTable(
@@ -197,8 +199,15 @@ class Broker:
             clock=clock,
         )
 
+    def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.pause(topic_partition, state)
+
     def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         self.partitions.resign(topic_partition, state)
+        self.followers.left(topic_partition, state)
+
+    def _resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.resume(topic_partition, state)
 
     def _coordinate(self) -> None:
         """Groups and transactions."""

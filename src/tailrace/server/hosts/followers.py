@@ -5,6 +5,10 @@ when all that its log has counts: after a leadership, the end of it may still be
 
 Nothing that belongs to an older leader epoch is carried out: between an effect and the disk's answer a partition may
 have got another leader, become one, or have been deleted.
+
+A disk that hangs keeps the image of this node from going on. So a replica that leaves because of it is not fetched from
+the time when the controller is asked: a fetch of an idle partition shows a replica that is caught up, and its leader
+would put it back in sync.
 """
 
 import logging
@@ -45,6 +49,8 @@ _RETRY_MS: Final = 200
 """How soon a partition is looked for again that should be here and is not yet."""
 _SLICE_MS: Final = 5
 _UNKNOWN: Final = -1
+_WHILE_ASKED: Final = 1 << 31
+"""Above all partition epochs."""
 _REPORTS_PER_MS: Final = 60_000
 _MOST_REPORTS: Final = 20
 """Stalled replicas of one leader that are named within that time; the others are counted."""
@@ -86,6 +92,7 @@ class FollowerHosts:
         self._missing: dict[PartitionKey, None] = {}  # looked at, and not here yet
         self._retry: Timer | None = None
         self._only_in_sync = False
+        self._left: dict[PartitionKey, int] = {}  # not fetched by what an image of an earlier partition epoch says
         self._is_closed = False
 
     # What can be seen from outside
@@ -138,7 +145,9 @@ class FollowerHosts:
             return
         for topic in delta.deleted_topics:
             for number in topic.partitions:
-                self._drop(PartitionKey(topic.topic_id, number))
+                key = PartitionKey(topic.topic_id, number)
+                self._drop(key)
+                self._left.pop(key, None)
         for topic in delta.created_topics:
             for number, state in topic.partitions.items():
                 self._go_by(TopicPartition(topic.name, number), state)
@@ -161,8 +170,40 @@ class FollowerHosts:
     def fetch_only_in_sync(self, only: bool, /) -> None:
         """Fetch nothing that is out of sync, from now on, since the disk cannot take it; or fetch all of it again."""
         self._only_in_sync = only
+        self._left.clear()
         if not self._is_closed:
             self.load(self._image)
+
+    def pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Do not fetch this replica while the controller is asked to let it go; only while `fetch_only_in_sync` holds.
+
+        Until `left` or `resume`. Of a fetch that left before, its leader hears before it hears of the controller's
+        decision, unless that fetch takes longer than the decision and the way of the metadata together.
+        """
+        self._go_not_by_images_before(_WHILE_ASKED, topic_partition, state)
+
+    def left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """The controller has let this replica go, which this image may not say for long: do not fetch it until then."""
+        self._go_not_by_images_before(state.partition_epoch, topic_partition, state)
+
+    def resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """This replica stays, or nothing is asked any more: fetch it if the image says so."""
+        key = PartitionKey(state.topic_id, topic_partition.partition)
+        known = self._image.partition(*topic_partition)
+        if self._left.pop(key, None) is not None and known is not None and known.topic_id == state.topic_id:
+            self._go_by(topic_partition, known)
+
+    def _go_not_by_images_before(
+        self, partition_epoch: int, topic_partition: TopicPartition, state: PartitionState
+    ) -> None:
+        if self._only_in_sync and not self._is_closed:
+            key = PartitionKey(state.topic_id, topic_partition.partition)
+            self._left[key] = partition_epoch
+            known = self._image.partition(*topic_partition)
+            if known is None or known.topic_id != state.topic_id:
+                del self._left[key]  # the topic is deleted, and nothing will end this
+            else:
+                self._go_by(topic_partition, known)
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -180,6 +221,9 @@ class FollowerHosts:
             self._drop(key)
             return
         if self._only_in_sync and self._broker_id not in state.in_sync_replicas:
+            self._drop(key)
+            return
+        if state.partition_epoch < self._left.get(key, _UNKNOWN):
             self._drop(key)
             return
         leader = _Leader(state.leader, state.leader_epoch)

@@ -8,6 +8,11 @@ go, and now and then.
 
 The answer of the controller is believed before the image says the same: a disk that stands still keeps the image of
 this node from going on.
+
+A stalled replica is not fetched while it is asked for (`on_leaving`): otherwise its leader, which hears of the answer
+first, may see it caught up and put it back in sync. It is fetched again (`on_staying`) when it stays, and when nothing
+is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that another state would not
+change. From then on it is fetched until a controller has decided something.
 """
 
 import logging
@@ -28,13 +33,23 @@ MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
 _STANDS_ALONE_MS: Final = 1_000
 """How long the last copy waits until it asks again, beside what it hears of brokers."""
+UNANSWERED_MS: Final = 10_000
+"""How long a replica waits for an answer without being fetched: an election of the controllers is over by then. Without
+any controller the leader keeps the replica in sync, and acks=all waits for it."""
 _SLICE_MS: Final = 5
 _LEFT: Final = "NONE"
 """In a line of the log: taken out, or out already."""
+_OTHER_STATE: Final = frozenset(
+    (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
+)
+"""Of the controller and this node one knows a later state: perhaps one in which the replica has left."""
+_DECIDED: Final = _OTHER_STATE | {ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+"""Refusals of a controller that lets replicas go."""
 
 _logger = logging.getLogger("tailrace.server")
 
 OnReported = Callable[[], None]
+OnReplica = Callable[[TopicPartition, PartitionState], None]
 
 
 class _Failed(NamedTuple):
@@ -61,11 +76,19 @@ class ReplicaFailures:
         broker_id: BrokerId,
         controller: Controller,
         clock: Clock,
-        on_left: Callable[[TopicPartition, PartitionState], None] = lambda topic_partition, state: None,
+        on_leaving: OnReplica = lambda topic_partition, state: None,
+        on_left: OnReplica = lambda topic_partition, state: None,
+        on_staying: OnReplica = lambda topic_partition, state: None,
     ) -> None:
-        """`on_left` is told the state in which the controller has let a replica go: this node's image may not bring it
-        for long."""
+        """What a replica is told.
+
+        `on_leaving`: before the controller is asked to let a stalled one go, in this state; after it comes one of the
+        others, unless the directory recovers. `on_left`: the state in which the controller has let it go; this node's
+        image may not bring it for long. `on_staying`: it stays for now, or nothing is decided.
+        """
+        self._on_leaving = on_leaving
         self._on_left = on_left
+        self._on_staying = on_staying
         self._broker_id = broker_id
         self._controller = controller
         self._clock = clock
@@ -74,6 +97,9 @@ class ReplicaFailures:
         self._to_look_at: dict[TopicPartition, None] = {}
         self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
         self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
+        self._paused: dict[TopicPartition, PartitionState] = {}  # told that they leave, and nothing else since
+        self._is_undecided = False  # nothing is paused until a controller has decided something
+        self._unanswered: Timer | None = None
         self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on what they fetched
         self._given_up: set[TopicPartition] = set()  # named to lead with what they have, and cannot
         self._waiting: list[OnReported] = []
@@ -122,6 +148,7 @@ class ReplicaFailures:
         self._failed.pop(topic_partition, None)
         self._left.pop(topic_partition, None)
         self._stays.pop(topic_partition, None)
+        self._stay(topic_partition)
         self._to_fence.pop(topic_partition, None)
         self._given_up.discard(topic_partition)
         self._tell_who_waits()
@@ -146,8 +173,10 @@ class ReplicaFailures:
             self.recovered(topic_partition)
 
     def directory_recovered(self) -> None:
-        """They can again."""
-        self._is_directory_stalled = False
+        """They can again. All of them are fetched again by then."""
+        self._is_directory_stalled = self._is_undecided = False
+        self._paused.clear()
+        self._wait_no_more()
         own = self._failed
         self._left = {one: epoch for one, epoch in self._left.items() if one in own}
         self._stays = {one: None for one in self._stays if one in own}
@@ -171,7 +200,7 @@ class ReplicaFailures:
         """Ask for nothing more; callbacks that wait are not called."""
         self._is_stopped = True
         self._waiting.clear()
-        for timer in (self._again, self._ask_alone_again):
+        for timer in (self._again, self._ask_alone_again, self._unanswered):
             if timer is not None:
                 timer.cancel()
 
@@ -242,6 +271,8 @@ class ReplicaFailures:
             one = self._due(topic_partition)
             if one is not None:
                 proposed.append(one)
+            else:
+                self._stay(topic_partition)
         if proposed:
             self._ask(proposed)
         elif self._to_look_at:
@@ -285,6 +316,7 @@ class ReplicaFailures:
 
     def _ask(self, proposed: list[_Proposed]) -> None:
         self._is_busy = True
+        self._pause(proposed)
         registered = self._controller.image.brokers.get(self._broker_id)
         command = AlterPartition(
             broker_id=self._broker_id,
@@ -303,6 +335,33 @@ class ReplicaFailures:
         )
         self._controller.submit(command, lambda answer: self._answered(proposed, answer))
 
+    def _pause(self, proposed: list[_Proposed]) -> None:
+        """Before they are asked for: the controller's decision may reach their leaders before its answer comes here."""
+        if self._is_undecided:
+            return
+        for one in proposed:
+            if one.leaving is Leaving.STALLED:
+                self._paused[one.topic_partition] = one.state
+                self._on_leaving(one.topic_partition, one.state)
+        if self._paused and self._unanswered is None:
+            self._unanswered = self._clock.call_at(self._clock.monotonic_ms() + UNANSWERED_MS, self._stay_undecided)
+
+    def _stay(self, topic_partition: TopicPartition) -> None:
+        state = self._paused.pop(topic_partition, None)
+        if state is not None:
+            self._on_staying(topic_partition, state)
+
+    def _wait_no_more(self) -> None:
+        if self._unanswered is not None:
+            self._unanswered.cancel()
+            self._unanswered = None
+
+    def _stay_undecided(self) -> None:
+        self._unanswered = None
+        self._is_undecided = True
+        for topic_partition in list(self._paused):
+            self._stay(topic_partition)
+
     def _answered(self, proposed: list[_Proposed], answer: Any) -> None:
         self._is_busy = False
         if self._is_stopped:
@@ -313,6 +372,7 @@ class ReplicaFailures:
             assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
             outcomes = [answer] * len(proposed)
         answers: Counter[str] = Counter()
+        self._note_whether_decided(outcomes)
         for one, outcome in zip(proposed, outcomes, strict=True):
             answers[outcome.code.name if isinstance(outcome, KafkaError) else _LEFT] += 1
             self._settle(one, outcome)
@@ -322,6 +382,10 @@ class ReplicaFailures:
         else:
             self._plan()
         self._tell_who_waits()
+
+    def _note_whether_decided(self, outcomes: list[PartitionState | KafkaError]) -> None:
+        self._wait_no_more()
+        self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
     def _say(self, proposed: list[_Proposed], answers: Counter[str]) -> None:
         """One line per command that has changed something, and one for other answers until there are new ones."""
@@ -344,11 +408,15 @@ class ReplicaFailures:
             self._left[topic_partition] = outcome.partition_epoch
             self._given_up.discard(topic_partition)
             self._to_fence.pop(topic_partition, None)
+            self._paused.pop(topic_partition, None)
             self._on_left(topic_partition, outcome)
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+            self._stay(topic_partition)
             self._stays[topic_partition] = None
             self._ask_those_that_stay_later()
         else:
+            if outcome.code not in _OTHER_STATE:
+                self._stay(topic_partition)
             self._to_look_at[topic_partition] = None
 
     def _ask_those_that_stay_later(self) -> None:

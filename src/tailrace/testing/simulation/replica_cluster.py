@@ -128,7 +128,7 @@ class ReplicaPlan:
         )
 
 
-class _Producer:
+class Producer:
     """Sends values to one partition, one batch at a time, each until it is acknowledged."""
 
     def __init__(self, cluster: "ReplicaCluster", name: TopicPartition) -> None:
@@ -264,7 +264,7 @@ class ReplicaCluster:
         self.laws.nodes = list(self.nodes.values())
         self.world.after_event.append(self.laws.check)
         self.acked = 0
-        self._producers: list[_Producer] = []
+        self._producers: list[Producer] = []
         self._is_chaos = self._is_producing = True
 
     def _make_laws(self) -> ReplicaLaws:
@@ -316,7 +316,7 @@ class ReplicaCluster:
             raise Breach("faults end and everything converges", self.describe())
         self._check_end()
 
-    def _produce(self, producer: _Producer) -> None:
+    def _produce(self, producer: Producer) -> None:
         if self._is_producing:
             producer.produce()
 
@@ -334,7 +334,7 @@ class ReplicaCluster:
             )
         )
         assert isinstance(answer, TopicsCreated), answer
-        self._producers = [_Producer(self, TopicPartition(TOPIC, number)) for number in range(self.plan.partitions)]
+        self._producers = [Producer(self, TopicPartition(TOPIC, number)) for number in range(self.plan.partitions)]
 
     def _repeat(self, name: str, per_s: float, action: Action, *, in_calm: bool = False) -> None:
         if per_s <= 0:

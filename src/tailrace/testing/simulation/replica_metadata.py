@@ -12,6 +12,7 @@ from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadat
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.image_difference import difference
+from tailrace.metadata.partition_commands import AlterPartition
 from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.simulation.network import Network
@@ -67,6 +68,7 @@ class ReplicaMetadata:
         """Called with what a broker asks for, when it has come."""
         self._subscribers: list[Subscriber] = []
         self._pumping: set[Life] = set()
+        self._held: set[int] = set()
         self.decide(FinalizeMetadataVersion())  # the rules of this release: with eligible leaders
 
     @property
@@ -101,15 +103,29 @@ class ReplicaMetadata:
 
     def pump(self, subscriber: Subscriber) -> None:
         """Have changes on their way to a broker, if it is up."""
-        if subscriber.is_up and subscriber.life not in self._pumping and subscriber.applied < len(self.changes):
+        if not subscriber.is_up or subscriber.node_id in self._held:
+            return
+        if subscriber.life not in self._pumping and subscriber.applied < len(self.changes):
             self._pumping.add(subscriber.life)
             self._deliver_soon(subscriber)
+
+    def hold(self, subscriber: Subscriber) -> None:
+        """Bring it no changes until `let_go`: it is a quorum replica whose disk hangs."""
+        self._held.add(subscriber.node_id)
+
+    def let_go(self, subscriber: Subscriber) -> None:
+        """Bring it what it has missed."""
+        self._held.discard(subscriber.node_id)
+        self.pump(subscriber)
 
     def _deliver_soon(self, subscriber: Subscriber) -> None:
         delay_ms = self._world.between(0, self._latest_ms, "image", subscriber.node_id)
         self._world.after(delay_ms, lambda: self._deliver(subscriber), subscriber.life)
 
     def _deliver(self, subscriber: Subscriber) -> None:
+        if subscriber.node_id in self._held:
+            self._pumping.discard(subscriber.life)
+            return
         if not self._network.passes(CONTROLLER, subscriber.node_id):
             self._deliver_soon(subscriber)
             return
@@ -128,8 +144,12 @@ class ReplicaMetadata:
     # From the brokers
 
     def ask(self, subscriber: Subscriber, command: Any, on_done: Callable[[Any], None]) -> None:
-        """Have a broker's command decided. The answer comes when the broker has applied what it led to, or is lost."""
+        """Have a broker's command decided.
+
+        The answer comes when the broker has applied what it led to (at once to a replica that leaves), or is lost.
+        """
         life, world = subscriber.life, self._world
+        is_leaving = isinstance(command, AlterPartition) and any(change.leaving for change in command.changes)
         is_answered = False
 
         def answer(outcome: Any) -> None:
@@ -139,7 +159,7 @@ class ReplicaMetadata:
                 on_done(outcome)
 
         def when_applied(outcome: Any, changes: int) -> None:
-            if subscriber.applied >= changes:
+            if is_leaving or subscriber.applied >= changes:
                 answer(outcome)
             else:
                 world.after(5, lambda: when_applied(outcome, changes), life)

@@ -259,7 +259,9 @@ class ReplicaNode:
             broker_id=self.node_id,
             controller=self,
             clock=clock,
+            on_leaving=self._pause,
             on_left=self._resign,
+            on_staying=self._resume,
         )
         self.table = PartitionTable(
             LogDirectory(DATA, files=self.files, is_durable=self._is_flushed),
@@ -359,8 +361,15 @@ class ReplicaNode:
         self.failures.when_reported(self._serve)
         self._beat()
 
+    def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.pause(topic_partition, state)
+
     def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         self.table.resign(topic_partition, state)
+        self.followers.left(topic_partition, state)
+
+    def _resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.resume(topic_partition, state)
 
     def _serve(self) -> None:
         for topic_partition in self.table.take_vanished():

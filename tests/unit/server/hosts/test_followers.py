@@ -474,6 +474,64 @@ def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() ->
     assert [{one.partition for one in wanted} for _, wanted in bench.asked] == [{0, 1, 2}]
 
 
+def fetched(bench: Bench) -> list[int]:
+    """The partitions of the next fetch from broker 2."""
+    bench.settle()
+    if bench.peer.waiting:
+        bench.answer()
+    bench.settle()
+    return sorted(one.partition for _, wanted in bench.asked for one in wanted)
+
+
+def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_before_says() -> None:
+    """A hung disk keeps the image from going on, and a fetch would put the replica back in sync."""
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    assert fetched(bench) == [1]
+    left = replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)), partition_epoch=2)
+    bench.hosts.left(ORDERS, left)
+    assert fetched(bench) == [1]
+    bench.take(0, replace(state(2, 0), partition_epoch=1))
+    assert fetched(bench) == [1], "it is late"
+    bench.take(0, left)
+    assert fetched(bench) == [1]
+    bench.take(0, replace(state(2, 0), partition_epoch=3))
+    assert fetched(bench) == [0, 1], "it is in sync again"
+
+
+def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    assert fetched(bench) == [1]
+    bench.hosts.resume(ORDERS, state(2, 0))
+    assert fetched(bench) == [0, 1]
+
+
+def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers_change_nothing() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    bench.hosts.left(TopicPartition("orders", 1), replace(state(2, 0), partition_epoch=2))
+    assert fetched(bench) == []
+    bench.hosts.fetch_only_in_sync(False)
+    assert fetched(bench) == [0, 1]
+    bench.hosts.pause(ORDERS, state(2, 0))
+    bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=2))
+    assert fetched(bench) == [0, 1]
+
+
+def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left() -> None:
+    bench = Bench(state(2, 0))
+    topic = bench.image.topics["orders"]
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=7))
+    assert fetched(bench) == []
+    bench.hosts.on_image(bench.image, ImageDelta(deleted_topics=(topic,), created_topics=(topic,)))
+    assert fetched(bench) == [0]
+
+
 def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
     bench = Bench(state(2, 0))
     bench.states[1] = state(2, 0)

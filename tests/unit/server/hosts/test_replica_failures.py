@@ -9,7 +9,7 @@ from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.server.hosts.replica_failures import MOST_PER_COMMAND, ReplicaFailures
+from tailrace.server.hosts.replica_failures import MOST_PER_COMMAND, UNANSWERED_MS, ReplicaFailures
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import BROKER, topic_id_of
 
@@ -64,9 +64,27 @@ class Bench:
     def __init__(self, *states: PartitionState) -> None:
         self.clock = ManualClock()
         self.controller = StubbornController(states)
-        self.failures = ReplicaFailures(broker_id=BROKER, controller=self.controller, clock=self.clock)
+        self.told: list[tuple[str, int]] = []
+        """What each replica was told, by its number, in order."""
+        self.failures = ReplicaFailures(
+            broker_id=BROKER,
+            controller=self.controller,
+            clock=self.clock,
+            on_leaving=self._note("leaving"),
+            on_left=self._note("left"),
+            on_staying=self._note("staying"),
+        )
         self.failures.start()
         self.reported: list[bool] = []
+
+    def _note(self, what: str) -> Callable[[TopicPartition, PartitionState], None]:
+        return lambda topic_partition, state: self.told.append((what, topic_partition.partition))
+
+    def heard(self) -> list[tuple[str, int]]:
+        """What replicas were told since the last call."""
+        self.clock.advance(0)
+        told, self.told[:] = list(self.told), []
+        return told
 
     @property
     def asked(self) -> list[list[tuple[int, Leaving | None, int]]]:
@@ -382,3 +400,102 @@ def test_a_lost_replica_that_is_elected_otherwise_leaves_again() -> None:
     elected = replace(named(leaderless), accepts_loss=False)
     bench.take(0, elected)
     assert bench.asked == [[(0, Leaving.LOST, elected.partition_epoch)]]
+
+
+def stalled_bench(*states: PartitionState) -> Bench:
+    bench = Bench(*states)
+    bench.failures.directory_stalled()
+    return bench
+
+
+def test_a_stalled_replica_is_told_that_it_leaves_before_the_controller_is_asked() -> None:
+    bench = Bench(state((1, 2, 3), leader=2))
+    asked_before: list[int] = []
+    told = bench.told
+    submit = bench.controller.submit
+
+    def note(command: Any, on_done: Callable[[Any], None]) -> None:
+        asked_before.append(len(told))
+        submit(command, on_done)
+
+    bench.controller.submit = note  # type: ignore[method-assign]
+    bench.failures.directory_stalled()
+    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert (asked_before, bench.heard()) == ([1], [("leaving", 0)])
+    bench.answer(after(state((1, 2, 3), leader=2), 2, 3, leader=2))
+    assert bench.heard() == [("left", 0)]
+
+
+def test_a_lost_replica_is_not_told_that_it_leaves() -> None:
+    """Its leader begins a new epoch, and refuses whatever it fetches."""
+    bench = Bench(state((1, 2)))
+    bench.failures.lost(orders())
+    assert bench.asked
+    assert bench.heard() == []
+
+
+def test_a_replica_that_must_stay_is_told_so_at_once() -> None:
+    bench = stalled_bench(state((1, 2, 3), leader=2), state((1, 2), leader=2))
+    assert bench.heard() == [("leaving", 0)], "without the other fewer than wanted would be in sync"
+    bench.answer(refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE))
+    assert bench.heard() == [("staying", 0)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_while_the_controller_knows_a_later_state_a_replica_is_not_told_that_it_stays(code: ErrorCode) -> None:
+    """In that state it may have left: the answer that said so was lost."""
+    bench = stalled_bench(state((1, 2, 3), leader=2))
+    assert bench.heard() == [("leaving", 0)]
+    for _ in range(2):
+        bench.clock.advance(UNANSWERED_MS - 100)
+        bench.answer(refusal(code))
+        bench.clock.advance(50)
+        assert len(bench.asked) == 1
+        assert ("staying", 0) not in bench.heard()
+    bench.answer(refusal(code))
+    bench.take(0, replace(state((1, 2), leader=2), partition_epoch=8))
+    assert bench.heard()[-1] == ("staying", 0), "in the later state it must stay"
+
+
+def test_a_replica_whose_controller_does_not_answer_stays_until_one_decides() -> None:
+    first = state((1, 2, 3), leader=2)
+    bench = stalled_bench(first)
+    assert bench.heard() == [("leaving", 0)]
+    bench.clock.advance(UNANSWERED_MS - 1)
+    assert bench.heard() == []
+    bench.clock.advance(1)
+    assert bench.heard() == [("staying", 0)]
+    bench.answer(refusal=refusal(ErrorCode.REQUEST_TIMED_OUT))
+    bench.clock.advance(50)
+    assert len(bench.asked) == 1
+    assert bench.heard() == [], "it is asked for again, and goes on"
+    bench.answer(refusal(ErrorCode.INVALID_UPDATE_VERSION))
+    bench.clock.advance(50)
+    assert bench.heard() == [("leaving", 0)], "a controller decides"
+    bench.answer(after(first, 2, 3, leader=2))
+    bench.clock.advance(UNANSWERED_MS)
+    assert bench.heard() == [("left", 0)]
+
+
+def test_a_replica_whose_controller_knows_no_leaving_stays() -> None:
+    """A controller of an earlier release."""
+    bench = stalled_bench(state((1, 2, 3), leader=2))
+    bench.heard()
+    for _ in range(3):
+        bench.answer(refusal(ErrorCode.INVALID_REQUEST))
+        bench.clock.advance(50)
+        assert len(bench.asked) == 1
+    assert bench.heard() == [("staying", 0)]
+
+
+def test_of_a_directory_that_recovers_no_replica_is_told_that_it_stays() -> None:
+    """All of them are fetched again by then."""
+    bench = stalled_bench(state((1, 2, 3), leader=2))
+    bench.heard()
+    bench.failures.directory_recovered()
+    bench.clock.advance(UNANSWERED_MS)
+    assert bench.heard() == []
+    bench.failures.directory_stalled()
+    bench.answer(refusal(ErrorCode.INVALID_UPDATE_VERSION))
+    bench.clock.advance(50)
+    assert bench.heard() == [("leaving", 0)]
