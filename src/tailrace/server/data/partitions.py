@@ -361,7 +361,10 @@ class PartitionTable:
         else:
             self._failures.lost(topic_partition)
 
-    def _note_write_outcome(self, topic_partition: TopicPartition, fault: StorageError | None) -> None:
+    def _note_write_outcome(self, partition: Partition, fault: StorageError | None) -> None:
+        topic_partition = partition.topic_partition
+        if self._by_name.get(topic_partition) is not partition:
+            return  # it is deleted, and the name may belong to another topic
         if fault is None:
             self._failures.resumed(topic_partition)
         elif fault.is_disk_full:
@@ -378,6 +381,8 @@ class PartitionTable:
         _logger.error(
             "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
         )
+        if self._by_name.get(topic_partition) is not partition:
+            return  # it is deleted, and the name may belong to another topic
         if log.is_damaged:
             # Now: a start after a kill looks for the damage from the recovery point on.
             self._checkpoints.write(RECOVERY_POINTS, of=(partition,))
@@ -400,7 +405,7 @@ class PartitionTable:
             monotonic_ms=self._clock.monotonic_ms,
             lag_ms=self._lag_ms,
         )
-        log.watch_writes(lambda fault: self._note_write_outcome(topic_partition, fault))
+        log.watch_writes(lambda fault: self._note_write_outcome(partition, fault))
         log.when_offline(lambda: self._gone_offline(partition))
         if self._refusal is not None:
             partition.refuse_produce(self._refusal)

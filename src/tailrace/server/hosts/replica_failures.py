@@ -59,6 +59,13 @@ class _Failed(NamedTuple):
     topic_id: TopicId
 
 
+class _Left(NamedTuple):
+    """The state in which the controller has let a replica go: what an image of an earlier one says is old."""
+
+    topic_id: TopicId
+    partition_epoch: int
+
+
 class _Proposed(NamedTuple):
     """The proposal to the controller for one partition."""
 
@@ -96,7 +103,7 @@ class ReplicaFailures:
         self._is_directory_stalled = False
         self._to_look_at: dict[TopicPartition, None] = {}
         self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
-        self._left: dict[TopicPartition, int] = {}  # the partition epoch in which the controller has let it go
+        self._left: dict[TopicPartition, _Left] = {}
         self._paused: dict[TopicPartition, PartitionState] = {}  # told that they leave, and nothing else since
         self._is_undecided = False  # nothing is paused until a controller has decided something
         self._unanswered: Timer | None = None
@@ -145,12 +152,7 @@ class ReplicaFailures:
 
     def recovered(self, topic_partition: TopicPartition) -> None:
         """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
-        self._failed.pop(topic_partition, None)
-        self._left.pop(topic_partition, None)
-        self._stays.pop(topic_partition, None)
-        self._stay(topic_partition)
-        self._to_fence.pop(topic_partition, None)
-        self._given_up.discard(topic_partition)
+        self._forget(topic_partition)
         self._tell_who_waits()
 
     def directory_stalled(self) -> None:
@@ -178,7 +180,7 @@ class ReplicaFailures:
         self._paused.clear()
         self._wait_no_more()
         own = self._failed
-        self._left = {one: epoch for one, epoch in self._left.items() if one in own}
+        self._left = {one: left for one, left in self._left.items() if one in own}
         self._stays = {one: None for one in self._stays if one in own}
 
     def when_reported(self, callback: OnReported) -> None:
@@ -208,8 +210,9 @@ class ReplicaFailures:
         """Hold what has changed against what has failed."""
         if not self._failed and not self._is_directory_stalled and not self._waiting:
             return
-        if delta.deleted_topics:
-            self._look_at(self._failed)
+        for topic in delta.deleted_topics:
+            for number in topic.partitions:
+                self._forget_deleted(TopicPartition(topic.name, number), topic.topic_id)
         self._look_at(one for one, _ in delta.changed_partitions)
         for topic in delta.created_topics:
             self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
@@ -222,11 +225,28 @@ class ReplicaFailures:
     def _take(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
         topic = self._controller.image.topics.get(topic_partition.topic)
         if topic is not None:
+            known = self._failed.get(topic_partition)
+            if known is not None and known.topic_id != topic.topic_id:
+                self._forget(topic_partition)  # of a deleted topic of this name
             self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
             self._left.pop(topic_partition, None)
             if leaving is Leaving.LOST:
                 self._to_fence[topic_partition] = None
             self._look_at((topic_partition,))
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        self._failed.pop(topic_partition, None)
+        self._left.pop(topic_partition, None)
+        self._stays.pop(topic_partition, None)
+        self._stay(topic_partition)
+        self._to_fence.pop(topic_partition, None)
+        self._given_up.discard(topic_partition)
+
+    def _forget_deleted(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """This topic is deleted. Its name may belong to another one, of which a replica has failed already."""
+        failed = self._failed.get(topic_partition)
+        if failed is None or failed.topic_id == topic_id:
+            self._forget(topic_partition)
 
     def _look_at(self, topic_partitions: Iterable[TopicPartition]) -> None:
         if self._is_directory_stalled:
@@ -284,7 +304,7 @@ class ReplicaFailures:
         state = image.partition(*topic_partition)
         failed = self._failed.get(topic_partition)
         if failed is not None and (state is None or state.topic_id != failed.topic_id):
-            self._failed.pop(topic_partition)  # its topic is deleted
+            self._forget(topic_partition)  # its topic is deleted
         leaving = self.leaving_of(topic_partition)
         if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
             return None
@@ -300,7 +320,8 @@ class ReplicaFailures:
         is_to_fence = topic_partition in self._to_fence and state.leader != NO_LEADER
         if self._broker_id not in state.replicas or not (is_to_fence or is_wanted(self._broker_id, state, leaving)):
             return False
-        return self._left.get(topic_partition, -1) <= state.partition_epoch
+        left = self._left.get(topic_partition)
+        return left is None or left.topic_id != state.topic_id or left.partition_epoch <= state.partition_epoch
 
     def _is_named(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Whether an administrator has chosen this replica with what it lacks: `replica_repairs` cuts its log."""
@@ -403,9 +424,11 @@ class ReplicaFailures:
 
     def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
         topic_partition = one.topic_partition
+        known = self._controller.image.partition(*topic_partition)
+        if known is None or known.topic_id != one.state.topic_id:
+            return  # its topic was deleted meanwhile, and what is kept here is of another one with its name
         if not isinstance(outcome, KafkaError):
-            # In that epoch, and in all before it, what the image of this node says is old.
-            self._left[topic_partition] = outcome.partition_epoch
+            self._left[topic_partition] = _Left(one.state.topic_id, outcome.partition_epoch)
             self._given_up.discard(topic_partition)
             self._to_fence.pop(topic_partition, None)
             self._paused.pop(topic_partition, None)

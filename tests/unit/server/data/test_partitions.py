@@ -7,6 +7,7 @@ from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import NotLeader, Partition
 from tailrace.server.data import partition_checkpoints
 from tailrace.server.data.partitions import KnownLeader
@@ -127,6 +128,36 @@ def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -
     disk.run()
     assert node.table.get("orders", 0).topic_id == OTHER_ID
     assert node.table.get("orders", 0).log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_what_becomes_of_a_deleted_log_is_not_charged_to_a_topic_that_has_its_name(is_damaged: bool) -> None:
+    files, disk, failures = SimulatedDisk(), DeferredDisk(), NotedFailures()
+    node = new_node(files, disk, failures)
+    old = node.create()
+    disk.run()
+    node.produce("orders", b"old", acks=1)
+    assert old.state is not None
+    node.table.delete("orders", 0)
+    made = replace(old.state, topic_id=OTHER_ID)
+    assert node.table.create(ORDERS, state=made, config=TopicConfig()) is None, "the old log waits for its flush"
+    if is_damaged:
+        old.log.condemn("a read that had begun before has found a wrong checksum")
+    else:
+        files.write_short_at(files.operations + 1, 10)
+        files.fail_at(files.operations + 2)  # what was written cannot be cut back
+        with pytest.raises(StorageError):
+            old.append_as_follower(batch_at(1))
+    assert old.log.is_offline
+    disk.run()
+    assert node.table.get("orders", 0).topic_id == OTHER_ID
+    assert failures.all == []
+
+
+def batch_at(base_offset: int) -> bytes:
+    made = bytearray(batch_of(b"late"))
+    stamp(made, 0, base_offset, 0)
+    return bytes(made)
 
 
 def test_a_log_that_fails_while_it_waits_for_a_flush_can_be_deleted() -> None:

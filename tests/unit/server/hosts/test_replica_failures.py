@@ -499,3 +499,66 @@ def test_of_a_directory_that_recovers_no_replica_is_told_that_it_stays() -> None
     bench.answer(refusal(ErrorCode.INVALID_UPDATE_VERSION))
     bench.clock.advance(50)
     assert bench.heard() == [("leaving", 0)]
+
+
+def make_again(bench: Bench, made: PartitionState, *, is_heard_at_once: bool = False) -> None:
+    """Delete the topic and make it again under its name, with one partition, as the image tells of it."""
+    old = bench.controller.image.topics["orders"]
+    topic = TopicImage(name="orders", topic_id=made.topic_id, partitions={0: made})
+    if not is_heard_at_once:
+        bench.take(0, None)
+    bench.controller.image = replace(
+        bench.controller.image, topics={"orders": topic}, topic_names={made.topic_id: "orders"}
+    )
+    deleted = (old,) if is_heard_at_once else ()
+    bench.failures.on_image(bench.controller.image, ImageDelta(deleted_topics=deleted, created_topics=(topic,)))
+
+
+def anew(made: PartitionState) -> PartitionState:
+    """The first state of a topic that was made again."""
+    return replace(made, topic_id=topic_id_of("another"), partition_epoch=0, leader_epoch=LeaderEpoch(0))
+
+
+@pytest.mark.parametrize("is_heard_at_once", [True, False])
+def test_of_a_topic_that_was_made_again_a_stalled_replica_leaves_too(is_heard_at_once: bool) -> None:
+    first = state((1, 2, 3))
+    bench = stalled_bench(first)
+    assert bench.asked
+    left = after(first, 2, 3, leader=2)
+    bench.answer(left)
+    bench.take(0, left)
+    make_again(bench, anew(first), is_heard_at_once=is_heard_at_once)
+    assert bench.asked == [[(0, Leaving.STALLED, 0)]], "its partition epochs are others"
+
+
+def test_an_answer_for_a_topic_that_was_made_again_meanwhile_says_nothing_of_the_new_one() -> None:
+    first = state((1, 2, 3))
+    bench = stalled_bench(first)
+    assert bench.asked
+    make_again(bench, anew(first))
+    bench.answer(after(first, 2, 3, leader=2))
+    assert bench.asked == [[(0, Leaving.STALLED, 0)]]
+
+
+def test_a_replica_of_a_topic_that_was_made_again_is_given_another_try() -> None:
+    leaderless = state((), leader=-1)
+    bench = Bench(leaderless)
+    bench.failures.lost(orders())
+    bench.take(0, named(leaderless))
+    bench.failures.given_up(orders())
+    make_again(bench, anew(leaderless))
+    bench.controller.waiting.clear()
+    bench.failures.lost(orders())
+    bench.take(0, named(anew(leaderless)))
+    assert bench.asked == []
+
+
+def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_new_one_to_be_told() -> None:
+    first = state((2, 3), leader=2)
+    bench = Bench(first)
+    bench.failures.lost(orders())
+    assert bench.asked
+    make_again(bench, anew(first))
+    bench.failures.lost(orders())
+    bench.answer(after(first, 2, 3, leader=2))
+    assert bench.asked == [[(0, Leaving.LOST, 0)]], "the new leader may count on what this replica has fetched"
