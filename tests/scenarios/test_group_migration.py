@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -420,6 +421,43 @@ def test_a_group_that_takes_more_than_a_batch_is_not_converted(node: GroupPath) 
         object.__setattr__(protocol, "metadata", protocol.metadata + bytes(1_000_000))
     assert TableMember(node, "c").join() is E.GROUP_MAX_SIZE_REACHED
     assert a.beat() is E.NONE
+
+
+def _names(prefix: str) -> tuple[str, ...]:
+    """240 kB of names of topics that do not exist."""
+    return tuple(f"{prefix}-{number:05d}-".ljust(100, "x") for number in range(2_400))
+
+
+def test_what_the_heartbeat_brings_is_in_the_batch_too(node: GroupPath) -> None:
+    """Refused with a reason, and nothing has happened to anybody; one that brings less is let in."""
+    (a,) = _classic_group(node, 1)
+    machine = node.coordinators.host_of("g").machine
+    for protocol in machine._memberships["g"].group.members[a.member_id].protocols:
+        object.__setattr__(protocol, "metadata", protocol.metadata + bytes(850_000))
+    generation = a.generation
+    for _ in range(2):
+        assert TableMember(node, "c", topics=("orders", *_names("c"))).join() is E.GROUP_MAX_SIZE_REACHED
+        assert a.beat() is E.NONE
+    assert (_kind(node), a.generation) == ("classic", generation)
+    assert machine._consumers._sessions.next_deadline_ms is None, "no session was begun for a member that is not there"
+    assert GroupEventKind.CONVERTED not in {event.kind for event in machine._histories["g"].events}
+    assert TableMember(node, "d").join() is E.NONE
+    assert _kind(node) == "consumer"
+
+
+def test_what_the_last_member_brings_is_in_the_batch_back_too(node: GroupPath) -> None:
+    c = TableMember(node, "c", instance_id="i")
+    c.join()
+    others = [ClassicTableMember(node, name, topics=("orders", *_names(name))) for name in "de"]
+    for other in others:
+        other.act()
+    _settle(c, *others)
+    c.leave(LEAVE_FOR_A_WHILE)
+    again = ClassicTableMember(node, "f", topics=("orders", *_names("f")), instance_id="i")
+    again.act()
+    assert _kind(node) == "consumer", "what it brings, twice, and the whole classic group take more than a batch"
+    _settle(again, *others)
+    assert _read_once((again, *others)) == ALL
 
 
 def _batches(node: GroupPath) -> int:

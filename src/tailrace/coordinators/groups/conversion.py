@@ -5,7 +5,7 @@ of a member are never recorded as fewer than it may be reading: so no other memb
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tailrace.coordinators.groups.config import GroupConfig
@@ -42,14 +42,22 @@ from tailrace.protocol.messages.consumer_protocol import (
 )
 
 MOST_BYTES: Final = 900_000
-"""Of the records of a conversion: they are one batch, and a batch has at most 1 MiB."""
+"""Of the records of a conversion and of the request that brings it about: one batch, which has at most 1 MiB."""
 _RECORD_OVERHEAD: Final = 32
 Kind = ConsumerRecordKind
 
 
-def size_bytes(records: tuple[GroupLogRecord, ...]) -> int:
-    """The size of the records in the log, about."""
-    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in map(encode_record, records))
+def fits(records: Iterable[GroupLogRecord]) -> bool:
+    """Whether the records take at most `MOST_BYTES`, about."""
+    sizes = (len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in map(encode_record, records))
+    return sum(sizes) <= MOST_BYTES
+
+
+def check_upgrade_fits(group_id: str, records: Iterable[GroupLogRecord]) -> None:
+    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if these are more than the batch of a conversion takes."""
+    if not fits(records):
+        detail = f"{_cannot(group_id)} because its members take more than one batch of records"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
@@ -119,26 +127,25 @@ def as_consumer_group(
         emit(Kind.CURRENT, place.current(), member.member_id)
     emit(Kind.GROUP, ConsumerGroupMetadataValue(epoch=generation))
     emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=generation))
-    if size_bytes(tuple(made)) > MOST_BYTES:
-        detail = f"{_cannot(classic)} because its members take more than one batch of records"
-        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+    check_upgrade_fits(classic.group_id, made)
     return group, tuple(made)
 
 
-def _cannot(classic: ClassicGroup) -> str:
-    return f"classic group {classic.group_id!r} cannot become a consumer group"
+def _cannot(group_id: str) -> str:
+    return f"classic group {group_id!r} cannot become a consumer group"
 
 
 def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
+    cannot = _cannot(classic.group_id)
     policy = config.group_consumer_migration_policy
     if not config.upgrades:
-        detail = f"{_cannot(classic)} while it has members, since group.consumer.migration.policy={policy}"
+        detail = f"{cannot} while it has members, since group.consumer.migration.policy={policy}"
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
     if classic.protocol_type != PROTOCOL_TYPE:
-        detail = f"{_cannot(classic)}: its members are no consumers, their protocol type is {classic.protocol_type!r}"
+        detail = f"{cannot}: its members are no consumers, their protocol type is {classic.protocol_type!r}"
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
     if len(classic.members) > config.group_consumer_max_size:
-        detail = f"{_cannot(classic)}: it has {len(classic.members)} members, more than group.consumer.max.size lets in"
+        detail = f"{cannot}: it has {len(classic.members)} members, more than group.consumer.max.size lets in"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
     for member in classic.members.values():
         try:
@@ -146,12 +153,10 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
                 subscription_of(protocol.metadata)
             assignment = decode_prefixed(ConsumerProtocolAssignment, member.assignment) if member.assignment else None
         except (KafkaError, MalformedMessage) as fault:
-            detail = f"{_cannot(classic)}: member {member.member_id}: {fault.detail}"
+            detail = f"{cannot}: member {member.member_id}: {fault.detail}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail) from None
         if assignment is not None and assignment.user_data:
-            detail = (
-                f"{_cannot(classic)}: what its assignor told member {member.member_id} beside partitions would be lost"
-            )
+            detail = f"{cannot}: what its assignor told member {member.member_id} beside partitions would be lost"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
 
 
@@ -209,7 +214,7 @@ def classic_subscription(
 
 
 def as_classic(group_id: str, group: ConsumerGroup, topics: Topics, config: GroupConfig) -> GroupRecord | None:
-    """The generation of a classic group that this one becomes, if it does.
+    """The generation of a classic group that this one may become, unless the batch is too large.
 
     It names no leader: all members have to join again, under whichever coordinator.
     """
@@ -226,9 +231,7 @@ def as_classic(group_id: str, group: ConsumerGroup, topics: Topics, config: Grou
         leader=None,
         members=tuple(_classic_member(member, protocol, topics) for member in members),
     )
-    record = GroupRecord(group_id=group_id, value=value)
-    tombstones = 3 * sum(len(name) + len(group_id) + _RECORD_OVERHEAD for name in group.member_ids)
-    return record if size_bytes((record,)) + tombstones <= MOST_BYTES else None
+    return GroupRecord(group_id=group_id, value=value)
 
 
 def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> MemberMetadata:

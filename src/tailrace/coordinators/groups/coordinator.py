@@ -262,9 +262,7 @@ class GroupCoordinator:
         """A classic group with members becomes a consumer group, and the heartbeat's member joins that."""
         classic = membership.group
         group, records = as_consumer_group(classic, self._topics, self._config)
-        decision = self._consumers.heartbeat(group, command, now_ms)
-        decision.records = (*records, *decision.records)
-        decision.is_conversion = True
+        decision = self._consumers.heartbeat(group, command, now_ms, conversion=records)
         for member_id in group.members.keys() - {command.request.member_id}:
             if member_id in decision.group.members:
                 self._consumers.watch(classic.group_id, group, member_id, now_ms)

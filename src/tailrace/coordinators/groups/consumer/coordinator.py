@@ -27,9 +27,11 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
 from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.conversion import check_upgrade_fits
 from tailrace.coordinators.groups.events import Asked, HeartbeatAsked, JoinAsked, LeaveAsked, SyncAsked
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
+from tailrace.coordinators.groups.records import GroupLogRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 
 
@@ -84,13 +86,27 @@ class ConsumerGroups:
         for member_id in group.members:
             self.watch(group_id, group, member_id, now_ms)
 
-    def heartbeat(self, group: ConsumerGroup | None, command: ConsumerHeartbeat, now_ms: int) -> HeartbeatDecision:
-        """The decision; the member lives from now. Raises KafkaError."""
+    def heartbeat(
+        self,
+        group: ConsumerGroup | None,
+        command: ConsumerHeartbeat,
+        now_ms: int,
+        *,
+        conversion: tuple[GroupLogRecord, ...] = (),
+    ) -> HeartbeatDecision:
+        """The decision; the member lives from now. Raises KafkaError.
+
+        `conversion` makes the group a consumer group, in one batch with what the heartbeat changes.
+        """
         group_id, member_id = command.request.group_id, command.request.member_id
         topics_version = self._topics.version
         command = replace(command, must_check_topics=self._topics_seen.get(group_id) != topics_version)
         try:
             decision = heartbeat(group, command, self._topics, self._config)
+            if conversion:
+                decision.records = (*conversion, *decision.records)
+                decision.is_conversion = True
+                check_upgrade_fits(group_id, decision.records)
         except KafkaError as refusal:
             history = self._histories.get(group_id)
             if history is not None:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
-from tailrace.coordinators.groups.consumer.change import GroupChange, Kind
+from tailrace.coordinators.groups.consumer.change import GroupChange, Kind, retirement
 from tailrace.coordinators.groups.consumer.group import NOTHING, Assignment, ConsumerMember, stored
 from tailrace.coordinators.groups.consumer.reconciliation import reconcile
 from tailrace.coordinators.groups.consumer.records import (
@@ -19,7 +19,7 @@ from tailrace.coordinators.groups.consumer.records import (
     TargetAssignmentMetadataValue,
 )
 from tailrace.coordinators.groups.consumer.topics import Topics
-from tailrace.coordinators.groups.conversion import as_classic
+from tailrace.coordinators.groups.conversion import as_classic, fits
 from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 
@@ -171,9 +171,9 @@ def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, con
 
 
 def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
-    """Make it a classic group, if only classic members are left and the settings let it."""
+    """Make it a classic group, if only classic members are left, the settings let it and a batch takes it."""
     classic = as_classic(change.group_id, change.group, topics, config)
-    if classic is None:
+    if classic is None or not fits((*change.records, *retirement(change.group_id, change.group), classic)):
         return False
     change.become(classic)
     change.note(GroupEventKind.CONVERTED, "to a classic group: no member speaks the consumer protocol any more")
