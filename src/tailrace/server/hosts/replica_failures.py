@@ -4,7 +4,7 @@ Level-triggered: what has failed is kept, and whatever the image says of it is h
 counts on a failed replica (`metadata.leaving_replicas`), the controller is asked to take it out: in commands of at most
 `MOST_PER_COMMAND` partitions, one at a time, each change on the state that this node knows. After a refusal it is asked
 again with the state of then. A stalled replica that no other can stand in for is looked at again when brokers come or
-go, and now and then.
+go, when settings change (min.insync.replicas), and now and then.
 
 The answer of the controller is believed before the image says the same: a disk that stands still keeps the image of
 this node from going on.
@@ -216,7 +216,7 @@ class ReplicaFailures:
         self._look_at(one for one, _ in delta.changed_partitions)
         for topic in delta.created_topics:
             self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
-        if delta.changed_brokers:
+        if delta.changed_brokers or delta.changed_configs:
             self._look_at_those_that_stay()
         self._tell_who_waits()
 

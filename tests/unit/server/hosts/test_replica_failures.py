@@ -562,3 +562,12 @@ def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_n
     bench.failures.lost(orders())
     bench.answer(after(first, 2, 3, leader=2))
     assert bench.asked == [[(0, Leaving.LOST, 0)]], "the new leader may count on what this replica has fetched"
+
+
+def test_a_replica_that_stays_leaves_when_fewer_have_to_be_in_sync() -> None:
+    bench = stalled_bench(state((1, 2), leader=2))
+    assert bench.asked == []
+    lowered = {ALL_BROKERS: {"min.insync.replicas": "1"}}
+    bench.controller.image = replace(bench.controller.image, configs=lowered)
+    bench.failures.on_image(bench.controller.image, ImageDelta(changed_configs=(ALL_BROKERS,)))
+    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
