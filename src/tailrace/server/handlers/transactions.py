@@ -32,6 +32,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.hosts.next_transactions import Asked
 from tailrace.server.hosts.transactions import TransactionCoordinators
 from tailrace.server.ports import Controller
 
@@ -69,11 +70,15 @@ class AddPartitionsToTxnHandler:
 
 
 def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    """What a producer asks for, and may have to wait for: without the topics that have no partition.
+
+    Their names would be unchecked, and as long as strings may be. Kafka's answer has none of them either.
+    """
     return AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
-        topics=request.v3_and_below_topics,
+        topics=tuple(topic for topic in request.v3_and_below_topics if topic.partitions),
     )
 
 
@@ -124,7 +129,8 @@ class _Addition:
             elif self._is_from_broker:
                 host.submit(command, done)
             else:
-                host.begin(command, done)
+                size = sum(len(topic.partitions) for topic in asked.topics)
+                host.begin(command, done, Asked(self._context.connection, size))
         except KafkaError as refusal:
             done(refusal)
 
@@ -201,7 +207,8 @@ class AddOffsetsToTxnHandler:
                 code = as_version_says(outcome, context.api_version).code
             context.respond(AddOffsetsToTxnResponse(error_code=code))
 
-        self._coordinators.host_of(request.transactional_id).begin(command, answer)
+        host = self._coordinators.host_of(request.transactional_id)
+        host.begin(command, answer, Asked(context.connection, size=1))
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)

@@ -49,21 +49,24 @@ class LedMachine(Generic[C, R]):
         *,
         encode: Callable[[R], KeyValue],
         on_committed: Callable[[Sequence[R]], None],
+        on_discarded: Callable[[Sequence[R]], None] = lambda records: None,
         clock: Clock,
         deadlines: Deadlines,
         timeout_ms: int,
     ) -> None:
+        """`on_discarded` is called when the machine has been told that these records will not be in the log."""
         self.state = HostState.LOADING
         self._name = str(partition.topic_partition)
         self._partition = partition
         self._machine = machine
+        self._on_discarded = on_discarded
         self._clock = clock
         self._timers: list[Timer] = []
         self.log: CoordinatorLog[R] = CoordinatorLog(
             partition,
             encode=encode,
             on_committed=on_committed,
-            on_discarded=machine.discard,
+            on_discarded=self._discard,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=timeout_ms,
@@ -106,6 +109,10 @@ class LedMachine(Generic[C, R]):
         """Have these committed, as `CoordinatorLog.append`; the machine knows that they are on their way."""
         self.log.append(records, outcome, within=within, is_atomic=is_atomic)
         self._machine.stage(records)
+
+    def _discard(self, records: Sequence[R]) -> None:
+        self._machine.discard(records)
+        self._on_discarded(records)
 
     def sweep(self, commands: Iterable[C]) -> None:
         """Have each of these decided until it has nothing more to write."""

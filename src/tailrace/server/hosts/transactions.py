@@ -39,7 +39,7 @@ from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
 from tailrace.server.hosts.led_coordinators import HostState, LedCoordinators
 from tailrace.server.hosts.led_machine import LedMachine
-from tailrace.server.hosts.next_transactions import NextTransactions, OnDone
+from tailrace.server.hosts.next_transactions import Asked, NextTransactions, OnDone, WaitingRoom
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.waiters import Deadlines
 
@@ -83,6 +83,7 @@ class TransactionCoordinatorHost:
         marker_writer: MarkerWriter,
         clock: Clock,
         deadlines: Deadlines,
+        room: WaitingRoom,
     ) -> None:
         self.partition = partition
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
@@ -96,6 +97,7 @@ class TransactionCoordinatorHost:
             self.machine,
             encode=encode_record,
             on_committed=self._committed,
+            on_discarded=self._discarded,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=_WRITE_TIMEOUT_MS,
@@ -105,7 +107,11 @@ class TransactionCoordinatorHost:
         self._retries: dict[str, Timer] = {}
         """By transactional id, of completions."""
         self._next = NextTransactions(
-            submit=self._submit_or_refuse, is_changing=self.machine.is_changing, clock=clock, deadlines=deadlines
+            submit=self._submit_or_refuse,
+            is_changing=self.machine.is_changing,
+            clock=clock,
+            deadlines=deadlines,
+            room=room,
         )
 
     @property
@@ -167,13 +173,13 @@ class TransactionCoordinatorHost:
         except KafkaError as gone:
             on_done(gone)
 
-    def begin(self, command: AddPartitions, on_done: OnDone) -> None:
+    def begin(self, command: AddPartitions, on_done: OnDone, asked: Asked) -> None:
         """As `submit`, for a producer itself: if its last transaction is being ended, this waits until that is done.
 
-        For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51).
+        For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51). There is none if its connection closes.
         """
         self.check_active()
-        self._next.add(command, on_done)
+        self._next.add(command, on_done, asked)
 
     def _committed(self, records: Sequence[TransactionRecord]) -> None:
         self.machine.commit(records)
@@ -183,6 +189,10 @@ class TransactionCoordinatorHost:
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
             else:
                 self._ended(record.transactional_id)
+
+    def _discarded(self, records: Sequence[TransactionRecord]) -> None:
+        for record in records:
+            self._next.ended(record.transactional_id)
 
     def _write_markers(self, transactional_id: str) -> None:
         markers = self.machine.markers(transactional_id)
@@ -256,6 +266,7 @@ class TransactionCoordinators:
         self._marker_writer = marker_writer
         self._clock = clock
         self._deadlines = Deadlines(clock)
+        self._room = WaitingRoom()
         self._led = LedCoordinators(
             TRANSACTION_STATE_TOPIC, broker_id=broker_id, find_partition=find_partition, take_over=self._take_over
         )
@@ -276,6 +287,7 @@ class TransactionCoordinators:
             marker_writer=self._marker_writer,
             clock=self._clock,
             deadlines=self._deadlines,
+            room=self._room,
         )
         host.start()
         return host

@@ -10,12 +10,16 @@ from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from tailrace.protocol.messages.metadata import MetadataRequest
-from tailrace.protocol.messages.transactions import ListTransactionsRequest
+from tailrace.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    ListTransactionsRequest,
+)
 from tailrace.server.hosts import next_transactions
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import HoldingDisk
+from tailrace.testing.ports import HoldingDisk, RecordingConnection
 from tailrace.testing.transaction_path import TransactionalClient, TransactionPath
 
 E = ErrorCode
@@ -523,17 +527,92 @@ def _added(exchange: Exchange) -> ErrorCode:
     return ErrorCode(result.partition_error_code)
 
 
-def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_transactions, "MAX_WAITING", 2)
+def _ask_for(
+    client: TransactionalClient, topics: dict[str, tuple[int, ...]], *, connection: RecordingConnection | None = None
+) -> Exchange:
+    """AddPartitionsToTxn, as a producer sends it."""
+    request = AddPartitionsToTxnRequest(
+        transactions=(),
+        v3_and_below_transactional_id=client.transactional_id,
+        v3_and_below_producer_id=client.producer_id,
+        v3_and_below_producer_epoch=client.producer_epoch,
+        v3_and_below_topics=tuple(AddPartitionsToTxnTopic(name=name, partitions=them) for name, them in topics.items()),
+    )
+    return client.node.send(request, 3, connection=connection)
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_WAITING", 1), ("MAX_PARTITIONS", 1), ("MAX_OF_ID", 1)])
+def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(next_transactions, limit, most)
     client, disk = _ending()
-    waiting = [client.ask_to_add("bills") for _ in range(2)]
+    waiting = client.ask_to_add("bills")
+    assert not waiting.is_answered
     assert client.add("bills") is E.CONCURRENT_TRANSACTIONS
     disk.holds = False
     disk.run()
     client.node.end_turn()
-    assert [_added(each) for each in waiting] == [E.NONE, E.NONE]
+    assert _added(waiting) is E.NONE
     disk.holds = True
     assert client.add("bills") is E.NONE
+
+
+def test_a_partition_that_a_waiting_request_names_again_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 2, raising=False)
+    client, _ = _ending()
+    answer = _ask_for(client, {"bills": (0, 0, 0)}).response
+    codes = [
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    ]
+    assert codes == [E.CONCURRENT_TRANSACTIONS] * 3
+
+
+def test_a_topic_without_partitions_is_not_answered() -> None:
+    """Its name may be as long as a string, and would count as nothing while the request waits."""
+    client = _client(_node())
+    (result,) = _ask_for(client, {"x" * 30_000: (), "bills": (0,)}).response.results_by_topic_v3_and_below
+    assert result.name == "bills"
+
+
+def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
+    client, _ = _ending()
+    waiting = [client.ask_to_add("bills"), client.ask_to_add_offsets("g")]
+    assert client.add("bills") is E.CONCURRENT_TRANSACTIONS
+    assert not any(each.is_answered for each in waiting)
+
+
+def test_one_whose_connection_closes_waits_no_more() -> None:
+    """Its room is free, and its partitions stay out of the next transaction."""
+    client, disk = _ending()
+    connection = RecordingConnection()
+    for _ in range(2):
+        assert not _ask_for(client, {"bills": (0,)}, connection=connection).is_answered
+    assert connection.callbacks == 1
+    connection.hang_up()
+    added = client.ask_to_add("orders")
+    disk.holds = False
+    disk.run()
+    client.node.end_turn()
+    assert _added(added) is E.NONE
+    assert {each.topic for each in _known(client.node).partitions} == {"orders"}
+    assert connection.answers == {}
+
+
+def test_when_a_change_comes_to_nothing_those_that_wait_for_it_hear_it() -> None:
+    """A partition resigns when its disk stands still; the image that tells its coordinator may be late."""
+    clock = ManualClock()
+    disk = HoldingDisk(clock.call_soon)
+    client = _client(_node(clock=clock, disk=disk))
+    assert _send(client, "orders", b"one") is E.NONE
+    disk.holds = True
+    decided, added = client.ask_for_end(is_commit=True), client.ask_to_add("bills")
+    assert not added.is_answered
+    client.node.transactions.coordinators.host_of("pay").partition.step_down()
+    clock.advance(0)
+    assert decided.response.error_code == E.NOT_COORDINATOR
+    assert added.is_answered, "it would wait for some seconds"
+    assert _added(added) is E.NOT_COORDINATOR
 
 
 class TestTheNextTransaction:
