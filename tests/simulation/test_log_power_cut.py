@@ -472,7 +472,7 @@ def test_what_a_power_cut_takes_of_a_followers_log_does_not_pass_for_a_gap(
     ends = set()
     first_end = 30 if rolls else 5
     for operation in range(2, disk.operations + 1):
-        for seed in range(4):
+        for seed in range(8):
             disk = SimulatedDisk.with_directory(ROOT, 100 * operation + seed)
             disk.cut_power_at(operation + 1)
             try:
