@@ -23,7 +23,7 @@ from tailrace.protocol.records.record import Header
 
 COMMIT_TIMEOUT_MS = 10_000
 _LOOK_MS = 1_000
-"""How often a poll that waits looks whether something keeps it from reading."""
+"""How often a poll looks whether something keeps it from reading: while it waits, and before it gives records."""
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -115,6 +115,7 @@ class Consumer:
         )
         self._ahead: deque[ConsumerRecord] = deque()
         """What an iteration will give out next. Not given yet: `poll` gives it first, and no commit covers it."""
+        self._next_look_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
         self._member: GroupMember | None = None
@@ -210,13 +211,21 @@ class Consumer:
             if await self._is_ready(deadline_ms):
                 records = self._take(limit)
                 if records:
+                    # Those of one partition do not hide what keeps another from being read.
+                    if self._router.now_ms() >= self._next_look_ms:
+                        self._look()
                     return records
                 look_ms = self._router.now_ms() + _LOOK_MS
                 await self._fetcher.wait(min(self._search.until(deadline_ms), look_ms))
             self._check_open()
-            self._notices.look(self.trouble, self._router.now_ms(), has_answered=self._router.has_answered)
+            self._look()
             if self._router.now_ms() >= deadline_ms:
                 return []
+
+    def _look(self) -> None:
+        now_ms = self._router.now_ms()
+        self._next_look_ms = now_ms + _LOOK_MS
+        self._notices.look(self.trouble, now_ms, has_answered=self._router.has_answered)
 
     def _check_open(self) -> None:
         if self._is_closed:

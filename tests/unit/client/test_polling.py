@@ -1,0 +1,63 @@
+"""A poll of a consumer whose fetches, clock and troubles the test makes up: what it tells of, and when it raises."""
+
+import asyncio
+import logging
+
+import pytest
+
+from tailrace.client.consumer import Consumer
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Record
+
+BUSY, GONE = TopicPartition("busy", 0), TopicPartition("gone", 0)
+NO_LEADER = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "partition gone-0 has no leader now")
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The clock of every router, in ms."""
+    clock = [0]
+    monkeypatch.setattr(Router, "now_ms", lambda _: clock[0])
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.client")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
+
+
+def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
+    now: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with Consumer("127.0.0.1:1", client_id="tests") as consumer:
+            await consumer.assign([BUSY, GONE])
+            for partition in (BUSY, GONE):
+                await consumer.seek(partition, 0)
+            monkeypatch.setattr(Router, "has_answered", True)
+            monkeypatch.setattr(consumer._fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
+            looked_ms = []
+            look = consumer._notices.look
+
+            def counted(trouble: KafkaError | None, now_ms: int, *, has_answered: bool) -> None:
+                looked_ms.append(now_ms)
+                look(trouble, now_ms, has_answered=has_answered)
+
+            monkeypatch.setattr(consumer._notices, "look", counted)
+            consumer._fetcher._troubles[GONE] = NO_LEADER
+            for now[0] in range(0, 40_000, 10):
+                assert len(await consumer.poll(1.0)) == 1
+            assert looked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
+            consumer._fetcher._troubles.clear()
+            now[0] = 40_000
+            await consumer.poll(1.0)
+
+    asyncio.run(run())
+    warning = "consumer tests cannot read: partition gone-0 has no leader now"
+    assert lines(caplog) == [warning, warning, "consumer tests reads again"]
