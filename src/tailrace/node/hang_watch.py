@@ -1,4 +1,10 @@
-"""Notices that the disk hangs: a round of flushes that has taken too long and is not done yet."""
+"""Notices that the disk hangs: a round of flushes that has taken too long and is not done yet.
+
+A disk whose every round takes a little too long would have the replicas here leave and join again in every round. So it
+hangs on, as far as others are told, until no round has been too slow for some time: longer than a round may take, since
+the next one would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick: when it
+hangs again soon that time is doubled.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -7,6 +13,11 @@ from tailrace.server.ports import Clock, Timer
 
 _LOOKS: Final = 10
 """How often it is looked within the time that a round may take."""
+_QUICK_FOR: Final = 2
+_QUICK_FOR_AT_MOST: Final = 8
+"""How long no round must have been too slow, as a multiple of the time that a round may take."""
+_SOON: Final = 24
+"""After as many times that time without a hang, the next one is a first one again."""
 
 
 class Rounds(Protocol):
@@ -30,6 +41,8 @@ class HangWatch:
         self._timeout_ms = timeout_ms
         self._on_change = on_change
         self.is_hung = False
+        self._quick_for = _QUICK_FOR
+        self._slow_ms: int | None = None  # when a round was last seen that took too long
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -43,7 +56,21 @@ class HangWatch:
 
     def _look(self) -> None:
         self.start()  # before all else, so that one failure does not end it
-        is_hung = any(thread.round_seconds * 1000 > self._timeout_ms for thread in self._threads)
+        now_ms = self._clock.monotonic_ms()
+        if any(thread.round_seconds * 1000 > self._timeout_ms for thread in self._threads):
+            if not self.is_hung:
+                self._quick_for = self._next_quick_for(now_ms)
+            self._slow_ms = now_ms
+            self._tell(True)
+        elif self._slow_ms is None or now_ms - self._slow_ms >= self._quick_for * self._timeout_ms:
+            self._tell(False)
+
+    def _next_quick_for(self, now_ms: int) -> int:
+        if self._slow_ms is None or now_ms - self._slow_ms >= _SOON * self._timeout_ms:
+            return _QUICK_FOR
+        return min(2 * self._quick_for, _QUICK_FOR_AT_MOST)
+
+    def _tell(self, is_hung: bool) -> None:
         if is_hung is not self.is_hung:
             self.is_hung = is_hung
             self._on_change(is_hung)

@@ -21,9 +21,71 @@ def test_a_round_that_takes_too_long_is_told_of_once_and_when_it_is_done() -> No
     clock.advance(5_000)
     assert (told, watch.is_hung) == ([True], True)
     slow.round_seconds, quick.round_seconds = 0.0, 0.5
+    clock.advance(1_900)
+    assert told == [True], "the next round may hang as well"
     clock.advance(100)
     assert (told, watch.is_hung) == ([True, False], False)
     watch.stop()
     quick.round_seconds = 9.0
     clock.advance(5_000)
     assert told == [True, False]
+
+
+class SlowThread:
+    """A flush thread with one round after the other, each of which takes three seconds until `is_quick`."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.is_quick = False
+
+    @property
+    def round_seconds(self) -> float:
+        return 0.0 if self.is_quick else self._clock.monotonic_ms() % 3_000 / 1000
+
+
+class SlowDisk:
+    """A disk whose rounds take a little longer than it may be at one."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.thread = SlowThread(self.clock)
+        self.told: list[bool] = []
+        watch = HangWatch((self.thread,), clock=self.clock, timeout_ms=2_500, on_change=self.told.append)
+        watch.start()
+
+    def back_after(self) -> int:
+        """Be quick from the end of a round on, until that is told; how many seconds later, to the nearest."""
+        while self.thread.round_seconds < 2.8:
+            self.clock.advance(100)
+        self.thread.is_quick = True
+        begun = self.clock.monotonic_ms()
+        while self.told[-1]:
+            self.clock.advance(100)
+        return round((self.clock.monotonic_ms() - begun) / 1000)
+
+    def be_slow(self) -> None:
+        """Until that is told."""
+        self.thread.is_quick = False
+        while not (self.told and self.told[-1]):
+            self.clock.advance(100)
+
+
+def test_a_disk_that_is_slow_in_every_round_hangs_from_the_first_to_the_last() -> None:
+    """Its replicas would leave and join in every round."""
+    disk = SlowDisk()
+    disk.clock.advance(30_000)
+    assert disk.told == [True]
+    disk.back_after()
+    assert disk.told == [True, False]
+
+
+def test_a_disk_that_hangs_again_soon_stays_away_longer() -> None:
+    disk = SlowDisk()
+    away = []
+    for _ in range(5):
+        disk.be_slow()
+        away.append(disk.back_after())
+    assert away == [5, 10, 20, 20, 20], "in five seconds another round hangs, and is noticed"
+    disk.clock.advance(60_000)
+    disk.be_slow()
+    assert disk.back_after() == 5
