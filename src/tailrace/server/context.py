@@ -10,6 +10,10 @@ from tailrace.server.response_errors import ResponseErrors
 
 _logger = logging.getLogger("tailrace.server")
 
+LONGEST_REQUESTED_BY: Final = 300
+"""Characters of `RequestContext.requested_by` as `repr` has it, with its quotes and escapes."""
+_LONGEST_ESCAPE: Final = len("\\U0010ffff")
+
 _failed: Final[set[tuple[int, int]]] = set()
 """API key and version of responses that had no form on the wire: each is logged once, however often it is asked for."""
 
@@ -68,8 +72,11 @@ class RequestContext:
 
     @property
     def requested_by(self) -> str:
-        """The client's address and the name that it gives itself, for the log."""
-        return f"{self.connection.peer_host.lstrip('/')} {self.client_id or ''}".rstrip()
+        """The client's address and the name that it gives itself, for a line of the log (`%r`).
+
+        At most LONGEST_REQUESTED_BY characters there: a client id may have 32,767 bytes.
+        """
+        return _cut(f"{self.connection.peer_host.lstrip('/')} {self.client_id or ''}".rstrip())
 
     def respond(self, response: Any) -> None:
         """Send the response message, in the version that was asked in.
@@ -105,3 +112,12 @@ class RequestContext:
     def settle(self) -> None:
         """The request is over. What it has left behind may still try to answer, and is not heard."""
         self.connection = _SETTLED
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_REQUESTED_BY and len(repr(text)) <= LONGEST_REQUESTED_BY:
+        return text
+    text = text[:LONGEST_REQUESTED_BY]
+    while (excess := len(repr(f"{text}...")) - LONGEST_REQUESTED_BY) > 0:
+        text = text[: -max(excess // _LONGEST_ESCAPE, 1)]  # never more than has to go
+    return f"{text}..."

@@ -153,7 +153,7 @@ class Cause:
         """`silent_ms`: for how long the broker that is fenced for its silence has not been heard."""
         self.silent_ms = silent_ms if isinstance(command, FenceSilentBroker) else None
         requested_by = getattr(command, "requested_by", "")
-        self.by = f" by={_cut(requested_by)!r}" if requested_by else ""
+        self.by = f" by={requested_by!r}" if requested_by else ""
         """For the end of a line: the client, if it is known."""
 
 

@@ -53,6 +53,16 @@ def test_what_lies_below_the_offset_cannot_be_read_any_more(node: AdminPath, ver
     assert len(node.values("orders")) == 7
 
 
+def test_the_name_of_a_client_does_not_make_the_line_long(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    partitions = (DeleteRecordsPartition(partition_index=0, offset=3),)
+    request = DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="orders", partitions=partitions),), timeout_ms=1_000)
+    node.send(request, 2, client_id="\0" * 32_000)
+    (line,) = (text for one in caplog.records if "event=records-deleted" in (text := one.getMessage()))
+    assert " by='127.0.0.1 " in line
+    assert len(line) < 500
+
+
 def test_minus_one_is_the_high_watermark(node: AdminPath) -> None:
     assert delete(node, "orders", -1) == (10, 0)
     assert node.values("orders") == []
