@@ -90,7 +90,8 @@ class MetadataSnapshots:
         self._writer = writer
         begun_ms = self._clock.monotonic_ms()
         # What comes from now on counts for the next one; what it says of this one is known when it is written.
-        self._baseline = _Baseline(image, records_count=None)
+        # A snapshot that is loaded meanwhile brings a baseline of its own.
+        baseline = self._baseline = _Baseline(image, records_count=None)
         values = snapshot_values(image)
 
         def write_slice() -> None:
@@ -108,12 +109,12 @@ class MetadataSnapshots:
                 self._host.fail(fault)
                 return
             publication = Publication(writer.part)
-            self._host.publish(publication, lambda: self._written(writer, publication, begun_ms))
+            self._host.publish(publication, lambda: self._written(writer, publication, baseline, begun_ms))
 
         write_slice()
         return True
 
-    def _written(self, writer: SnapshotWriter, publication: Publication, begun_ms: int) -> None:
+    def _written(self, writer: SnapshotWriter, publication: Publication, baseline: _Baseline, begun_ms: int) -> None:
         self._writer = None
         if self._host.failure is not None:
             return
@@ -122,8 +123,8 @@ class MetadataSnapshots:
         except CorruptRecords as fault:
             self._host.fail(fault)
             return
-        self._baseline.changed.snapshot_records = writer.records_count
-        self._baseline.size_bytes = writer.part.size_bytes
+        baseline.changed.snapshot_records = writer.records_count
+        baseline.size_bytes = writer.part.size_bytes
         self.measures.generated.note(self._clock.monotonic_ms() - begun_ms)
         _logger.info(
             "event=snapshot-written id=%d-%d records=%d bytes=%d",
