@@ -38,7 +38,9 @@ class DeliveryFuture(Future[RecordMetadata]):
     _state = "RUNNING"
     _result = None
     _exception = None
-    _is_asked = False
+    _askers = 0
+    """Waits that are under way, and callbacks: each will hear how it ends."""
+    _is_heard = False
     _failure: BaseException | None = None
     _ticket: Ticket | None = None
     _failures: WriteFailures | None = None
@@ -73,7 +75,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         failures = self._failures
         with _making:
             self._failure = exception
-            is_unheard = not self._is_asked and self._count()
+            is_unheard = not self._askers and self._count()
         super().set_exception(exception)
         if is_unheard and failures is not None and exception is not None:
             failures.log(exception)  # a handler of the log may use a producer, too: no lock is held
@@ -86,76 +88,97 @@ class DeliveryFuture(Future[RecordMetadata]):
         return True
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        self._ask()
+        self._begin_asking()
         try:
-            return super().result(timeout)
-        finally:
-            self._end_asking()
+            result = super().result(timeout)
+        except BaseException as raised:
+            self._end_asking(has_heard=raised is self._failure)
+            raise
+        self._end_asking(has_heard=True)
+        return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._ask()
+        self._begin_asking()
+        has_heard = False
         try:
-            return super().exception(timeout)
+            exception = super().exception(timeout)
+            has_heard = True
         finally:
-            self._end_asking()
+            self._end_asking(has_heard=has_heard)
+        return exception
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
-        self._ask()
+        self._begin_asking()
         super().add_done_callback(fn)
 
-    def _ask(self) -> None:
-        """Whatever becomes of it is heard of from now on."""
+    def _begin_asking(self) -> None:
+        """A failure that comes from here on is heard of, unless the wait ends before."""
         with _making:
-            self._is_asked = True
+            self._askers += 1
             ticket, self._ticket = self._ticket, None
         if ticket is not None and self._failures is not None:
             self._failures.heard(ticket)
 
-    def _end_asking(self) -> None:
-        """A wait that was not long enough has heard nothing."""
-        if self._state == "FINISHED" or self.__dict__.get("_done_callbacks"):
-            return
+    def _end_asking(self, *, has_heard: bool) -> None:
+        """A wait that was not long enough has heard nothing, but another thread's may go on."""
         with _making:
-            self._is_asked = False
-            self._count()  # if it has failed just now
+            self._askers -= 1
+            self._is_heard |= has_heard
+            is_unheard = not self._askers and not self._is_heard and self._count()  # if it has failed just now
+        if is_unheard and self._failures is not None and self._failure is not None:
+            self._failures.log(self._failure)
 
 
 class AwaitedDelivery(asyncio.Future[RecordMetadata]):
-    """The same for asyncio; on its event loop only."""
+    """The same for asyncio; on its event loop only.
+
+    A callback counts as asking while it is registered: `asyncio.wait` and `asyncio.shield` take theirs back when they
+    end before the record does.
+    """
 
     def __init__(self, failures: WriteFailures, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._failures = failures
-        self._is_asked = False
+        self._registered = 0
+        """Callbacks, those of tasks that await it too."""
         self._ticket: Ticket | None = None
 
     def set_exception(self, exception: type | BaseException, /) -> None:
         super().set_exception(exception)
-        if not self._is_asked and isinstance(exception, BaseException):
+        if not self._registered and isinstance(exception, BaseException):
             self._log_traceback = False  # asyncio would log each one when it is freed
             self._ticket = self._failures.add(exception)
             self._failures.log(exception)
 
     def result(self) -> RecordMetadata:
-        self._ask()
+        self._hear()
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self._ask()
+        self._hear()
         return super().exception()
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: Context | None = None) -> None:
-        self._ask()
+        self._registered += 1
+        self._hear()
         super().add_done_callback(fn, context=context)
 
+    def remove_done_callback(self, fn: Callable[[Self], object], /) -> int:
+        removed = super().remove_done_callback(fn)
+        self._registered -= removed
+        return removed
+
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        self._ask()
-        return super().__await__()
+        # Asyncio's own takes the result past the method of this class, which has to hear of it.
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
 
     __iter__ = __await__
 
-    def _ask(self) -> None:
-        self._is_asked = True
+    def _hear(self) -> None:
+        """The failure is told to whatever asks now, if there is one."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._failures.heard(ticket)

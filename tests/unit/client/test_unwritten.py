@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any
@@ -212,11 +212,149 @@ def test_whoever_waits_while_it_fails_has_heard_it() -> None:
     future = DeliveryFuture(failures)
     waiting = threading.Thread(target=lambda: future.exception(SECONDS))
     waiting.start()
-    while not future._is_asked:
+    while not future._askers:
         waiting.join(0.001)
     future.set_exception(not_written())
     waiting.join(SECONDS)
     assert failures.take() is None
+
+
+def test_a_wait_that_was_too_short_takes_nothing_from_another_thread_that_still_waits() -> None:
+    failures = WriteFailures()
+    future = DeliveryFuture(failures)
+    heard: list[BaseException | None] = []
+    waiting = threading.Thread(target=lambda: heard.append(future.exception(SECONDS)))
+    waiting.start()
+    while not future._askers:
+        waiting.join(0.001)
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    future.set_exception(not_written())
+    waiting.join(SECONDS)
+    assert len(heard) == 1
+    assert failures.take() is None
+
+
+def test_a_wait_that_runs_out_while_the_record_fails_has_heard_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = WriteFailures()
+    future = DeliveryFuture(failures)
+
+    def run_out(self: Future[RecordMetadata], timeout: float | None = None) -> RecordMetadata:
+        future.set_exception(not_written())
+        raise TimeoutError
+
+    monkeypatch.setattr(Future, "result", run_out)
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    assert failures.take() is not None
+
+
+def test_of_two_waits_one_that_heard_the_failure_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = WriteFailures()
+    future = DeliveryFuture(failures)
+
+    def run_out(self: Future[RecordMetadata], timeout: float | None = None) -> RecordMetadata:
+        future.set_exception(not_written())
+        assert future.exception(0) is not None
+        raise TimeoutError
+
+    monkeypatch.setattr(Future, "result", run_out)
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    assert failures.take() is None
+
+
+async def _wait_a_moment(sent: "asyncio.Future[RecordMetadata]") -> None:
+    assert await asyncio.wait([sent], timeout=0) == (set(), {sent})
+
+
+async def _wait_shielded(sent: "asyncio.Future[RecordMetadata]") -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(sent), 0.001)
+
+
+async def _take_back_a_callback(sent: "asyncio.Future[RecordMetadata]") -> None:
+    sent.add_done_callback(print)
+    sent.add_done_callback(print)
+    assert sent.remove_done_callback(print) == 2
+    assert sent.remove_done_callback(print) == 0
+
+
+async def _ask_before_it_is_known(sent: "asyncio.Future[RecordMetadata]") -> None:
+    for ask in (sent.result, sent.exception):
+        with pytest.raises(asyncio.InvalidStateError):
+            ask()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [_wait_a_moment, _wait_shielded, _take_back_a_callback, _ask_before_it_is_known],
+    ids=lambda ask: ask.__name__,
+)
+def test_what_asked_an_asyncio_future_too_briefly_has_heard_nothing(
+    ask: Callable[["asyncio.Future[RecordMetadata]"], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        failures = WriteFailures()
+        sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
+        await ask(sent)
+        await asyncio.sleep(0)  # a shield takes its callback back in the loop's next turn
+        sent.set_exception(not_written())
+        assert failures.take() is not None
+
+    asyncio.run(run())
+
+
+async def _await_it(sent: "asyncio.Future[RecordMetadata]") -> None:
+    await sent
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        _await_it,
+        lambda sent: asyncio.wait_for(sent, SECONDS),
+        lambda sent: asyncio.wait_for(asyncio.shield(sent), SECONDS),
+        lambda sent: asyncio.gather(sent),
+    ],
+    ids=["await", "wait_for", "shield", "gather"],
+)
+@pytest.mark.parametrize("is_known", [False, True], ids=["before", "after"])
+def test_what_waits_for_an_asyncio_future_hears_its_failure(
+    ask: Callable[["asyncio.Future[RecordMetadata]"], Any], is_known: bool
+) -> None:
+    async def run() -> None:
+        failures = WriteFailures()
+        sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
+
+        async def wait() -> None:
+            with pytest.raises(RecordNotWritten):
+                await ask(sent)
+
+        if is_known:
+            sent.set_exception(not_written())
+        waiting = asyncio.create_task(wait())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if not is_known:
+            sent.set_exception(not_written())
+            assert failures.take() is None, "a flush right now must not tell it, too"
+        await waiting
+        assert failures.take() is None
+
+    asyncio.run(run())
+
+
+def test_the_result_of_an_asyncio_future_can_be_awaited_twice() -> None:
+    async def run() -> None:
+        sent = AwaitedDelivery(WriteFailures(), loop=asyncio.get_running_loop())
+        waits = [asyncio.create_task(_await_it(sent)) for _ in range(2)]
+        await asyncio.sleep(0)
+        sent.set_result(RecordMetadata("orders", 0, 7, 1_000))
+        await asyncio.gather(*waits)
+        assert (await sent).offset == 7
+
+    asyncio.run(run())
 
 
 def test_the_log_has_one_warning_per_topic_and_period(
