@@ -28,7 +28,7 @@ from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
 from tailrace.server.hosts.quorum_flushes import QuorumFlushes
 from tailrace.server.hosts.quorum_log import QuorumLog
-from tailrace.server.hosts.quorum_messages import QuorumRequests, answer, filled, unreadable
+from tailrace.server.hosts.quorum_messages import QuorumRequests, RefusalLines, answer, filled, unreadable
 from tailrace.server.hosts.quorum_state import QuorumState as StoredState
 from tailrace.server.hosts.task_queue import Task, TaskQueue
 from tailrace.server.ports import Clock, Disk, Peer
@@ -113,7 +113,10 @@ class QuorumHost:
         self._directory = directory
         self._clock = clock
         self._disk = disk
-        self._requests = QuorumRequests(key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step)
+        self._refusals = RefusalLines(clock)
+        self._requests = QuorumRequests(
+            key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step, refusals=self._refusals
+        )
         self._flushes = QuorumFlushes(
             log,
             carry_out=self.carry_out,
@@ -298,7 +301,7 @@ class QuorumHost:
             case do.AppendFetched():
                 outcome = self.log.append_fetched(effect)
                 if isinstance(outcome, events.AppendRejected):
-                    _logger.warning("event=fetched-metadata-refused reason=%s", outcome.detail)
+                    self._refusals.write("fetched-metadata-refused", outcome.detail)
                 return outcome
             case do.SendRequest(request_id, destination, request):
                 self._requests.send(request_id, destination, request)

@@ -1,19 +1,42 @@
 """What one replica of the metadata log sends: requests, whose outcome is an event for its machine, and answers."""
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response
 from tailrace.raft.voters import Endpoint, ReplicaKey
 from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.server.hosts.raft_wire import oldest_version, request_to_wire, response_from_wire
-from tailrace.server.ports import Peer, QuorumResponse
+from tailrace.server.ports import Clock, Peer, QuorumResponse
+
+_REFUSAL_LINE_MS: Final = 60_000
+_NUMBER: Final = re.compile(r"\d+")
 
 _logger = logging.getLogger("tailrace.server")
+
+
+class RefusalLines:
+    """Warnings about answers of other replicas that are of no use: one a minute for each reason.
+
+    A broken leader is asked again at once, and may give such an answer fifty times a second. Reasons that differ by
+    numbers are one: offsets and epochs differ from answer to answer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._throttle = Throttle(_REFUSAL_LINE_MS)
+
+    def write(self, event: str, reason: str) -> None:
+        """Write `event=EVENT reason=REASON`: a warning, or for debugging when that was said within the minute."""
+        is_news = self._throttle.admits((event, _NUMBER.sub("", reason)), self._clock.monotonic_ms())
+        _logger.log(logging.WARNING if is_news else logging.DEBUG, "event=%s reason=%s", event, reason)
 
 
 class QuorumRequests:
@@ -27,6 +50,7 @@ class QuorumRequests:
         peer: Peer,
         listeners: Sequence[Endpoint],
         on_outcome: Callable[[events.Event], None],
+        refusals: RefusalLines,
     ) -> None:
         """`listeners`: where this replica listens for others. `on_outcome` is called once per request."""
         self._key = key
@@ -34,6 +58,7 @@ class QuorumRequests:
         self._peer = peer
         self._listeners = tuple(listeners)
         self._on_outcome = on_outcome
+        self._refusals = refusals
         self._is_stranger = False
 
     def send(self, request_id: int, destination: int, request: Request) -> None:
@@ -54,7 +79,7 @@ class QuorumRequests:
                 self._say_other_cluster()
             return events.ResponseReceived(request_id, response)
         except KafkaError as fault:
-            _logger.warning("event=quorum-answer-ignored reason=%s", fault)
+            self._refusals.write("quorum-answer-ignored", str(fault))
             return events.RequestFailed(request_id)
 
     def _say_other_cluster(self) -> None:
