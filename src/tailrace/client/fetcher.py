@@ -83,11 +83,13 @@ class Fetcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is not assigned to this consumer")
         self._partitions[topic_partition].move_to(offset)
 
-    def start_at(self, topic_partition: TopicPartition, offset: int) -> None:
-        """The decision for a partition that was undecided; not for one that is gone or was sought meanwhile."""
+    def start_at(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """The decision for a partition that was undecided; False for one that is gone or was sought meanwhile."""
         partition = self._partitions.get(topic_partition)
-        if partition is not None and (partition.position is None or partition.is_out_of_range):
-            partition.move_to(offset)
+        if partition is None or not (partition.position is None or partition.is_out_of_range):
+            return False
+        partition.move_to(offset)
+        return True
 
     def undecided(self) -> dict[TopicPartition, bool]:
         """The partitions without a usable position; True for those whose offset is out of range."""

@@ -1,13 +1,14 @@
 """Notices of a consumer by itself, in the log `tailrace.client`, about records that its user does not get.
 
-It warns while it cannot read, every 30 s, and says when it reads again; and it tells what a new group skips. The first
+It warns while it cannot read, every 30 s, and says when it reads again; and it tells what a new group skips, and what
+is not read where the log does not hold an offset any more. The first
 warning comes at once where waiting is not likely to help: no broker has ever answered, a topic does not exist. An
 election or a restart has two seconds to be over.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -17,6 +18,33 @@ _WARNING_PERIOD_MS: Final = 30_000
 _GRACE_MS: Final = 2_000
 
 _logger = logging.getLogger("tailrace.client")
+
+
+class Jump(NamedTuple):
+    """From an offset that the leader refused as out of range to the one where reading goes on."""
+
+    offset: int
+    start: int
+    log_start: int | None = None
+    """None: could not be asked for, as with the end."""
+    log_end: int | None = None
+
+    def __str__(self) -> str:
+        goes_on = f"goes on at {self.start}"
+        if self.log_start is None or self.log_end is None:
+            return f"is out of range; {goes_on}"
+        log = f"(log {self.log_start} to {self.log_end})"
+        if self.offset > self.log_end:
+            # Either the records were cut off after they had been read, or the topic was made anew.
+            return f"is past the end {log}; {goes_on}"
+        removed = max(0, self.log_start - self.offset)
+        skipped = self.start - max(self.offset, self.log_start)
+        fate = ""
+        if skipped > 0:
+            fate = f" and skips {_records(skipped)}"
+        elif removed:
+            fate = f": {_records(removed)} {'is' if removed == 1 else 'are'} removed unread"
+        return f"is {'gone' if removed else 'out of range'} {log}; {goes_on}{fate}"
 
 
 class ReadNotices:
@@ -31,6 +59,9 @@ class ReadNotices:
         self._has_warned = False
         self._trouble_since_ms: int | None = None
         self._told: set[TopicPartition] = set()
+        self._jump_warnings = Throttle(_WARNING_PERIOD_MS)
+        self._untold_jumps: dict[TopicPartition, tuple[Jump, int]] = {}
+        """The last jump of a partition since the last line about it, and how many there have been."""
 
     def look(self, trouble: KafkaError | None, now_ms: int, *, has_answered: bool) -> None:
         """Warn of what keeps the consumer from reading. To be called about once a second while it polls.
@@ -45,6 +76,7 @@ class ReadNotices:
                 _logger.info("%s reads again", self._name)
         else:
             self._warn(trouble, now_ms, has_answered=has_answered)
+        self._tell_jumps(now_ms)
         if has_answered:
             self._unreached_since_ms = None
         elif self._unreached_since_ms is None:
@@ -93,3 +125,25 @@ class ReadNotices:
                 skipped,
                 "" if skipped == 1 else "s",
             )
+
+    def out_of_range(self, jumps: Mapping[TopicPartition, Jump], now_ms: int) -> None:
+        """The log does not hold the offsets of these partitions: what has become of their records.
+
+        Told at once, and again every 30 s at most: `look` tells of those that came meanwhile.
+        """
+        for partition, jump in jumps.items():
+            _, times = self._untold_jumps.get(partition, (jump, 0))
+            self._untold_jumps[partition] = jump, times + 1
+        self._tell_jumps(now_ms)
+
+    def _tell_jumps(self, now_ms: int) -> None:
+        for partition, (jump, times) in list(self._untold_jumps.items()):
+            if self._jump_warnings.admits(partition, now_ms):
+                del self._untold_jumps[partition]
+                name = self._name if self._group is None else f"group {self._group!r}"
+                often = "" if times == 1 else f"; the last of {times} times"
+                _logger.warning("%s: offset %d of %s %s%s", name, jump.offset, partition, jump, often)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"

@@ -6,11 +6,12 @@ other partition waiting.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.group_offsets import OffsetAndMetadata, fetch_group_offsets
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, ask_for_offsets
-from tailrace.client.read_notices import ReadNotices
+from tailrace.client.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -113,20 +114,46 @@ class StartSearch:
         if committed:
             self._fetcher.wake()
         specs = dict.fromkeys(rest, self._reset)
-        starts: dict[TopicPartition, int] = {}
+        new: dict[TopicPartition, int] = {}
+        jumps: dict[TopicPartition, Jump] = {}
 
         def start(found: Mapping[TopicPartition, OffsetAt]) -> None:
             for partition, listed in found.items():
-                starts[partition] = listed.offset
-                self._fetcher.start_at(partition, listed.offset)
+                lost = self._fetcher.position(partition)
+                if not self._fetcher.start_at(partition, listed.offset):
+                    continue
+                if lost is None:
+                    new[partition] = listed.offset
+                else:
+                    jumps[partition] = Jump(lost, listed.offset)
             self._fetcher.wake()
 
-        faults = await ask_for_offsets(self._router, specs, start, isolation_level=self._isolation_level)
+        try:
+            faults = await ask_for_offsets(self._router, specs, start, isolation_level=self._isolation_level)
+            await self._add_bounds(jumps)
+        finally:
+            # Their reading goes on from there, also when this search is given up.
+            self._notices.out_of_range(jumps, self._router.now_ms())
         if self._group is not None and self._reset == LATEST:
-            is_new = {partition: offset for partition, offset in starts.items() if not undecided[partition]}
-            await self._tell_skipped(is_new, has_offsets=bool(committed))
+            await self._tell_skipped(new, has_offsets=bool(committed))
         if faults:
             raise min(faults.values(), key=_gets_better)
+
+    async def _add_bounds(self, jumps: dict[TopicPartition, Jump]) -> None:
+        """Each started at one end of its log: ask for the other. Without an answer less is told, but not nothing."""
+        if not jumps:
+            return
+        is_at_end = self._reset == LATEST
+
+        def add(found: Mapping[TopicPartition, OffsetAt]) -> None:
+            for partition, other in found.items():
+                jump = jumps[partition]
+                ends = (other.offset, jump.start) if is_at_end else (jump.start, other.offset)
+                jumps[partition] = Jump(jump.offset, jump.start, *ends)
+
+        specs = dict.fromkeys(jumps, EARLIEST if is_at_end else LATEST)
+        with suppress(KafkaError):
+            await ask_for_offsets(self._router, specs, add, isolation_level=self._isolation_level)
 
     async def _tell_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
         """A group without offsets begins at the end: what lies before it was perhaps meant to be read."""

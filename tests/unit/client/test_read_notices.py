@@ -200,6 +200,24 @@ def test_a_group_that_skips_nothing_says_nothing(
     assert skips(caplog) == []
 
 
+def test_a_group_whose_offset_was_removed_says_what_it_skips(
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, partition = f"g-{topic}", TopicPartition(topic, 0)
+    with Consumer(tailrace_cluster.bootstrap_servers, group=group) as consumer:
+        consumer.assign([partition])
+        consumer.commit({partition: 1})
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.delete_records({partition: 3})
+    with Consumer(tailrace_cluster.bootstrap_servers, group=group) as consumer:
+        consumer.assign([partition])
+        poll_until(consumer, lambda: lines(caplog))
+        assert consumer.position(partition) == 5
+    assert lines(caplog) == [
+        f"group '{group}': offset 1 of {partition} is gone (log 3 to 5); goes on at 5 and skips 2 records"
+    ]
+
+
 def test_a_partition_that_comes_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     told = notices()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
