@@ -197,15 +197,17 @@ class Consumer:
 
         Calling it says that the records given before are dealt with: they may be committed, and partitions may change
         hands. Raises KafkaError for what does not get better by waiting, and when no broker has been reached at all for
-        bootstrap.timeout.ms.
+        bootstrap.timeout.ms of polling.
         """
-        deadline_ms = self._router.now_ms() + int(timeout * 1000)
+        began_ms = self._router.now_ms()
+        deadline_ms = began_ms + int(timeout * 1000)
         self._check_open()
         if not self._knows_what_to_read:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
         self._auto_commit_if_due()
+        self._notices.begin_poll(began_ms)
         limit = self._max_poll_records if max_records is None else max_records
         while True:
             if await self._is_ready(deadline_ms):
@@ -225,7 +227,10 @@ class Consumer:
     def _look(self) -> None:
         now_ms = self._router.now_ms()
         self._next_look_ms = now_ms + _LOOK_MS
-        self._notices.look(self.trouble, now_ms, has_answered=self._router.has_answered)
+        router = self._router
+        self._notices.look(
+            self.trouble, now_ms, has_answered=router.has_answered, failed_attempt_ms=router.failed_attempt_ms
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -16,6 +16,8 @@ from tailrace.model.throttle import Throttle
 
 _WARNING_PERIOD_MS: Final = 30_000
 _GRACE_MS: Final = 2_000
+_PAUSE_MS: Final = 1_000
+"""Polls with less than this between them count as one: an attempt to connect may take longer than each."""
 
 _logger = logging.getLogger("tailrace.client")
 
@@ -54,7 +56,13 @@ class ReadNotices:
         self._group = group
         self._name = f"consumer {client_id}" if group is None else f"group {group}"
         self._bootstrap_timeout_ms = bootstrap_timeout_ms
-        self._unreached_since_ms: int | None = None
+        self._last_ms: int | None = None
+        """When a poll began or looked last."""
+        self._unreached_ms = 0
+        """Polling without an answer of any broker."""
+        self._stretch_began_ms = 0
+        """Of the polls since the last pause; and their share of that."""
+        self._stretch_ms = 0
         self._warnings = Throttle(_WARNING_PERIOD_MS)
         self._has_warned = False
         self._trouble_since_ms: int | None = None
@@ -63,11 +71,29 @@ class ReadNotices:
         self._untold_jumps: dict[TopicPartition, tuple[Jump, int]] = {}
         """The last jump of a partition since the last line about it, and how many there have been."""
 
-    def look(self, trouble: KafkaError | None, now_ms: int, *, has_answered: bool) -> None:
+    def begin_poll(self, now_ms: int) -> None:
+        """Time between polls is not time of polling. After a pause an attempt from before it says nothing any more."""
+        if self._last_ms is None or now_ms - self._last_ms > _PAUSE_MS:
+            self._begin_stretch(now_ms)
+        self._last_ms = now_ms
+
+    def _begin_stretch(self, now_ms: int) -> None:
+        self._stretch_began_ms = now_ms
+        self._stretch_ms = 0
+
+    def look(
+        self,
+        trouble: KafkaError | None,
+        now_ms: int,
+        *,
+        has_answered: bool,
+        failed_attempt_ms: int | None = None,
+    ) -> None:
         """Warn of what keeps the consumer from reading. To be called about once a second while it polls.
 
         Raises it as KafkaError when no broker at all has answered for bootstrap.timeout.ms of polling: the address is
-        more likely wrong than the cluster about to start. The next poll has that time again.
+        more likely wrong than the cluster about to start. The next poll has that time again. `failed_attempt_ms`: when
+        the last attempt began that reached no broker; one since the last pause has to have failed.
         """
         if trouble is None:
             self._trouble_since_ms = None
@@ -77,13 +103,16 @@ class ReadNotices:
         else:
             self._warn(trouble, now_ms, has_answered=has_answered)
         self._tell_jumps(now_ms)
-        if has_answered:
-            self._unreached_since_ms = None
-        elif self._unreached_since_ms is None:
-            self._unreached_since_ms = now_ms
-        elif now_ms - self._unreached_since_ms >= self._bootstrap_timeout_ms:
-            self._unreached_since_ms = None
-            detail = f"no broker has answered within bootstrap.timeout.ms {self._bootstrap_timeout_ms}"
+        elapsed_ms = 0 if self._last_ms is None else now_ms - self._last_ms
+        self._last_ms = now_ms
+        self._stretch_ms += elapsed_ms
+        self._unreached_ms = 0 if has_answered else self._unreached_ms + elapsed_ms
+        limit_ms = self._bootstrap_timeout_ms
+        has_failed = failed_attempt_ms is not None and failed_attempt_ms >= self._stretch_began_ms
+        if self._unreached_ms >= limit_ms and (has_failed or self._stretch_ms >= limit_ms):
+            self._unreached_ms = 0
+            self._begin_stretch(now_ms)
+            detail = f"no broker has answered within bootstrap.timeout.ms {limit_ms}"
             if trouble is not None:
                 raise KafkaError(trouble.code, f"{detail}: {trouble.detail}")
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)

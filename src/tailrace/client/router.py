@@ -56,6 +56,8 @@ class Router:
         self.bootstrap_timeout_ms = bootstrap_timeout_ms
         """How long a cluster that has never answered is tried: it is more likely misspelt than about to start."""
         self._has_answered = False
+        self.failed_attempt_ms: int | None = None
+        """When the last attempt began to which no node answered."""
         self.view = ClusterView(max_age_ms=metadata_max_age_ms)
         self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
         self._coordinators: dict[tuple[int, str], Broker] = {}
@@ -79,6 +81,7 @@ class Router:
             ready = self._pool.open_connection(address)
             if ready is not None:
                 return ready
+        began_ms = self.now_ms()
         reasons = []
         for address in addresses:
             try:
@@ -88,6 +91,7 @@ class Router:
             else:
                 self._has_answered = True
                 return connection
+        self.failed_attempt_ms = began_ms
         detail = "; ".join(reasons)
         if not self._has_answered and not detail.endswith("?"):
             detail += f"; `tailrace serve` starts a node, `tailrace doctor connect {addresses[0]}` looks closer"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,8 @@ from tailrace.client.consumer import Consumer
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.net import pool
+from tailrace.net.connection import Address, Connection
 from tailrace.protocol.records.record import Record
 
 BUSY, GONE = TopicPartition("busy", 0), TopicPartition("gone", 0)
@@ -45,9 +48,9 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
             looked_ms = []
             look = consumer._notices.look
 
-            def counted(trouble: KafkaError | None, now_ms: int, *, has_answered: bool) -> None:
+            def counted(trouble: KafkaError | None, now_ms: int, **reached: Any) -> None:
                 looked_ms.append(now_ms)
-                look(trouble, now_ms, has_answered=has_answered)
+                look(trouble, now_ms, **reached)
 
             monkeypatch.setattr(consumer._notices, "look", counted)
             consumer._fetcher._troubles[GONE] = NO_LEADER
@@ -61,3 +64,40 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
     asyncio.run(run())
     warning = "consumer tests cannot read: partition gone-0 has no leader now"
     assert lines(caplog) == [warning, warning, "consumer tests reads again"]
+
+
+def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
+    now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker may be up by now: this poll has not tried it yet."""
+
+    async def refuse(address: Address, **_: object) -> Connection:
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}")
+
+    monkeypatch.setattr(pool, "connect", refuse)
+
+    async def poll_on(consumer: Consumer) -> None:
+        for _ in range(10):
+            assert await consumer.poll(0.5) == []
+
+    async def run() -> None:
+        async with Consumer("127.0.0.1:1", bootstrap_timeout_ms=3_000) as consumer:
+
+            async def wait(deadline_ms: int) -> None:
+                """As the fetcher does, but on the clock of this test."""
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                now[0] = deadline_ms
+
+            monkeypatch.setattr(consumer._fetcher, "wait", wait)
+            consumer._router.retry_backoff_ms = consumer._router._pool._backoff_ms = 0
+            await consumer.assign([BUSY])
+            assert await consumer.poll(2.9) == []
+            assert consumer.trouble is not None
+            now[0] += 3_600_000
+            assert await consumer.poll(0) == []
+            now[0] += 3_600_000
+            with pytest.raises(KafkaError, match="no broker has answered"):
+                await poll_on(consumer)
+
+    asyncio.run(run())

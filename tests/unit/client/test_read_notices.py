@@ -73,16 +73,63 @@ def test_an_election_has_time_to_be_over(caplog: pytest.LogCaptureFixture) -> No
 
 def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
     told = notices(timeout_ms=1_000)
+    told.begin_poll(0)
     told.look(UNREACHABLE, 0, has_answered=False)
     told.look(UNREACHABLE, 999, has_answered=False)
     with pytest.raises(KafkaError, match=r"no broker has answered within bootstrap\.timeout\.ms 1000: cannot connect"):
         told.look(UNREACHABLE, 1_000, has_answered=False)
+    told.begin_poll(1_000)
     told.look(UNREACHABLE, 1_500, has_answered=False)
     with pytest.raises(KafkaError, match="no broker has answered"):
         told.look(None, 2_500, has_answered=False)
+    told.begin_poll(2_500)
     told.look(UNREACHABLE, 3_000, has_answered=False)
     told.look(UNREACHABLE, 9_000, has_answered=True)
     told.look(UNREACHABLE, 99_000, has_answered=True)
+
+
+def test_only_the_time_of_polls_counts() -> None:
+    """Records are dealt with between two polls, and a program may sleep: no broker was asked for anything then."""
+    told = notices(timeout_ms=1_000)
+    for began_ms in range(0, 100_000, 10_000):
+        told.begin_poll(began_ms)
+        told.look(UNREACHABLE, began_ms, has_answered=False)
+        told.look(UNREACHABLE, began_ms + 90, has_answered=False, failed_attempt_ms=began_ms)
+    told.begin_poll(100_000)
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        told.look(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
+
+
+def test_after_a_pause_an_attempt_has_to_fail_first() -> None:
+    told = notices(timeout_ms=1_000)
+    told.begin_poll(0)
+    told.look(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    told.begin_poll(60_000)
+    told.look(UNREACHABLE, 60_000, has_answered=False, failed_attempt_ms=900)
+    told.look(UNREACHABLE, 60_500, has_answered=False, failed_attempt_ms=59_999)
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        told.look(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
+
+
+def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -> None:
+    told = notices(timeout_ms=1_000)
+    told.begin_poll(0)
+    told.look(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    told.begin_poll(60_000)
+    told.look(UNREACHABLE, 60_999, has_answered=False, failed_attempt_ms=900)
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        told.look(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
+
+
+def test_polls_that_follow_one_another_are_one() -> None:
+    """A connection to an address that swallows packets is tried for longer than most polls last."""
+    told = notices(timeout_ms=10_000)
+    for began_ms in range(0, 10_000, 1_000):
+        told.begin_poll(began_ms)
+        told.look(None, began_ms + 990, has_answered=False)
+    told.begin_poll(10_000)
+    with pytest.raises(KafkaError, match="no broker has answered"):
+        told.look(None, 10_100, has_answered=False)
 
 
 # a cluster that is not there
