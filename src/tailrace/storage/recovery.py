@@ -11,7 +11,10 @@
    log is cut there, whatever follows, and the report says what went.
 5. Under page-cache durability a power cut may take what lies below the high watermark. Such a log is cut, can be used,
    and the report says that it has lost something (`lost_acknowledged`).
-6. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
+6. A log start above the end is believed where the end may have been lost, and the log begins there, empty. Where a high
+   watermark is never above what is flushed, a log start is not either: a log that has all that was flushed shows that
+   its checkpoint is wrong, which has no checksum. Then the log begins with its first segment.
+7. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
 """
 
 from collections.abc import Iterator
@@ -91,6 +94,8 @@ class RecoveryReport:
     """File, position and fault of what was cut, empty if nothing was."""
     indexes_rebuilt: int = 0
     snapshots_discarded: int = 0
+    ignored_log_start: int | None = None
+    """The log start that was noted, if it cannot be the log's: the log begins with its first segment instead."""
     damage: Damage | None = None
     acknowledged_end_offset: int = 0
     """Up to here the log was acknowledged, as far as is noted: it was flushed, or lay below the high watermark."""
@@ -232,6 +237,7 @@ class Loader:
             )
         producers, snapshot_offset = ProducerState(), -1
         if not self._report.damaged:
+            self._judge_log_start(end_offset)
             end_offset = self._settle(end_offset, checked_from)
             if not has_gap_bound:
                 self._gap_bound = min(self._gap_bound, end_offset)
@@ -442,6 +448,15 @@ class Loader:
         is_last = at + 1 == len(self._segments)
         return self._cuts_damage and (is_last or self._segments[at + 1].base_offset > self._cuts_from)
 
+    def _judge_log_start(self, end_offset: int) -> None:
+        """Ignore a log start that is above what was flushed of this log, if all of that is there."""
+        base_offset = self._segments[0].base_offset
+        # Before a log is dropped to begin anew, what was promised of it is taken back, and so is no more than its base.
+        is_whole = base_offset < self._synced_end <= end_offset
+        if self._is_durable and is_whole and end_offset < self._log_start_offset:
+            self._report.ignored_log_start = self._log_start_offset
+            self._log_start_offset = base_offset
+
     def _settle(self, end_offset: int, checked_from: int) -> int:
         """Make what was found durable and complete: indexes, files, names. The log's end offset."""
         segments = self._segments
@@ -517,7 +532,8 @@ class Loader:
         else:
             found = list(cache.entries)
         first_known = found[0].start_offset if found else end_offset
-        if not was_right or (first_known > log_start_offset and not self._report.clean):
+        may_be_lower = not self._report.clean or self._report.ignored_log_start is not None
+        if not was_right or (first_known > log_start_offset and may_be_lower):
             # The log start may have come back lower than the epochs' own, or their file is lost.
             found = [*_epochs_of_batches(self._segments), *found]
         entries: list[EpochEntry] = []

@@ -220,6 +220,13 @@ class LogDirectory:
                 log.recovery.acknowledged_end_offset,
                 log.recovery.cut_reason,
             )
+        if log.recovery.ignored_log_start is not None:
+            _logger.warning(
+                "event=log-start-ignored partition=%s noted=%d end_offset=%d",
+                partition,
+                log.recovery.ignored_log_start,
+                log.log_end_offset,
+            )
         return log
 
     def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:

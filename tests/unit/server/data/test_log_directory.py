@@ -66,6 +66,18 @@ def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.Log
     assert "event=log-cut partition=orders-0 end_offset=0 bytes=4" in caplog.text
 
 
+def test_a_log_start_that_is_ignored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedDisk()
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    log.append([stored_batch(offset) for offset in range(5)])
+    log.flush()
+    checkpoints.write_offsets(files, "/logs", checkpoints.LOG_STARTS, {PARTITION: 5_000})
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 5)
+    assert "event=log-start-ignored partition=orders-0 noted=5000 end_offset=5" in caplog.text
+    assert "event=log-cut" not in caplog.text
+
+
 def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
     """The directory of another topic would be removed."""
     content = len(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw")
