@@ -105,7 +105,7 @@ class Producer(Facade[_producer.Producer]):
         *,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: Headers = (),
+        headers: Headers | None = (),
         timestamp: int | None = None,
     ) -> "Future[RecordMetadata]":
         """Hand over a record; the future tells where it was written, or raises KafkaError.

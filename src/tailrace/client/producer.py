@@ -187,7 +187,7 @@ class Producer:
         *,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: Headers = (),
+        headers: Headers | None = (),
         timestamp: int | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
         """Hand over a record; the future tells where it was written, or raises KafkaError.
@@ -206,7 +206,7 @@ class Producer:
         return completion
 
     def checked(
-        self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers
+        self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> CheckedRecord:
         """The record if it can be written, as far as that is known here; raises as `send` does. From any thread."""
         return check_record(topic, partition, key, value, headers, max_request_size=self._max_request_size)

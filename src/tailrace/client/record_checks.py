@@ -1,5 +1,6 @@
 """Checks of a record that are possible when it is handed over: types, the name of the topic, the size."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from tailrace.client.outgoing import Headers, record_cost
@@ -25,11 +26,13 @@ def check_record(
     partition: int | None,
     key: bytes | None,
     value: bytes | None,
-    headers: Headers,
+    headers: Headers | None,
     *,
     max_request_size: int,
 ) -> CheckedRecord:
     """The record, if it can be written as far as a client may know. A bytearray or memoryview is copied.
+
+    Headers may come from any iterable; None stands for none of them.
 
     Raises TypeError that says what to write instead, or KafkaError: INVALID_TOPIC_EXCEPTION, MESSAGE_TOO_LARGE,
     INVALID_RECORD for a header whose name UTF-8 cannot hold.
@@ -41,7 +44,7 @@ def check_record(
         key = _as_bytes("key", key)
     if value is not None and type(value) is not bytes:
         value = _as_bytes("value", value)
-    if headers:
+    if headers != ():
         headers = _checked_headers(headers)
     cost = record_cost(key, value, headers)
     if cost + HEADER_SIZE > max_request_size:
@@ -81,15 +84,19 @@ def _as_bytes(name: str, given: object) -> bytes:
     raise TypeError(f"{name} must be bytes or None, not {_type(given)}; encode it, e.g. json.dumps({name}).encode()")
 
 
-def _checked_headers(headers: Headers) -> Headers:
-    if isinstance(headers, dict):
+def _checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
+    if headers is None:
+        return ()
+    if isinstance(headers, dict) and headers:
         raise TypeError("headers must be pairs (name, bytes), not a dict; give list(headers.items())")
+    if not isinstance(headers, Iterable):
+        raise TypeError(_no_pairs(headers))
     return tuple(_checked_header(header) for header in headers)
 
 
 def _checked_header(header: object) -> tuple[str, bytes | None]:
     if not isinstance(header, (tuple, list)) or len(header) != 2:
-        raise TypeError(f"headers must be pairs (name, bytes), not {_type(header)}; such as [('trace', b'1')]")
+        raise TypeError(_no_pairs(header))
     name, content = header
     if not isinstance(name, str):
         way_out = "; decode it: name.decode()" if isinstance(name, bytes) else ""
@@ -101,6 +108,10 @@ def _checked_header(header: object) -> tuple[str, bytes | None]:
     except UnicodeEncodeError:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"a header's name cannot be written as UTF-8: {name!r}") from None
     return name, content
+
+
+def _no_pairs(given: object) -> str:
+    return f"headers must be pairs (name, bytes), not {_type(given)}; such as [('trace', b'1')]"
 
 
 def _type(given: object) -> str:

@@ -16,6 +16,7 @@ from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture
 from tailrace.client.failures import WriteFailures
 from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.client.producer import Producer as AsyncioProducer
+from tailrace.client.record_checks import check_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 
@@ -42,6 +43,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"headers": ["name"]}, r"^headers must be pairs \(name, bytes\), not str; such as \[\('trace', b'1'\)\]$"),
     ({"headers": [("name", "text")]}, r"^value must be bytes or None, not str"),
     ({"headers": [(b"name", b"v")]}, r"^the name of a header must be str, not bytes; decode it: name\.decode\(\)$"),
+    ({"headers": 5}, r"^headers must be pairs \(name, bytes\), not int; such as \[\('trace', b'1'\)\]$"),
+    ({"headers": False}, r"^headers must be pairs \(name, bytes\), not bool; such as"),
     ({"partition": "0"}, r"^partition must be int or None, not str$"),
     ({"topic": b"orders"}, r"^topic must be str, not bytes; decode it: topic\.decode\(\)$"),
 ]
@@ -87,6 +90,18 @@ def test_what_is_refused_by_send_takes_no_room_and_keeps_nothing_from_the_others
             with pytest.raises(TypeError):
                 producer.send("unwritten", "text")  # type: ignore[arg-type]  # the mistake
             producer.send("unwritten", bytearray(b"bytes in another form")).result(SECONDS)
+
+
+@pytest.mark.parametrize("headers", [None, (), [], {}, iter(())], ids=lambda given: type(given).__name__)
+def test_no_headers_may_be_said_in_any_form(headers: Any) -> None:
+    record = check_record("orders", None, None, b"v", headers, max_request_size=2_000)
+    assert record.headers == ()
+    assert record.cost == check_record("orders", None, None, b"v", (), max_request_size=2_000).cost
+
+
+def test_headers_are_kept_from_any_iterable() -> None:
+    record = check_record("orders", None, None, b"v", iter([("a", b"1")]), max_request_size=2_000)
+    assert record.headers == (("a", b"1"),)
 
 
 # what only the cluster can tell
