@@ -16,9 +16,10 @@ from tailrace.client.outgoing import Completion, Headers, RecordMetadata, Record
 from tailrace.client.record_checks import CheckedRecord, check_partition, check_record, check_topic
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.schema import Buffer
 
@@ -79,6 +80,14 @@ class PrebuiltBatch(NamedTuple):
     payload: Buffer
     cost: int
     completion: Completion
+
+    @property
+    def records_count(self) -> int:
+        """As its header says; 1 for bytes that are no batch."""
+        try:
+            return max(1, read_header(self.payload).records_count)
+        except CorruptRecords:
+            return 1
 
 
 class Producer:
@@ -360,7 +369,8 @@ class Producer:
     def _refuse(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
         if not item.completion.done():
             partition = -1 if item.partition is None else item.partition
-            item.completion.set_exception(RecordNotWritten(fault, item.topic, partition))
+            records = item.records_count if isinstance(item, PrebuiltBatch) else 1
+            item.completion.set_exception(RecordNotWritten(fault, item.topic, partition, records=records))
         self._release(item.cost)
 
     def _release(self, cost: int) -> None:

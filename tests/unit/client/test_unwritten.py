@@ -18,6 +18,8 @@ from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.client.producer import Producer as AsyncioProducer
 from tailrace.client.record_checks import check_record
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.record import BatchBuilder
 from tailrace.testing import Cluster
 
 SECONDS = 60.0
@@ -201,6 +203,24 @@ def test_a_batch_counts_its_records() -> None:
     failures.add(RecordNotWritten(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"), "orders", 3, records=500))
     with pytest.raises(KafkaError, match="500 records were not written, the first: orders-3: REQUEST_TIMED_OUT: late"):
         failures.raise_unheard()
+
+
+def test_a_whole_batch_that_is_refused_before_it_is_sent_counts_its_records(tailrace_cluster: Cluster) -> None:
+    builder = BatchBuilder(codec=Codec.NONE)
+    for _ in range(100):
+        builder.append(1_700_000_000_000, None, b"v")
+    whole = builder.build()
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        producer.send("unwritten", b"v").result(SECONDS)
+        producer.send_batch("unwritten", NOWHERE, whole)
+        with pytest.raises(KafkaError, match="100 records were not written, the first: unwritten-99: UNKNOWN_TOPIC"):
+            producer.flush()
+        producer.send_batch("unwritten", 0, b"no batch")
+        with pytest.raises(KafkaError, match="1 record was not written: unwritten-0: CORRUPT"):
+            producer.flush()
+        producer.send_batch("unwritten", 0, whole + b"more than one")
+        with pytest.raises(KafkaError, match="100 records were not written, the first: unwritten-0: INVALID_RECORD"):
+            producer.flush()
 
 
 def test_a_failure_that_is_asked_after_it_was_told_takes_nothing_from_the_next() -> None:
