@@ -32,7 +32,7 @@ class BadNode:
         self._order = order
 
     def order(self, fault: str) -> None:
-        """What the disk does from now on; nothing bad if empty."""
+        """The disk's faults from now on; none if empty."""
         written = self._order.with_suffix(".new")
         written.write_text(fault)
         written.rename(self._order)

@@ -252,7 +252,7 @@ class LogDirectory:
             self._files.sync_file(join(directory, PARTITION_METADATA))
 
     def _name_topic(self, directory: str, topic_id: TopicId) -> None:
-        """Have it said that this is the topic of a log, if that cannot be read: somebody has chosen the log for it."""
+        """Write down the topic of a log, if that cannot be read: an administrator has chosen the log for it."""
         try:
             read_partition_metadata(self._files, directory)
         except CorruptRecords:

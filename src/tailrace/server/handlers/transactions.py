@@ -70,7 +70,7 @@ class AddPartitionsToTxnHandler:
 
 
 def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
-    """What a producer asks for, and may have to wait for: without the topics that have no partition.
+    """A producer's request, which may have to wait: without the topics that have no partition.
 
     Their names would be unchecked, and as long as strings may be. Kafka's answer has none of them either.
     """

@@ -87,7 +87,7 @@ class ReplicaFailures:
         on_left: OnReplica = lambda topic_partition, state: None,
         on_staying: OnReplica = lambda topic_partition, state: None,
     ) -> None:
-        """What a replica is told.
+        """Set the callbacks of a decision.
 
         `on_leaving`: before the controller is asked to let a stalled one go, in this state; after it comes one of the
         others, unless the directory recovers. `on_left`: the state in which the controller has let it go; this node's

@@ -264,7 +264,7 @@ def test_a_cut_takes_nothing_that_was_not_copied() -> None:
     log.close(clean=False)
     whole = segment_files(files, "/logs/orders-0")
     assert len(whole) == 4
-    files.flip_bit("/logs/orders-0/00000000000000000000.log", 300)  # the fourth batch; nobody has looked there
+    files.flip_bit("/logs/orders-0/00000000000000000000.log", 300)  # the fourth batch; not read yet
     damaged = segment_files(files, "/logs/orders-0")
     cut = cut_at(directory, 35)
     assert isinstance(cut.fault, DamagedLog)

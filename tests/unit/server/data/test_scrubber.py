@@ -134,7 +134,7 @@ def test_who_sleeps_is_woken_to_say_that_it_is_damaged(node: DataPath, files: Si
 def test_a_log_that_woke_while_its_files_were_read_is_looked_at_again(
     node: DataPath, files: SimulatedDisk, cut_at: int
 ) -> None:
-    """What a scrub beside the table has found may be gone by then: cut, or fetched anew."""
+    """Damage found by a scrub beside the table may be gone by then: cut, or fetched anew."""
     node = asleep(node, files)
     scrubber = scrubber_of(node, bytes_per_second=500)
     scrubber.start()

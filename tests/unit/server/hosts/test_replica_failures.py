@@ -65,7 +65,7 @@ class Bench:
         self.clock = ManualClock()
         self.controller = StubbornController(states)
         self.told: list[tuple[str, int]] = []
-        """What each replica was told, by its number, in order."""
+        """The decisions that each replica heard, by its number, in order."""
         self.failures = ReplicaFailures(
             broker_id=BROKER,
             controller=self.controller,
@@ -81,7 +81,7 @@ class Bench:
         return lambda topic_partition, state: self.told.append((what, topic_partition.partition))
 
     def heard(self) -> list[tuple[str, int]]:
-        """What replicas were told since the last call."""
+        """The decisions that replicas heard since the last call."""
         self.clock.advance(0)
         told, self.told[:] = list(self.told), []
         return told

@@ -476,7 +476,7 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
 
 
 def lose_a_copy_while_it_is_measured(files: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As somebody who has just removed old files, as the line of a repair advises."""
+    """An operator has just removed old files, as the line of a repair advises."""
     size_of, gone = files.size_of, []
 
     def size_of_one(path: str) -> int:
@@ -635,7 +635,7 @@ def test_a_replica_whose_bound_of_gaps_is_damaged_leads_with_all_it_has() -> Non
 
 
 def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen() -> None:
-    """It may be the log of another topic. The one who has chosen it says that it is not."""
+    """It may be the log of another topic. The administrator, by the choice, says that it is not."""
     files = whole_disk()
     files.flip_bit(f"/logs/orders-0/{PARTITION_METADATA}", 0)
     node = Node(files, LEADERLESS)

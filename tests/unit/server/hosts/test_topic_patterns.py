@@ -33,7 +33,7 @@ class _Topics:
         self.patterns.on_image(ClusterImage(topics=self._topics), ImageDelta(created_topics=came, deleted_topics=gone))
 
     def resolve(self, text: str) -> ErrorCode | None:
-        """What the request is told at once; None if it waits."""
+        """The answer that the request gets at once; None if it waits."""
         told: list[KafkaError | None] = []
         try:
             self.patterns.resolve(text, told.append)
