@@ -58,7 +58,7 @@ def flip_some_bit(data: Path, directories: list[str], chance: random.Random, *, 
 
 
 def values_on_disk(directory: Path) -> dict[int, str]:
-    """What the log of a partition holds, by offset, up to the first byte that is wrong. Its node may be running."""
+    """The records of a partition's log, by offset, up to the first byte that is wrong. Its node may be running."""
     found: dict[int, str] = {}
     for path in sorted(directory.glob("[0-9]*.log")):
         try:

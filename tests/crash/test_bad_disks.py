@@ -28,7 +28,7 @@ RESUMES_WITHIN_S = 60
 """A deadline for a busy machine; the figure to reach is five seconds, and is printed."""
 WHOLE_WITHIN_S = 120
 FAULT_S = 0.5
-"""What is acknowledged later than this after the begin of a fault was written in spite of it."""
+"""A record that is acknowledged later than this after the begin of a fault was written in spite of it."""
 _CODE = Path(__file__).with_name("bad_disk")
 
 

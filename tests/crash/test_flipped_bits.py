@@ -87,12 +87,12 @@ def _holds(condition: Callable[[], bool]) -> bool:
     try:
         return condition()
     except confluent_kafka.KafkaException:
-        return False  # nobody answers yet
+        return False  # no node answers yet
 
 
 @contextmanager
 def down(cluster: Cluster, node: int, moment: str) -> Iterator[None]:
-    """What happens to the node, and to others, around the flip."""
+    """The events of the node, and of others, around the flip."""
     if moment == "killed with all others":
         cluster.kill()
     elif moment == "killed":
@@ -114,6 +114,12 @@ def state_of(cluster: Cluster, admin: AdminClient) -> str:
     return "\n".join(states)
 
 
+def have_segments_at_rest(cluster: Cluster) -> bool:
+    """Whether every log has more than the segment that is written to."""
+    logs = [cluster.data_dir(node) / name for node in cluster.node_ids for name in NAMES]
+    return all(len(list(log.glob("*.log"))) > 1 for log in logs)
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(600 + FLIPS * 300)
 def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(60)
         with Reader(cluster.bootstrap_servers) as reader, producing(cluster, history, pause_s=0.02):
             until_something_is_acknowledged(history)
-            time.sleep(5)  # so that there are segments at rest
+            seconds_until(lambda: have_segments_at_rest(cluster), lambda: "no segment was rolled")
             for number in range(FLIPS):
                 node, moment = chance.choice(cluster.node_ids), MOMENTS[number % len(MOMENTS)]
                 # A record in the log is what may be lost: half of all flips are there.
@@ -142,7 +148,7 @@ def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path
         }
 
         def lacking() -> list[str]:
-            """What a replica lacks on its disk."""
+            """The records that a replica lacks on its disk."""
             found = {
                 (node, number): values_on_disk(cluster.data_dir(node) / name)
                 for node in cluster.node_ids

@@ -52,7 +52,7 @@ def follower_with(**more) -> RaftBench:
 
 
 def fetch_answer_with(fields: dict[str, Any]) -> fetch.FetchResponse:
-    """What node 2, which leads in epoch 5, answers to a Fetch."""
+    """The answer of node 2, which leads in epoch 5, to a Fetch."""
     part = fetch.PartitionData(
         partition_index=0,
         error_code=0,

@@ -170,7 +170,7 @@ class TestRegularExpressions:
         assert a.topics_read == {"returns"}
         stored = node.coordinators.host_of("g").machine.committed.groups["g"].consumer
         assert stored is not None
-        assert stored.expressions == {}, "none is kept that nobody subscribes to"
+        assert stored.expressions == {}, "none is kept without a subscription"
 
     def test_an_invalid_expression_is_refused_with_the_reason(self, node: GroupPath) -> None:
         a = TableMember(node, "a")

@@ -455,7 +455,7 @@ def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
     cluster.fence(1)
     cluster.fence(2)
     cluster.start(1, clean=False)
-    assert cluster.state.unclean_epoch == -1, "nobody is elected yet"
+    assert cluster.state.unclean_epoch == -1, "no replica is elected yet"
     cluster.start(2, clean=False)
     unclean_epoch = cluster.state.leader_epoch
     assert (cluster.state.leader, cluster.state.unclean_epoch) == (2, unclean_epoch)

@@ -25,7 +25,7 @@ _PROBE = ".disk-probe"
 
 
 class BadDisk:
-    """What the disk does now."""
+    """The disk's fault now."""
 
     def __init__(self, order: Path, data: str) -> None:
         self._order = order

@@ -211,7 +211,7 @@ def test_elections_are_held_and_failures_are_told(server: AdminServer, run: Run)
 
 
 def lose(server: AdminServer, *, good_end: int) -> None:
-    """Of five records of `orders`, this broker has so many that are good; nobody leads."""
+    """Of five records of `orders`, this broker has so many that are good; no broker leads."""
     with server.lock:
         node = server.node
         for _ in range(5):

@@ -531,7 +531,7 @@ class PartitionTable:
         `on_cut` is given the cut, with its fault if the log is what it was; the partition can be added again then. Only
         for a leader whose election accepts the loss.
         """
-        assert state.accepts_loss, f"nobody has given up what {topic_partition} lacks"
+        assert state.accepts_loss, f"what {topic_partition} lacks was not given up"
         key = (topic_partition.topic, topic_partition.partition)
         ends = self.log_ends(topic_partition)
         cut = self._directory.damage_cut(

@@ -253,7 +253,7 @@ def _ending_with_epochs() -> Script:
 
 
 def _behind_an_end(who: Identity) -> Script:
-    """What is asked while markers are being written is done when they are (KAFKA-18464)."""
+    """A request that comes while markers are being written is carried out when they are (KAFKA-18464)."""
     yield from ask("a partition in front of an end", _adds(who, TOPIC, 0), 3)
     yield from ask("a commit in front of an abort", _ends(who, is_commit=True), 5)
     following = _of("a commit in front of an abort")
