@@ -98,7 +98,7 @@ def wait_until_gone(process_ids: list[int]) -> None:
 def _is_alive(process_id: int) -> bool:
     try:
         state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 
