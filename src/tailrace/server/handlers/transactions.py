@@ -40,6 +40,8 @@ FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4
 _FIRST_WITH_ABORTABLE = 5
 _FIRST_END_WITH_NEXT_EPOCH = 5
+_CHARACTERS_OF_PARTITION = 200
+"""Of a name, that take as much memory as a partition of a request that waits."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -70,15 +72,12 @@ class AddPartitionsToTxnHandler:
 
 
 def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
-    """A producer's request, which may have to wait: without the topics that have no partition.
-
-    Their names would be unchecked, and as long as strings may be. Kafka's answer has none of them either.
-    """
+    """A producer's request, in the form that brokers send."""
     return AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
-        topics=tuple(topic for topic in request.v3_and_below_topics if topic.partitions),
+        topics=request.v3_and_below_topics,
     )
 
 
@@ -129,8 +128,7 @@ class _Addition:
             elif self._is_from_broker:
                 host.submit(command, done)
             else:
-                size = sum(len(topic.partitions) for topic in asked.topics)
-                host.begin(command, done, Asked(self._context.connection, size))
+                host.begin(command, done, Asked(self._context.connection, sum(map(_size, asked.topics))))
         except KafkaError as refusal:
             done(refusal)
 
@@ -179,6 +177,11 @@ class _Addition:
         if self._is_from_broker:
             return AddPartitionsToTxnResponse(results_by_transaction=results)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+
+
+def _size(topic: AddPartitionsToTxnTopic) -> int:
+    """In partitions. A topic without any is in the answer too, and nothing has checked how long its name is."""
+    return len(topic.partitions) or 1 + len(topic.name) // _CHARACTERS_OF_PARTITION
 
 
 def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPartition]:

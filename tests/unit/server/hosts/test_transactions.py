@@ -568,11 +568,20 @@ def test_a_partition_that_a_waiting_request_names_again_counts_again(monkeypatch
     assert codes == [E.CONCURRENT_TRANSACTIONS] * 3
 
 
-def test_a_topic_without_partitions_is_not_answered() -> None:
-    """Its name may be as long as a string, and would count as nothing while the request waits."""
+def test_a_topic_without_partitions_is_in_the_answer() -> None:
+    """As in Kafka's."""
     client = _client(_node())
-    (result,) = _ask_for(client, {"x" * 30_000: (), "bills": (0,)}).response.results_by_topic_v3_and_below
-    assert result.name == "bills"
+    answer = _ask_for(client, {"orders": (), "bills": (0,)}).response
+    found = {each.name: len(each.results_by_partition) for each in answer.results_by_topic_v3_and_below}
+    assert found == {"orders": 0, "bills": 1}
+
+
+def test_the_name_of_a_topic_without_partitions_counts_while_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing checks it, and it may be as long as a string: 30,000 characters are 150 partitions."""
+    monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 150)
+    client, _ = _ending()
+    for name, waits in (("x" * 30_000, False), ("x" * 29_000, True)):
+        assert _ask_for(client, {name: (), "bills": (0,)}).is_answered is not waits
 
 
 def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
