@@ -99,25 +99,29 @@ def test_librdkafka_commits_and_aborts_over_several_partitions(tailrace_cluster:
         else:
             producer.flush(DEADLINE_S)
             producer.abort_transaction(DEADLINE_S)
-    _await_markers(tailrace_cluster, topic)
+    _await_markers(tailrace_cluster, topic, partitions=2)
     assert _values(tailrace_cluster, topic, partitions=2) == [b"0", b"2", b"0", b"2"]
     uncommitted = _values(tailrace_cluster, topic, partitions=2, isolation="read_uncommitted")
     assert uncommitted == [b"0", b"1", b"2", b"3"] * 2
 
 
-def _await_markers(cluster: Cluster, topic: str) -> None:
+def _await_markers(cluster: Cluster, topic: str, *, partitions: int = 1) -> None:
     """They come after the answer."""
-    wait_until(lambda: _stable(cluster, topic), f"no transaction is open in {topic}-0")
+    wait_until(lambda: _stable(cluster, topic, partitions=partitions), f"no transaction is open in {topic}")
 
 
-def _stable(cluster: Cluster, topic: str) -> bool:
-    """Whether no transaction is open in the first partition."""
+def _stable(cluster: Cluster, topic: str, *, partitions: int = 1) -> bool:
+    """Whether no transaction is open in so many partitions, from the first on."""
     with (
         _consumer(cluster, f"stable-{uuid4()}") as committed,
         _consumer(cluster, f"end-{uuid4()}", isolation="read_uncommitted") as all_,
     ):
         ends = [
-            consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE_S)[1] for consumer in (committed, all_)
+            [
+                consumer.get_watermark_offsets(TopicPartition(topic, partition), DEADLINE_S)[1]
+                for partition in range(partitions)
+            ]
+            for consumer in (committed, all_)
         ]
     return ends[0] == ends[1]
 
@@ -134,7 +138,7 @@ def test_librdkafka_begins_and_aborts_right_behind_a_commit(tailrace_cluster: Cl
         # Some are still at home then, for some the coordinator was asked, some are written.
         producer.poll(0.004 * (number % 6))
         producer.abort_transaction(DEADLINE_S)
-    _await_markers(tailrace_cluster, topic)
+    _await_markers(tailrace_cluster, topic, partitions=2)
     values = sorted(_values(tailrace_cluster, topic, partitions=2), key=int)
     assert values == [f"{number}".encode() for number in range(6 * CYCLES)]
 
@@ -299,6 +303,7 @@ class TestJava:
                 producer.send(topic, 0, "aborted")
                 producer.calls.abortTransaction()
             producer.calls.close()
+        _await_markers(tailrace_cluster, topic, partitions=30)
         values = sorted(_values(tailrace_cluster, topic, partitions=30), key=int)
         assert values == [f"{number}".encode() for number in range(CYCLES) for _ in range(30)]
 
