@@ -41,18 +41,33 @@ class Flip(NamedTuple):
 
 def flip_some_bit(data: Path, directories: list[str], chance: random.Random, *, kinds: tuple[str, ...]) -> Flip | None:
     """Flip one bit of one file of a node; None if it has no file of these kinds that has bytes."""
+    while True:
+        try:
+            return _flip_some_bit(data, directories, chance, kinds=kinds)
+        except (FileNotFoundError, _Shrunk):
+            continue  # its node runs, and has just removed or cut that file
+
+
+class _Shrunk(Exception):
+    """The file has no such byte any more."""
+
+
+def _flip_some_bit(data: Path, directories: list[str], chance: random.Random, *, kinds: tuple[str, ...]) -> Flip | None:
     for kind in chance.sample(kinds, len(kinds)):
         places = [data] if kind in OF_ALL else [data / name for name in directories]
-        paths = sorted(path for place in places for path in place.glob(kind) if path.stat().st_size)
+        sizes = {path: path.stat().st_size for place in places for path in place.glob(kind)}
+        paths = sorted(path for path, size_bytes in sizes.items() if size_bytes)
         if not paths:
             continue
         path = chance.choice(paths)
-        flip = Flip(path, chance.randrange(path.stat().st_size), chance.randrange(8))
+        flip = Flip(path, chance.randrange(sizes[path]), chance.randrange(8))
         with path.open("r+b") as file:
             file.seek(flip.position)
-            (byte,) = file.read(1)
+            byte = file.read(1)
+            if not byte:
+                raise _Shrunk
             file.seek(flip.position)
-            file.write(bytes([byte ^ 1 << flip.bit]))
+            file.write(bytes([byte[0] ^ 1 << flip.bit]))
         return flip
     return None
 

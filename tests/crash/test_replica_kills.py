@@ -50,7 +50,9 @@ def read_all(servers: str) -> dict[int, dict[int, str]]:
     )
     ends: dict[int, int] = {}
     for number in range(PARTITIONS):
-        _, ends[number] = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, number), timeout=30)
+        _, ends[number] = consumer.get_watermark_offsets(
+            confluent_kafka.TopicPartition(TOPIC, number), timeout=RESUMES_WITHIN_S
+        )
     consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     found: dict[int, dict[int, str]] = {number: {} for number in range(PARTITIONS)}
     deadline = time.monotonic() + 120
@@ -64,9 +66,9 @@ def read_all(servers: str) -> dict[int, dict[int, str]]:
 
 
 def leader_of(admin: AdminClient, partition: int) -> int:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + RESUMES_WITHIN_S
     while time.monotonic() < deadline:
-        leader = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions[partition].leader
+        leader = admin.list_topics(TOPIC, timeout=RESUMES_WITHIN_S).topics[TOPIC].partitions[partition].leader
         if leader > 0:
             return int(leader)
         time.sleep(0.05)
@@ -74,7 +76,7 @@ def leader_of(admin: AdminClient, partition: int) -> int:
 
 
 def until_something_is_acknowledged(history: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + RESUMES_WITHIN_S
     while not (history.exists() and history.stat().st_size):
         assert time.monotonic() < deadline, "nothing was acknowledged"
         time.sleep(0.05)
@@ -89,7 +91,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
     with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
-        admin.create_topics([new])[TOPIC].result(30)
+        admin.create_topics([new])[TOPIC].result(RESUMES_WITHIN_S)
         with producing(cluster, history):
             until_something_is_acknowledged(history)
             for _ in range(KILLS):
