@@ -35,7 +35,7 @@ from tailrace.protocol.registry import APIS, api_of
 from tailrace.testing.strategies import messages
 
 PRODUCE, FETCH = 0, 1
-LONGEST_WAIT_S = 20
+LONGEST_WAIT_S = 60
 
 
 class World:
@@ -122,7 +122,7 @@ class Client:
     async def fetch(self, offset: int) -> bytes | None:
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000)
         topic = FetchTopic(topic="honest", partitions=(partition,))
-        response: FetchResponse = await self.ask(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=(topic,)), 11)
+        response: FetchResponse = await self.ask(FetchRequest(max_wait_ms=30_000, min_bytes=1, topics=(topic,)), 11)
         (answer,) = response.responses[0].partitions
         assert answer.records is not None
         return next(record.value for record in read_records(answer.records) if record.offset == offset)
@@ -144,7 +144,7 @@ def _record(value: bytes) -> Record:
 
 def _produce(topic: str, records: bytes, *, acks: int = -1) -> ProduceRequest:
     data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=records),))
-    return ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=(data,))
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=(data,))
 
 
 @pytest.fixture(scope="module")
