@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tailrace.protocol.schema import protect_values
 
@@ -51,6 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(getattr(cls, "settings", None), settings):  # made of a RuleBasedStateMachine
             cls.settings = settings(cls.settings, max_examples=cls.settings.max_examples * MODEL_RUNS, database=None)
             item.add_marker(pytest.mark.timeout(0))
+
+
+def pytest_collection_finish() -> None:
+    """Have the examples of a property depend on no other test.
+
+    Hypothesis tries constants of the modules that are loaded, and looks for new ones before each example: it would try
+    other examples whenever tests that load some, such as a command's, happen to run earlier.
+    """
+    constants = providers._get_local_constants()
+    providers._get_local_constants = lambda: constants
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
