@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 
 from tailrace.cli import produce
 from tailrace.cli.main import main
+from tailrace.client import producer
 from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
@@ -38,6 +40,7 @@ Run = Callable[..., Done]
 def run(tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command against the node, with these bytes on its stdin."""
     monkeypatch.setenv("TAILRACE_BOOTSTRAP", tailrace_cluster.bootstrap_servers)
+    monkeypatch.setattr(producer, "UNKNOWN_TOPIC_WAIT_MS", 60_000)  # a slow machine may take so long to make a topic
 
     def call(*words: str, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
@@ -310,15 +313,29 @@ def test_damage_is_reported_and_is_exit_code_1(run: Run, tailrace_cluster: Clust
         assert str(path) in done.err
 
 
-def test_consume_says_what_is_there_when_it_shows_nothing(run: Run, topic: str) -> None:
+def test_consume_says_what_is_there_when_it_shows_nothing(
+    run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("produce", topic, stdin=b"0\n1\n")
     done = run("consume", topic, "--timeout", "0.2")
     assert (done.code, done.out) == (0, "")
     assert done.err == f"0 records; {topic} has 2 older ones: --from-beginning reads them\n"
     group = f"group-{topic}"
-    done = run("consume", topic, "--group", group, "--timeout", "3")
+    poll = Consumer.poll
+
+    def poll_until_begun(consumer: Consumer, timeout: float, **options: int) -> list[ConsumerRecord]:
+        # Joining the group may take long, and who has no position commits none.
+        deadline = time.monotonic() + SECONDS
+        records = poll(consumer, timeout, **options)
+        while not (mine := consumer.assignment()) or None in map(consumer.position, mine):
+            assert time.monotonic() < deadline
+            records += poll(consumer, timeout, **options)
+        return records
+
+    monkeypatch.setattr(Consumer, "poll", poll_until_begun)
+    done = run("consume", topic, "--group", group, "--timeout", "0.2")
     assert done.err == f"0 records; {topic} has 2 older ones: --from-beginning reads them\n"
-    done = run("consume", topic, "--group", group, "--timeout", "3")
+    done = run("consume", topic, "--group", group, "--timeout", "0.2")
     assert done.err == "0 records\n", "the group has been there"
 
 
@@ -331,6 +348,9 @@ def test_consume_says_on_a_terminal_what_it_waits_for(run: Run, topic: str, monk
     done = run("consume", topic, "--timeout", "0.5")
     way_out = "before; --from-beginning reads them"
     assert done.err.startswith(f"waiting for records of {topic} (4 partitions, 1 record {way_out}) ...\n0 records; ")
+    poll = Consumer.poll
+    # It says so after the first poll in vain, which must not end before the record has come.
+    monkeypatch.setattr(Consumer, "poll", lambda consumer, _, **options: poll(consumer, SECONDS, **options))
     assert "waiting" not in run("consume", topic, "--from-beginning", "--max-messages", "1").err
 
 

@@ -79,6 +79,7 @@ def test_consumers_that_nobody_closed_leave_nothing_running(topic: str) -> None:
         "import asyncio, atexit\n"
         "from tailrace.client.loop_thread import loop_thread\n"
         "from tailrace.client import blocking\n"
+        "blocking._EXIT_STOP_S = 60\n"
         "atexit.unregister(blocking._close_at_exit)\n"
         "def left():\n"
         "    blocking._close_at_exit()\n"

@@ -31,7 +31,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
     def run_scenario(scenario: Scenario) -> None:
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario(), 20))
+            runner.run(asyncio.wait_for(scenario(), 60))
 
     return run_scenario
 

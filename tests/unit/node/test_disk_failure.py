@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,7 +195,7 @@ def test_the_process_becomes_a_fresh_one_that_knows_how_often_it_has_failed(
     begun: list[tuple[str, list[str]]] = []
     now = [1_000.0]
     monkeypatch.setattr(os, "execv", lambda program, words: begun.append((program, words)))
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(disk_failure, "time", SimpleNamespace(monotonic=lambda: now[0]))
     start = fresh_start(monkeypatch, failures=2)
     if served_s is not None:
         start.note_ready()

@@ -28,7 +28,7 @@ class Loop:
 
     def run_until(self, condition: Callable[[], object]) -> None:
         while not condition():
-            self._calls.get(timeout=20)()
+            self._calls.get(timeout=60)()
 
 
 class Node:
