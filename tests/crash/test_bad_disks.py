@@ -87,19 +87,25 @@ class Load:
 
 
 def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
-    """Until all replicas of all partitions are in sync."""
+    """Until all replicas of all partitions are in sync, as every broker knows.
+
+    The metadata of one whose disk has just hung or been full stands where it did before the fault.
+    """
     deadline = time.monotonic() + WHOLE_WITHIN_S
-    while True:
-        admin = AdminClient({"bootstrap.servers": servers})
-        try:
-            partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
-            in_sync = {number: sorted(one.isrs) for number, one in partitions.items()}
-        except confluent_kafka.KafkaException as fault:
-            in_sync = {-1: [str(fault)]}  # type: ignore[list-item]
-        if in_sync and all(one == [1, 2, 3] for one in in_sync.values()):
-            return
-        assert time.monotonic() < deadline, f"in sync: {in_sync}"
+    while not_whole := {server: found for server in servers.split(",") if (found := _not_whole(server, topic))}:
+        assert time.monotonic() < deadline, f"in sync: {not_whole}"
         time.sleep(0.2)
+
+
+def _not_whole(server: str, topic: str) -> str:
+    """What this broker says of the partitions that lack a replica in sync; nothing if all are whole."""
+    admin = AdminClient({"bootstrap.servers": server})
+    try:
+        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
+    except confluent_kafka.KafkaException as fault:
+        return str(fault)
+    in_sync = {number: sorted(one.isrs) for number, one in partitions.items()}
+    return "" if in_sync and all(one == [1, 2, 3] for one in in_sync.values()) else str(in_sync or "unknown topic")
 
 
 def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
