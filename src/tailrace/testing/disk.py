@@ -249,6 +249,8 @@ class SimulatedDisk:
         self.operations = 0
         self.history: list[str] = []
         self.free_space = TOTAL_SPACE
+        self.quota_bytes: int | None = None
+        """The most that one write may take, whatever `free_bytes` says; None for no quota."""
         self.modified_at_ms = 1_700_000_000_000
         """What is told of every file: here nothing notes when it was written."""
         self.has_power = True
@@ -347,7 +349,8 @@ class SimulatedDisk:
 
     def take_write(self, path: str, size_bytes: int) -> int:
         """How much of a write the disk has room for; raises StorageError for none at all."""
-        taken = min(size_bytes, self.free_space, self._short_writes.pop(self.operations + 1, size_bytes))
+        room = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
+        taken = min(size_bytes, room, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:
             self.begin("write", path)
             raise StorageError(f"cannot write to {path}: No space left on device", errno.ENOSPC)

@@ -5,7 +5,8 @@ segments go, offsets are committed and metadata changes: all of that writes litt
 once there is room again, and a tenth of the reserve more: so that it does not begin and end with every segment.
 
 A disk that was filled to the last byte, which takes no time where something else writes to it, is told of by whatever
-could not be appended (`note_full`). Either way `on_change` hears that this node is short of room: others should lead.
+could not be appended (`note_full`). That ends when there is room and a file can be written: a quota may be full on a
+disk that is not. Either way `on_change` hears that this node is short of room: others should lead.
 """
 
 import logging
@@ -65,8 +66,8 @@ class DiskReserve:
             self.is_reached = False
             self._table.refuse_produce(None)
             _logger.warning("event=disk-reserve-left free_bytes=%d action=produce-accepted", free_bytes)
-        if free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
-            self.is_full = False
+        if self.is_full and free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
+            self.is_full = not self._table.directory.takes(_ROOM_BYTES)
         self._tell()
 
     def _tell(self) -> None:

@@ -44,6 +44,7 @@ DAMAGED_SUFFIX: Final = "-damaged"
 _MAX_NAME: Final = 255
 _NO_BROKER_EPOCH: Final = -1
 _BITS_PER_CHARACTER: Final = 6
+_PROBE: Final = "room.tmp"
 """Of a topic's id, as files have it."""
 _MANY: Final = 17
 """So many new logs are synced with all else on the disk. That waits for whatever any program has written there,
@@ -140,6 +141,22 @@ class LogDirectory:
     def free_bytes(self) -> int:
         """The space left for us on its disk. Raises StorageError."""
         return self._files.free_bytes(self.path)
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether so much can be written: a quota may refuse it where `free_bytes` says that there is room.
+
+        Writes a file and removes it.
+        """
+        path = join(self.path, _PROBE)
+        try:
+            file = self._files.open(path, create=True)
+            try:
+                return file.writev((bytes(size_bytes),)) == size_bytes
+            finally:
+                file.close()
+                self._files.unlink(path)
+        except StorageError:
+            return False
 
     @property
     def total_bytes(self) -> int:

@@ -108,3 +108,25 @@ def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: Simul
     fill(node, files, 4 * RESERVE)
     assert told == [True, False]
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("reserve", [0, RESERVE])
+def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_written(
+    files: SimulatedDisk, reserve: int
+) -> None:
+    """Else the node would lead again every half second, until the next write."""
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
+    Upkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    node.create()
+    for quota_bytes in (0, 1000):
+        files.quota_bytes = quota_bytes
+        node.produce("orders", b"x" * 2000)
+        node.clock.advance(5_000)
+        assert told == [True]
+    files.quota_bytes = None
+    node.clock.advance(500)
+    assert told == [True, False]
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+    assert not [name for name in files.list_dir("/logs") if name.endswith(".tmp")]
