@@ -14,11 +14,12 @@ _logger = logging.getLogger("tailrace.server")
 class BoundedLines:
     """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end one that counts the others."""
 
-    def __init__(self, event: str, *, clock: Clock, unit: str | None = None) -> None:
+    def __init__(self, event: str, *, clock: Clock, unit: str | None = None, level: int = logging.INFO) -> None:
         """`unit` names the amounts that are added up for what has no line of its own."""
         self._event = event
         self._clock = clock
         self._unit = unit
+        self._level = level
         self._window_end_ms: int | None = None
         self._written = self._more = self._amount = 0
         self._timer: Timer | None = None
@@ -31,8 +32,8 @@ class BoundedLines:
             self._written = 0
         if self._written < LINES:
             self._written += 1
-            if _logger.isEnabledFor(logging.INFO):
-                _logger.info("event=%s %s", self._event, text % values)
+            if _logger.isEnabledFor(self._level):
+                _logger.log(self._level, "event=%s %s", self._event, text % values)
             return
         self._more += 1
         self._amount += amount
@@ -42,5 +43,5 @@ class BoundedLines:
     def _count(self) -> None:
         self._timer = self._window_end_ms = None
         amount = "" if self._unit is None else f" {self._unit}={self._amount}"
-        _logger.info("event=%s more=%d%s", self._event, self._more, amount)
+        _logger.log(self._level, "event=%s more=%d%s", self._event, self._more, amount)
         self._more = self._amount = 0

@@ -41,6 +41,7 @@ from tailrace.replication.follower import (
 )
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
+from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.data.partitions import PartitionTable
 from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.ports import Clock, Peer, Timer
@@ -301,6 +302,13 @@ class FollowerHosts:
         return host
 
 
+class _ToldFault(NamedTuple):
+    """The last line about a replica that could not be stored."""
+
+    text: str
+    at_ms: int
+
+
 class FollowerHost:
     """What is fetched from one leader."""
 
@@ -328,6 +336,9 @@ class FollowerHost:
         self._alarm = Alarm(clock, self._tick)
         self._reports_since_ms = clock.monotonic_ms()
         self._reports = 0
+        self._told_faults: dict[PartitionKey, _ToldFault] = {}
+        self._failures = BoundedLines("replica-failed", clock=clock, level=logging.WARNING)
+        self._final_failures = BoundedLines("replica-failed", clock=clock, level=logging.ERROR)
         self._is_closed = False
 
     def __iter__(self) -> Iterator[Partition]:
@@ -361,6 +372,7 @@ class FollowerHost:
         if isinstance(event, Unfollow):
             self._partitions.pop(event.key, None)
             self._cuts.pop(event.key, None)
+            self._told_faults.pop(event.key, None)
         for effect in self.machine.step(event, self._clock.monotonic_ms()):
             self._carry_out(effect)
         self._set_timer()
@@ -540,11 +552,18 @@ class FollowerHost:
         if partition is None:
             return
         is_final = partition.log.is_offline  # a disk that was full may have room again
-        level = logging.ERROR if is_final else logging.WARNING
-        _logger.log(
-            level, "event=replica-failed partition=%s leader=%d fault=%s", partition.topic_partition, self.leader, fault
-        )
+        self._report_failure(effect.key, partition, fault, is_final=is_final)
         self.step(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=is_final))
+
+    def _report_failure(self, key: PartitionKey, partition: Partition, fault: KafkaError, *, is_final: bool) -> None:
+        """One line, and for the same fault of the same partition no other within a minute: it is tried all the time."""
+        text, now_ms = str(fault), self._clock.monotonic_ms()
+        told = self._told_faults.get(key)
+        if told is not None and told.text == text and now_ms - told.at_ms < _REPORTS_PER_MS:
+            return
+        self._told_faults[key] = _ToldFault(text, now_ms)
+        lines = self._final_failures if is_final else self._failures
+        lines.write("partition=%s leader=%d fault=%s", partition.topic_partition, self.leader, text)
 
     def _note_cut(self, partition: Partition, offset: int, why: str) -> None:
         is_loss = offset < partition.high_watermark

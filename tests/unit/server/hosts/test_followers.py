@@ -457,6 +457,27 @@ def test_a_disk_that_was_full_is_tried_again() -> None:
     assert bench.partition().log.log_end_offset == 1
 
 
+def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+
+    def fail(reason: str, times: int) -> int:
+        """The lines about so many tries, 50 ms after each other."""
+        caplog.clear()
+        for _ in range(times):
+            files.fail_at(files.operations + 1, reason)
+            bench.answer(data(0, batch(0, b"a")))
+            bench.settle()
+            bench.clock.advance(50)
+        return sum("event=replica-failed partition=" in record.getMessage() for record in caplog.records)
+
+    assert fail("No space left on device", 30) == 1
+    assert fail("Disk quota exceeded", 30) == 1
+    bench.clock.advance(60_000)
+    assert fail("Disk quota exceeded", 30) == 1
+
+
 def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() -> None:
     in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
     bench = Bench(in_sync, in_sync, out_of_sync)
