@@ -27,6 +27,7 @@ from tailrace.metadata.state_changes import ImageCircumstances
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.server.hosts.alarm import Alarm
 from tailrace.server.ports import Clock, Controller, Timer
 
 MOST_PER_COMMAND: Final = 1_000
@@ -106,7 +107,7 @@ class ReplicaFailures:
         self._left: dict[TopicPartition, _Left] = {}
         self._paused: dict[TopicPartition, PartitionState] = {}  # told that they leave, and nothing else since
         self._is_undecided = False  # nothing is paused until a controller has decided something
-        self._unanswered: Timer | None = None
+        self._unanswered = Alarm(clock, self._stay_undecided)
         self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on what they fetched
         self._given_up: set[TopicPartition] = set()  # named to lead with what they have, and cannot
         self._waiting: list[OnReported] = []
@@ -178,7 +179,7 @@ class ReplicaFailures:
         """They can again. All of them are fetched again by then."""
         self._is_directory_stalled = self._is_undecided = False
         self._paused.clear()
-        self._wait_no_more()
+        self._unanswered.cancel()
         own = self._failed
         self._left = {one: left for one, left in self._left.items() if one in own}
         self._stays = {one: None for one in self._stays if one in own}
@@ -202,7 +203,8 @@ class ReplicaFailures:
         """Ask for nothing more; callbacks that wait are not called."""
         self._is_stopped = True
         self._waiting.clear()
-        for timer in (self._again, self._ask_alone_again, self._unanswered):
+        self._unanswered.cancel()
+        for timer in (self._again, self._ask_alone_again):
             if timer is not None:
                 timer.cancel()
 
@@ -364,21 +366,15 @@ class ReplicaFailures:
             if one.leaving is Leaving.STALLED:
                 self._paused[one.topic_partition] = one.state
                 self._on_leaving(one.topic_partition, one.state)
-        if self._paused and self._unanswered is None:
-            self._unanswered = self._clock.call_at(self._clock.monotonic_ms() + UNANSWERED_MS, self._stay_undecided)
+        if self._paused:
+            self._unanswered.set(self._clock.monotonic_ms() + UNANSWERED_MS)
 
     def _stay(self, topic_partition: TopicPartition) -> None:
         state = self._paused.pop(topic_partition, None)
         if state is not None:
             self._on_staying(topic_partition, state)
 
-    def _wait_no_more(self) -> None:
-        if self._unanswered is not None:
-            self._unanswered.cancel()
-            self._unanswered = None
-
     def _stay_undecided(self) -> None:
-        self._unanswered = None
         self._is_undecided = True
         for topic_partition in list(self._paused):
             self._stay(topic_partition)
@@ -405,7 +401,7 @@ class ReplicaFailures:
         self._tell_who_waits()
 
     def _note_whether_decided(self, outcomes: list[PartitionState | KafkaError]) -> None:
-        self._wait_no_more()
+        self._unanswered.cancel()
         self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
     def _say(self, proposed: list[_Proposed], answers: Counter[str]) -> None:
