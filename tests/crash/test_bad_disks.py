@@ -98,7 +98,7 @@ def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
 
 
 def _not_whole(server: str, topic: str) -> str:
-    """What this broker says of the partitions that lack a replica in sync; nothing if all are whole."""
+    """The in-sync replicas of each partition by this broker, or its error; empty if all replicas are in sync."""
     admin = AdminClient({"bootstrap.servers": server})
     try:
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions

@@ -1,4 +1,4 @@
-"""What one request to change settings costs the controller, and how many resources settings may bring into being."""
+"""Bounds of a request that changes settings: the work of the controller, and the resources that may have settings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

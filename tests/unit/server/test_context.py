@@ -1,4 +1,4 @@
-"""What a request says of itself in the log of the node: bounded, whatever the client calls itself."""
+"""The name of a request in the log of the node is bounded, however long the name of its client is."""
 
 import pytest
 
