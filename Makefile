@@ -29,7 +29,7 @@ test:
 
 sim:
 	@sh scripts/bootstrap.sh test
-	@$(PY) -m tailrace.testing.simulation $(if $(SEED),repeat $(SEED),seeds --count $(or $(SEEDS),300)) $(ARGS)
+	@$(PY) -m simulation $(if $(SEED),repeat $(SEED),seeds --count $(or $(SEEDS),300)) $(ARGS)
 
 soak: export KILLS := $(or $(KILLS),50)
 soak: export POWER_CUTS := $(or $(POWER_CUTS),2000)
@@ -42,9 +42,9 @@ soak:
 	@sh scripts/bootstrap.sh test
 	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -l RuleBasedStateMachine tests/properties/*.py)
 	@$(PY) -m pytest tests/crash tests/simulation -rP --show-capture=stdout $(ARGS)
-	@$(PY) -m tailrace.testing.simulation soak --counted $(or $(SEEDS),20000)
-	@$(PY) -m tailrace.testing.simulation nodes --count $(or $(NODES),1000)
-	@$(PY) -m tailrace.testing.simulation scopes
+	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)
+	@$(PY) -m simulation nodes --count $(or $(NODES),1000)
+	@$(PY) -m simulation scopes
 
 check:
 	@sh scripts/bootstrap.sh test

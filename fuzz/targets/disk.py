@@ -30,8 +30,8 @@ from tailrace.storage.checkpoints import (
 from tailrace.storage.closed_logs import CLOSED_LOGS, ClosedLog, read_closed_logs
 from tailrace.storage.index import OffsetIndex, TimeIndex
 from tailrace.storage.producer_state import ProducerState, parse_snapshot
-from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import stored_batch
 
 DIRECTORY: Final = "/data/orders-0"
 CONFIG: Final = TopicConfig(segment_bytes=1_000, index_interval_bytes=200, retention_ms=-1)

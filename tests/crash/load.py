@@ -2,7 +2,7 @@
 
 Never in the test's own process: a client made of C takes everything with it when it falls. A program works until its
 stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY what it
-was told by the node, for `tailrace.testing.verdict`; to stdout now and then how far it is.
+was told by the node, for `testkit.verdict`; to stdout now and then how far it is.
 
 What came back with an error is `unknown`: it may have happened or not. Nothing else is written down before the node
 has acknowledged it.

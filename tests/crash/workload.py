@@ -1,7 +1,7 @@
 """Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
 
 Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.load`);
-`tailrace.testing.verdict` judges what they were told. A node dies while more than a hundred produce requests are on the
+`testkit.verdict` judges what they were told. A node dies while more than a hundred produce requests are on the
 wire.
 """
 
@@ -19,7 +19,8 @@ from pathlib import Path
 import tailrace
 from crash import load
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.testing import Cluster, verdict
+from tailrace.testing import Cluster
+from testkit import verdict
 
 IN_FLIGHT = 100
 WORKERS = ("idempotent", "plain", "own", "compacted", "group", "admin")

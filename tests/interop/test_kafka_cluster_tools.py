@@ -15,8 +15,8 @@ from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.testing.admin_server import AdminServer
-from tailrace.testing.data_path import BROKER
+from testkit.admin_server import AdminServer
+from testkit.data_path import BROKER
 
 pytestmark = pytest.mark.interop
 

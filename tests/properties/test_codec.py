@@ -17,7 +17,7 @@ from tailrace.protocol.messages.consumer_protocol import (
 from tailrace.protocol.primitives import write_tag_section
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.schema import decode, encode, encode_bytes, unknown_tags
-from tailrace.testing.strategies import messages
+from testkit.strategies import messages
 
 CASES = [
     (cls, version)

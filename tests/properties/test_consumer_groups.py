@@ -14,9 +14,9 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.replication.partition import READ_UNCOMMITTED
-from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
+from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.group_path import GroupPath
 
 TOPICS = ("orders", "returns")
 PARTITIONS = {"orders": 5, "returns": 2}

@@ -6,9 +6,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.server.data.fetch_planner import FetchBudget
-from tailrace.testing.data_path import DataPath, Exchange, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, RecordingConnection
+from testkit.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.ports import DeferredDisk, RecordingConnection
 
 LIMITS = st.integers(min_value=-10, max_value=3000)
 

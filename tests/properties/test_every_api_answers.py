@@ -54,12 +54,12 @@ from tailrace.protocol.source import Layout
 from tailrace.server.dispatch import Handler
 from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
-from tailrace.testing.admin_path import CLUSTER_ID
-from tailrace.testing.data_path import BROKER, Exchange, batch_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import RecordingConnection
-from tailrace.testing.strategies import messages
+from testkit.admin_path import CLUSTER_ID
+from testkit.data_path import BROKER, Exchange, batch_of
+from testkit.group_path import GroupPath
+from testkit.ports import RecordingConnection
+from testkit.strategies import messages
 
 PRODUCE = 0
 ALL_TIME_MS = 2**31

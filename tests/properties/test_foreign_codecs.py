@@ -43,7 +43,7 @@ from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignm
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.protocol.source import Layout
-from tailrace.testing.strategies import messages
+from testkit.strategies import messages
 
 RAFT = (
     quorum.VoteRequest,

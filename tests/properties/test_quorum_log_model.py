@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from simulation.raft_log import Entry, LogImage
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
@@ -14,7 +15,6 @@ from tailrace.raft.rpc import SnapshotId
 from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.storage.snapshot_writer import Publication
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.simulation.raft_log import Entry, LogImage
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
 NOW_MS = 1_700_000_000_000

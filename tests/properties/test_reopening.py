@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import ClosedLog, Log
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/logs/orders-0"
 NOW = FIRST_TIMESTAMP_MS

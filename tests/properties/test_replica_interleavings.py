@@ -7,7 +7,7 @@ at after each step. What Hypothesis shrinks to is the shortest way to a breach.
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.testing.simulation.replica_scope import Budget, ReplicaScope, World
+from simulation.replica_scope import Budget, ReplicaScope, World
 
 BUDGET = Budget(writes=12, crashes=4, shrinks=4, alarms=4, copies=4)
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, read_marker
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
-from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(

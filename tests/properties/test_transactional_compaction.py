@@ -16,8 +16,8 @@ from tailrace.protocol.messages.fetch import AbortedTransaction
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log
-from tailrace.testing.batches import stored_marker
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.batches import stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(

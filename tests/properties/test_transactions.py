@@ -18,8 +18,8 @@ from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.model.errors import ErrorCode
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import HoldingDisk
-from tailrace.testing.transaction_path import TransactionalClient, TransactionPath
+from testkit.ports import HoldingDisk
+from testkit.transaction_path import TransactionalClient, TransactionPath
 
 E = ErrorCode
 TOPICS = ("orders", "bills")

@@ -7,7 +7,7 @@ from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.group import TRANSITIONS, GroupState
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-from tailrace.testing.groups import GroupScene
+from testkit.groups import GroupScene
 
 E = ErrorCode
 

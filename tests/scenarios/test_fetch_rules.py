@@ -15,9 +15,9 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.compression import Codec
-from tailrace.testing.data_path import DataPath, Exchange, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.ports import DeferredDisk
 
 WAIT_MS = 500
 UNCOMMITTED, COMMITTED = 0, 1

@@ -12,10 +12,10 @@ from tailrace.protocol.messages.groups import DescribeGroupsRequest, ListGroupsR
 from tailrace.protocol.messages.membership import LeaveGroupRequest, MemberIdentity
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.replication.partition import READ_UNCOMMITTED
-from tailrace.testing.classic_members import ClassicTableMember
-from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
+from testkit.classic_members import ClassicTableMember
+from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.group_path import GroupPath
 
 E = ErrorCode
 ALL = {0, 1, 2, 3}

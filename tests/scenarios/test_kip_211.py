@@ -6,7 +6,7 @@ from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.records import GroupRecord
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, encode_prefixed
-from tailrace.testing.groups import GroupScene
+from testkit.groups import GroupScene
 
 RETENTION_MS = 7 * 24 * 3_600_000
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
+from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.messages import fetch
@@ -28,8 +30,6 @@ from tailrace.raft.snapshots import (
     validate_position,
 )
 from tailrace.server.hosts.raft_wire import request_to_wire, response_from_wire, response_to_wire
-from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS

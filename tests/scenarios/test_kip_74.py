@@ -9,8 +9,8 @@ import pytest
 
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.testing.data_path import DataPath, batch_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, batch_of
 
 
 @dataclass(frozen=True, kw_only=True)

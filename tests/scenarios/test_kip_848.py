@@ -24,11 +24,11 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tailrace.testing.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
-from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import RecordingConnection
+from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.data_path import Exchange
+from testkit.group_path import GroupPath
+from testkit.ports import RecordingConnection
 
 E = ErrorCode
 SESSION_MS = 45_000

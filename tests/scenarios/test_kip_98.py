@@ -11,8 +11,8 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.rounds import Rounds
-from tailrace.testing.data_path import DataPath, batch_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, batch_of
 
 OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 OLD_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -27,9 +27,9 @@ from tailrace.protocol.records.batch import (
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, batch_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath, batch_of
+from testkit.ports import DeferredDisk
 
 NOW_MS = ManualClock().now_ms()
 HOUR_MS = 3_600_000

@@ -18,9 +18,9 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tailrace.server.transaction_verifier import AskedTransaction, OnVerified
-from tailrace.testing.data_path import DataPath, Exchange, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.ports import DeferredDisk
 
 COMMITTED = 1
 ORDERS = TopicPartition("orders", 0)

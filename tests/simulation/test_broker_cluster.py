@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
-from tailrace.testing.simulation.network import NetworkFaults
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.network import NetworkFaults
 
 SEEDS = 8
 STORMY = BrokerPlan(

@@ -13,10 +13,10 @@ from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import Log
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SECTOR_BYTES, PowerCut, SimulatedDisk
-from tailrace.testing.ports import ImmediateDisk
+from testkit.admin_path import AdminPath
+from testkit.ports import ImmediateDisk
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"

@@ -4,7 +4,7 @@ The product's handlers, hosts, coordinators, partitions and logs run on the simu
 who sends what and when, how late flushes are, when the power goes or the process is killed, and what the disk loses.
 Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records, all at
 once; after each cut the next node opens what is left, and whoever was not answered tries again. At the end
-`testing.verdict` judges.
+`testkit.verdict` judges.
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
 
@@ -56,11 +56,11 @@ from tailrace.server.data.cleaner import CleanerConfig
 from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import Exchange, records_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import RecordingConnection, flush_now
-from tailrace.testing.verdict import AtTheEnd, History, broken_promises
+from testkit.data_path import Exchange, records_of
+from testkit.group_path import GroupPath
+from testkit.ports import RecordingConnection, flush_now
+from testkit.verdict import AtTheEnd, History, broken_promises
 
 CUTS = int(os.environ.get("POWER_CUTS", "200"))
 FIRST_SEED = int(os.environ.get("SEED", "1"))

@@ -1,7 +1,7 @@
 """Small faults in the product's source, each killed by the law that is there for it.
 
 A seed that does not kill any more, after a change of the machine or of the simulation, is found anew with
-`python -m tailrace.testing.simulation mutants [NAME ...]`.
+`python -m simulation mutants [NAME ...]`.
 """
 
 import sys
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from simulation.mutant_tests import noticed_by
+from simulation.mutants import Mutant, all_mutants
 from tailrace.raft import node
-from tailrace.testing.simulation.mutant_tests import noticed_by
-from tailrace.testing.simulation.mutants import Mutant, all_mutants
 
 MUTANTS = all_mutants(Path(__file__).parent / "mutants")
 
@@ -29,7 +29,7 @@ def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) ->
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_is_killed_by_its_law(mutant: Mutant) -> None:
-    assert mutant.run(mutant.seed) == mutant.law, f"python -m tailrace.testing.simulation mutants {mutant.name}"
+    assert mutant.run(mutant.seed) == mutant.law, f"python -m simulation mutants {mutant.name}"
 
 
 @pytest.mark.parametrize("name", ["vote_not_persisted", "later_votes_are_not_persisted"])
@@ -51,7 +51,7 @@ def test_the_product_is_itself_again_afterwards() -> None:
 
 
 def test_the_unmutated_product_breaks_no_law_in_the_seeds_that_kill() -> None:
-    from tailrace.testing.simulation.raft_cluster import run_seed
+    from simulation.raft_cluster import run_seed
 
     for seed in sorted({mutant.seed for mutant in MUTANTS if mutant.kind == "quorum"})[:10]:
         run_seed(seed)

@@ -18,9 +18,9 @@ from tailrace.server.data.log_directory import LogDirectory
 from tailrace.server.data.rounds import Rounds
 from tailrace.server.ports import Log
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from tailrace.testing.ports import ImmediateDisk
+from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
+from testkit.ports import ImmediateDisk
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

@@ -1,7 +1,7 @@
 """The hosts of a metadata quorum, the product's own, under loss, delay, partitions, power cuts and failing disks.
 
 A failing test is a seed: `QuorumPlan.of(seed)` says what happens, `QuorumCluster(seed, plan).run()` does it again,
-event by event. Many seeds: `python -m tailrace.testing.simulation nodes --first 1000 --count 500`.
+event by event. Many seeds: `python -m simulation nodes --first 1000 --count 500`.
 """
 
 import logging
@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from simulation.breach import Breach
+from simulation.quorum_cluster import QuorumCluster
+from simulation.quorum_node import QuorumNode
+from simulation.quorum_plan import QuorumPlan
+from simulation.quorum_shrink import QuorumAttempts
+from simulation.quorum_sweep import STATES
+from simulation.shrink import Shrinker, attempt
 from tailrace.raft import events
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
 from tailrace.server.hosts.quorum_controller import QuorumController
 from tailrace.server.hosts.quorum_flushes import QuorumFlushes
 from tailrace.testing.disk import TOTAL_SPACE
-from tailrace.testing.simulation.breach import Breach
-from tailrace.testing.simulation.quorum_cluster import QuorumCluster
-from tailrace.testing.simulation.quorum_node import QuorumNode
-from tailrace.testing.simulation.quorum_plan import QuorumPlan
-from tailrace.testing.simulation.quorum_shrink import QuorumAttempts
-from tailrace.testing.simulation.quorum_sweep import STATES
-from tailrace.testing.simulation.shrink import Shrinker, attempt
 
 SEEDS = range(40)
 

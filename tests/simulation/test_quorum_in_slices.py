@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from simulation.quorum_cluster import QuorumCluster, QuorumPlan
+from simulation.quorum_node import SLICE_PARTITIONS, QuorumNode
 from tailrace.metadata import derive
 from tailrace.metadata.broker_commands import BrokerRegistered, FenceBroker, RegisterBroker
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicsCreated
@@ -13,8 +15,6 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
 from tailrace.raft.voters import ReplicaKey
-from tailrace.testing.simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from tailrace.testing.simulation.quorum_node import SLICE_PARTITIONS, QuorumNode
 
 SEEDS = range(700, 712)
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)

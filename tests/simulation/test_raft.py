@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.testing.simulation.breach import Breach
-from tailrace.testing.simulation.network import NetworkFaults
-from tailrace.testing.simulation.raft_cluster import RaftCluster
-from tailrace.testing.simulation.raft_faults import DiskTimes
-from tailrace.testing.simulation.raft_plan import Plan
-from tailrace.testing.simulation.raft_shrink import RaftAttempts
-from tailrace.testing.simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
-from tailrace.testing.simulation.shrink import Shrinker, attempt, explain
+from simulation.breach import Breach
+from simulation.network import NetworkFaults
+from simulation.raft_cluster import RaftCluster
+from simulation.raft_faults import DiskTimes
+from simulation.raft_plan import Plan
+from simulation.raft_shrink import RaftAttempts
+from simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
+from simulation.shrink import Shrinker, attempt, explain
 
 SEEDS = 200
 

@@ -1,6 +1,6 @@
 """Every order in which a few things can happen to a small quorum: no law is broken in any of them.
 
-Larger scopes: `make soak`, or `python -m tailrace.testing.simulation scope --writes 2 --crashes 1 --timeouts 1`.
+Larger scopes: `make soak`, or `python -m simulation scope --writes 2 --crashes 1 --timeouts 1`.
 """
 
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from simulation.mutants import Mutant
+from simulation.raft_scope import Budget, RaftScope
+from simulation.small_scope import Explored, ScopeBreach, explore
 from tailrace.raft.leadership import Leadership
 from tailrace.raft.replica import Replica
 from tailrace.testing.cluster import package_path
-from tailrace.testing.simulation.mutants import Mutant
-from tailrace.testing.simulation.raft_scope import Budget, RaftScope
-from tailrace.testing.simulation.small_scope import Explored, ScopeBreach, explore
 
 MUTANTS = Path(__file__).parent / "mutants"
 
@@ -66,8 +66,8 @@ def test_every_order_of_all_kinds_of_things_on_instant_disks() -> None:
 
 SEARCHED_BY_TWO = """
 import json
-from tailrace.testing.simulation.raft_scope import Budget, RaftScope
-from tailrace.testing.simulation.small_scope import explore
+from simulation.raft_scope import Budget, RaftScope
+from simulation.small_scope import explore
 
 scope = RaftScope()
 found = explore(scope, scope.start(Budget(writes=1, crashes=1)), max_states=100_000, processes=2)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from simulation import replica_scope
+from simulation.replica_scope import Action, Budget, ReplicaScope, World
+from simulation.small_scope import Explored, ScopeBreach, explore
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaProgress
-from tailrace.testing.simulation import replica_scope
-from tailrace.testing.simulation.replica_scope import Action, Budget, ReplicaScope, World
-from tailrace.testing.simulation.small_scope import Explored, ScopeBreach, explore
 
 
 def search(budget: Budget) -> Explored:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.bad_disk_cluster import run_seed as run_bad_disk_seed
+from simulation.breach import Breach
+from simulation.forgetful_cluster import run_seed as run_forgetful_seed
+from simulation.network import NetworkFaults
+from simulation.replica_cluster import TOPIC, ReplicaCluster, ReplicaPlan, run_late_copies, run_seed
 from tailrace.model.errors import KafkaError
-from tailrace.testing.simulation.bad_disk_cluster import run_seed as run_bad_disk_seed
-from tailrace.testing.simulation.breach import Breach
-from tailrace.testing.simulation.forgetful_cluster import run_seed as run_forgetful_seed
-from tailrace.testing.simulation.network import NetworkFaults
-from tailrace.testing.simulation.replica_cluster import TOPIC, ReplicaCluster, ReplicaPlan, run_late_copies, run_seed
 
 SEEDS = int(os.environ.get("REPLICA_SEEDS", "24"))
 BAD_DISK_SEEDS = max(1, SEEDS // 8)

@@ -14,8 +14,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, batch_of, records_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.data_path import DataPath, batch_of, records_of
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

@@ -16,9 +16,9 @@ from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
-from tailrace.testing.admin_path import CLUSTER_ID, DIRECTORY_ID
-from tailrace.testing.admin_server import AdminServer
-from tailrace.testing.data_path import BROKER
+from testkit.admin_path import CLUSTER_ID, DIRECTORY_ID
+from testkit.admin_server import AdminServer
+from testkit.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
 

@@ -12,7 +12,7 @@ from tailrace.cli.main import main
 from tailrace.metadata.records import FenceBrokerRecord, encode_record
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder, Record, build_batch
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LOG = "00000000000000000000.log"

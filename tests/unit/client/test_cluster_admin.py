@@ -14,9 +14,9 @@ from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.testing.admin_path import DIRECTORY_ID
-from tailrace.testing.admin_server import AdminServer
-from tailrace.testing.data_path import BROKER
+from testkit.admin_path import DIRECTORY_ID
+from testkit.admin_server import AdminServer
+from testkit.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
 ORDERS = TopicPartition("orders", 0)

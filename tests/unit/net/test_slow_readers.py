@@ -21,7 +21,7 @@ from tailrace.net.turns import Turns
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.storage import OsFiles
-from tailrace.testing.data_path import DataPath, batch_of
+from testkit.data_path import DataPath, batch_of
 
 VERSION = 12
 BATCHES, PER_ANSWER, VALUE_BYTES = 24, 2, 500_000

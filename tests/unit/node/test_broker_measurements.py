@@ -12,8 +12,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.node import broker_measurements
 from tailrace.node.broker_measurements import BrokerMeasurements, measure_broker
 from tailrace.server.data.partitions import PartitionTable
-from tailrace.testing.data_path import BROKER, DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath
 
 TOPIC = "orders"
 OTHER = BrokerId(BROKER + 1)

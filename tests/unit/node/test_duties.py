@@ -10,9 +10,9 @@ from tailrace.net.turns import Turns
 from tailrace.node.duties import Duties
 from tailrace.server.hosts.metadata_applier import MetadataApplier
 from tailrace.server.live_settings import LiveSettings
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import BROKER
 
 
 def fail(broken: BaseException) -> None:

@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
+from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
@@ -20,8 +22,6 @@ from tailrace.raft.rpc import (
     VoteResponse,
 )
 from tailrace.raft.voters import ReplicaKey
-from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 
 def vote(

@@ -1,13 +1,13 @@
 import pytest
 
+from simulation.raft_bench import CLUSTER, RaftBench, voter_set
+from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import QuorumState
 from tailrace.raft.rpc import FetchRequest, FetchResponse, LogEnd
 from tailrace.raft.voters import VotersAt
-from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 
 def follower(*, log: tuple[int, ...] = (), **more) -> RaftBench:

@@ -1,5 +1,7 @@
 import pytest
 
+from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
+from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
@@ -16,8 +18,6 @@ from tailrace.raft.rpc import (
     VoteResponse,
 )
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 LOG = [1, 1]
 START = 2

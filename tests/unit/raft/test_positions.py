@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulation.raft_log import Entry, LogImage, MemoryLog, RaftDisk, StoredSnapshot
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, validate_position
-from tailrace.testing.simulation.raft_log import Entry, LogImage, MemoryLog, RaftDisk, StoredSnapshot
 
 
 def memory_log(epochs: list[int], start: int, snapshot_ends: list[int]) -> MemoryLog:

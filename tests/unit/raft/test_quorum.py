@@ -1,13 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulation.raft_bench import voter_set
+from simulation.raft_state import key_of
 from tailrace.raft.links import Links
 from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
 from tailrace.raft.quorum import Tally, majority_value
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow
 from tailrace.raft.rpc import BeginQuorumEpochRequest
-from tailrace.testing.simulation.raft_bench import voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 REQUEST = BeginQuorumEpochRequest(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
 

@@ -1,13 +1,13 @@
 import pytest
 
+from simulation.raft_bench import CLUSTER, RaftBench, voter_set
+from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter, VoterChange
 from tailrace.raft.rpc import BeginQuorumEpochRequest, EndQuorumEpochRequest
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VotersAt, VoterSet
-from tailrace.testing.simulation.raft_bench import CLUSTER, RaftBench, voter_set
-from tailrace.testing.simulation.raft_state import key_of
 
 FIRST = 3
 """The end of the new leader's log."""

@@ -5,9 +5,9 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.partition import READ_COMMITTED, READ_UNCOMMITTED, Appended, Partition
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath, batch_of, records_of
+from testkit.ports import DeferredDisk
 
 Outcomes = list[Appended | KafkaError]
 

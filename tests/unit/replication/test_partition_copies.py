@@ -14,9 +14,9 @@ from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.partition import Appended, NotLeader, Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath, batch_of, topic_id_of
+from testkit.ports import DeferredDisk
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 ORDERS = TopicPartition("orders", 0)

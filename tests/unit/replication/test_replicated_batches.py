@@ -3,7 +3,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import seal, stamp
 from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
-from tailrace.testing.data_path import batch_of
+from testkit.data_path import batch_of
 
 
 def sent(*batches: tuple[int, int, int]) -> bytearray:

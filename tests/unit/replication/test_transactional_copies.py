@@ -10,8 +10,8 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.partition import READ_COMMITTED, Appended, Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.storage import AbortedTransaction
-from tailrace.testing.data_path import DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, batch_of, topic_id_of
 
 NOW_MS = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext
-from tailrace.testing.ports import RecordingConnection
+from testkit.ports import RecordingConnection
 
 
 def requested_by(client_id: str | None) -> str:

@@ -33,7 +33,7 @@ from tailrace.protocol.messages.transaction_markers import (
 from tailrace.protocol.registry import APIS
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
-from tailrace.testing.ports import RecordingConnection
+from testkit.ports import RecordingConnection
 
 HEARTBEAT = 12
 API_VERSIONS = 18

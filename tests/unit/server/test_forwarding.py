@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
@@ -17,9 +19,7 @@ from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.server.forwarding import FORWARDED, MAX_FORWARDED, SHORTEST_MS
 from tailrace.server.handlers.envelope import Sender
-from tailrace.testing.ports import RecordingConnection
-from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
-from tailrace.testing.simulation.broker_node import BrokerNode
+from testkit.ports import RecordingConnection
 
 CALM = BrokerPlan(requests_per_s=0, chaos_ms=2_000)
 CREATE_VERSION = 7

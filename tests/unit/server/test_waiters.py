@@ -12,9 +12,9 @@ from tailrace.server.waiters import (
     LongPolls,
 )
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import RecordingConnection
+from testkit.data_path import DataPath
+from testkit.ports import RecordingConnection
 
 
 class Waiter:

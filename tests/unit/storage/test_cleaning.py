@@ -10,8 +10,8 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, checkpoints, readable_log
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 NOW_MS = 1_700_000_000_000

@@ -12,8 +12,8 @@ from tailrace.protocol.records.batch import iter_batches, read_header, seal
 from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
 from tailrace.storage.producer_state import parse_snapshot
 from tailrace.storage.retention import Reason
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/data/orders-0"
 SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

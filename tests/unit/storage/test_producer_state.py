@@ -8,7 +8,7 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.storage import Duplicate, ProducerEntry, ProducerState, producer_state
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
 from tailrace.storage.transactions import CompletedTransaction
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 MAX_SEQUENCE = 2**31 - 1
 

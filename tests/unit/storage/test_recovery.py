@@ -9,8 +9,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.producer_state import ProducerState
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

@@ -6,8 +6,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import ClosedLog, Log
 from tailrace.storage.checkpoints import LEADER_EPOCHS
 from tailrace.storage.flushed_note import read_note
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/logs/orders-0"
 CONFIG = TopicConfig(segment_bytes=300)

@@ -10,7 +10,7 @@ from tailrace.storage import EpochCache, OsFiles
 from tailrace.storage.batch_file import Expected
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 BASE = 1000
 LIMITS = SegmentLimits(TopicConfig(index_interval_bytes=300))

@@ -7,8 +7,8 @@ import pytest
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.swap import CLEANED_SUFFIX, finish_swaps, swap_in
-from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.batches import stored_batch
 
 DIRECTORY = "/data/orders-0"
 STEM = f"{DIRECTORY}/{0:020d}"

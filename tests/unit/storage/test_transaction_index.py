@@ -16,8 +16,8 @@ from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
 from tailrace.storage.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
-from tailrace.testing.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, file_delete_delay_ms=0)

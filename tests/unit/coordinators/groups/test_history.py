@@ -3,7 +3,7 @@
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.history import HISTORY_LENGTH, GroupEvent, GroupEventKind, GroupHistory
 from tailrace.model.errors import ErrorCode
-from tailrace.testing.groups import GroupScene
+from testkit.groups import GroupScene
 
 K = GroupEventKind
 

@@ -12,10 +12,10 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.server.data.cleaner import Cleaner, CleanerConfig
 from tailrace.storage import Log, checkpoints
-from tailrace.testing.batches import stored_batch, stored_marker
-from tailrace.testing.data_path import DataPath, batch_of, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.batches import stored_batch, stored_marker
+from testkit.data_path import DataPath, batch_of, records_of
+from testkit.ports import DeferredDisk
 
 KEYED = TopicConfig(
     cleanup_policy=("compact",), segment_bytes=400, min_cleanable_dirty_ratio=0.1, file_delete_delay_ms=0

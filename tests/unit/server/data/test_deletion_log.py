@@ -8,8 +8,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.data.deletion_log import DeletionLog
 from tailrace.server.data.rounds import Rounds
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath
 
 YEAR_MS = 365 * 24 * 3_600_000
 SMALL = TopicConfig(segment_bytes=200, retention_ms=YEAR_MS)

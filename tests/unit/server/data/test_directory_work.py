@@ -8,7 +8,7 @@ from tailrace.server.data.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.ports import DeferredDisk
 
 TOPIC_ID = TopicId(b"1" * 16)
 

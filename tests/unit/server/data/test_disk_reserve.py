@@ -7,8 +7,8 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath
 
 RESERVE = 1 << 20
 

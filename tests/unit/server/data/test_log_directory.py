@@ -9,8 +9,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.damage_cut import DamageCut
 from tailrace.server.data.log_directory import LogDirectory, SetAside, parse_directory_name
 from tailrace.storage import DamagedLog, OsFiles, checkpoints
-from tailrace.testing.batches import stored_batch
 from tailrace.testing.disk import SimulatedDisk
+from testkit.batches import stored_batch
 
 PARTITION = TopicPartition("orders", 0)
 FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)

@@ -15,11 +15,11 @@ from tailrace.server.data.rounds import Rounds
 from tailrace.storage import Log
 from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from tailrace.storage.closed_logs import CLOSED_LOGS
-from tailrace.testing.batches import stored_batch
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, NotedFailures
+from testkit.batches import stored_batch
+from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.ports import DeferredDisk, NotedFailures
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ID = TopicId(b"another topic id")

@@ -1,8 +1,8 @@
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
 from tailrace.storage import checkpoints
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath
 
 
 def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:

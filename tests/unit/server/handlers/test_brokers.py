@@ -8,9 +8,9 @@ from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tailrace.testing.admin_path import ENDPOINT, AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import ENDPOINT, AdminPath
+from testkit.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
 

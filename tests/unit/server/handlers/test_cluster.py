@@ -7,8 +7,8 @@ from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest
-from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import CLUSTER_ID, AdminPath
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from tailrace.metadata.commands import AlterConfigs, ConfigChange, ResourceChang
 from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import ListConfigResourcesRequest
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import BROKER
 
 TOPICS = [(ResourceType.TOPIC, "orders"), (ResourceType.TOPIC, "payments")]
 BROKERS = [(ResourceType.BROKER, str(BROKER))]

@@ -29,8 +29,8 @@ from tailrace.protocol.messages.configs import (
 )
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.server.config_entries import BROKER_NAMES
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
+from simulation.quorum_node import CLUSTER_ID
 from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId
@@ -33,9 +36,6 @@ from tailrace.protocol.messages.registrations import (
 )
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.protocol.schema import replace
-from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
-from tailrace.testing.simulation.broker_node import BrokerNode
-from tailrace.testing.simulation.quorum_node import CLUSTER_ID
 
 FEATURES = tuple(
     RegisteredFeature(name=name, min_supported_version=first, max_supported_version=last)

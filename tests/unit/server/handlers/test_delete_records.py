@@ -12,10 +12,10 @@ from tailrace.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import Exchange
+from testkit.ports import DeferredDisk
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.headers import decode_response, encode_request
@@ -21,8 +23,6 @@ from tailrace.protocol.messages.topics import (
 from tailrace.protocol.schema import ZERO_UUID, replace
 from tailrace.server.handlers.envelope import MAX_NUMBERS, MAX_REMEMBERED, Sender
 from tailrace.server.hosts.envelopes import Client, Envelopes, Sealed, encode_principal
-from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
-from tailrace.testing.simulation.broker_node import BrokerNode
 
 CALM = BrokerPlan(voters=1, observers=0, requests_per_s=0, chaos_ms=2_000)
 CLIENT = Client("a-client", 9, "User:alice", "/10.1.2.3")

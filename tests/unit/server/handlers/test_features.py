@@ -6,8 +6,8 @@ from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
 
 NAME = "metadata.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

@@ -6,9 +6,9 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.data.partitions import KnownLeader
-from tailrace.testing.data_path import DataPath, records_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, RecordingConnection
+from testkit.data_path import DataPath, records_of
+from testkit.ports import DeferredDisk, RecordingConnection
 
 
 @pytest.fixture

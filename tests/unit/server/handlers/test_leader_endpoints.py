@@ -11,10 +11,10 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import batch_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import RecordingConnection
+from testkit.admin_path import AdminPath
+from testkit.data_path import batch_of
+from testkit.ports import RecordingConnection
 
 PRODUCE, FETCH = 0, 1
 OTHER = BrokerId(2)

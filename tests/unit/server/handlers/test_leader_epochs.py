@@ -7,9 +7,9 @@ from tailrace.protocol.messages.leader_epochs import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import DataPath
+from testkit.ports import DeferredDisk
 
 
 def ask(

@@ -10,8 +10,8 @@ from tailrace.protocol.messages.log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from tailrace.server.data.partitions import KnownLeader
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -3,8 +3,8 @@
 import pytest
 
 from tailrace.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResult
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import TOTAL_SPACE, SimulatedDisk
+from testkit.admin_path import AdminPath
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, RecordingConnection
+from testkit.admin_path import CLUSTER_ID, AdminPath
+from testkit.ports import DeferredDisk, RecordingConnection
 
 VERSIONS = range(14)
 NO_OPERATIONS = -(2**31)

@@ -12,7 +12,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetDeleteResponse,
 )
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
+from testkit.group_path import GroupPath
 
 
 @pytest.fixture

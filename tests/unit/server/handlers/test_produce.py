@@ -16,9 +16,9 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.data.partitions import KnownLeader
 from tailrace.server.transaction_verifier import AskedTransaction, OnVerified
-from tailrace.testing.data_path import DataPath, Exchange, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, RecordingConnection
+from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of
+from testkit.ports import DeferredDisk, RecordingConnection
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import DeferredDisk
+from testkit.group_path import GroupPath
+from testkit.ports import DeferredDisk
 
 ASK = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
 

@@ -10,9 +10,9 @@ from tailrace.protocol.messages.producers import (
     ProducerState,
 )
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import batch_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import batch_of
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.quorum import DescribedQuorumPartition, DescribedQuorumTopic, DescribeQuorumRequest
 from tailrace.protocol.schema import ZERO_UUID
-from tailrace.testing.admin_path import DIRECTORY_ID, ENDPOINT, AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import DIRECTORY_ID, ENDPOINT, AdminPath
+from testkit.data_path import BROKER
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from simulation.quorum_cluster import QuorumCluster, QuorumPlan
+from simulation.quorum_node import CLUSTER_ID, QuorumNode
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.declaration import schema_of
@@ -23,10 +25,8 @@ from tailrace.server.handlers.quorum_description import WANTED, QuorumDescriptio
 from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
 from tailrace.server.handlers.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
 from tailrace.server.hosts.quorum import OnAnswer, QuorumHost
-from tailrace.testing.data_path import DataPath
-from tailrace.testing.ports import RecordingConnection
-from tailrace.testing.simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from tailrace.testing.simulation.quorum_node import CLUSTER_ID, QuorumNode
+from testkit.data_path import DataPath
+from testkit.ports import RecordingConnection
 
 TOPIC = "__cluster_metadata"
 LISTENERS = (raft_voters.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)

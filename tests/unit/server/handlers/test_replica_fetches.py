@@ -12,9 +12,9 @@ from tailrace.server.handlers.fetch import FetchHandler
 from tailrace.server.handlers.replica_fetches import ReplicaFetches
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, FETCH, DataPath, Exchange, batch_of, records_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import BROKER, FETCH, DataPath, Exchange, batch_of, records_of, topic_id_of
+from testkit.ports import DeferredDisk
 
 
 class StillController:

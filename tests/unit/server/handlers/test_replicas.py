@@ -18,9 +18,9 @@ from tailrace.protocol.messages.replicas import (
     ReassignableTopic,
 )
 from tailrace.server.handlers.replicas import EXPLAINED
-from tailrace.testing.admin_path import ENDPOINT, AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import ENDPOINT, AdminPath
+from testkit.data_path import BROKER
 
 PREFERRED, UNCLEAN = 0, 1
 

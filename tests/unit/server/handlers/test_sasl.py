@@ -6,8 +6,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.handlers.sasl import NoSaslHandler
-from tailrace.testing.data_path import DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from tailrace.server.handlers.topic_creations import (
     MAX_WAITING,
     TopicCreations,
 )
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import RecordingConnection
+from testkit.admin_path import AdminPath
+from testkit.ports import RecordingConnection
 
 Told = Mapping[str, KafkaError]
 

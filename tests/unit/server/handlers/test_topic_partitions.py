@@ -9,8 +9,8 @@ from tailrace.protocol.messages.metadata import (
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import BROKER
+from testkit.ports import DeferredDisk
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from tailrace.protocol.messages.transaction_markers import (
     WriteTxnMarkersResponse,
 )
 from tailrace.server.handlers.transaction_markers import REQUEST_TIMEOUT_MS
-from tailrace.testing.data_path import BROKER, DataPath
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath
 
 SAFE, STUCK = 0, 1
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
 from tailrace.metadata.broker_commands import FenceSilentBroker
 from tailrace.metadata.image import (
     BrokerImage,
@@ -31,10 +32,9 @@ from tailrace.protocol.messages.topics import (
 )
 from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.hosts.change_log import Cause, ChangeLog
-from tailrace.testing.admin_path import AdminPath
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
+from testkit.admin_path import AdminPath
 
 TOPIC_ID = TopicId(b"the-id-of-orders")
 NOBODY = Cause(None)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
     BrokerHeartbeat,
@@ -43,8 +45,6 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.server.handlers.producer_ids import ProducerIdPool
 from tailrace.server.hosts.controller_channel import HEARTBEAT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
-from tailrace.testing.simulation.broker_cluster import BrokerCluster, BrokerPlan
-from tailrace.testing.simulation.broker_node import BrokerNode
 
 Answers = list[ControllerResponse | KafkaError]
 

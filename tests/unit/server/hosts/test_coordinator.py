@@ -21,10 +21,10 @@ from tailrace.server.data.transaction_markers import TransactionMarker
 from tailrace.server.hosts.coordinator import GroupCoordinators
 from tailrace.server.hosts.led_coordinators import HostState
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.group_path import GroupPath
-from tailrace.testing.ports import HoldingDisk
+from testkit.data_path import BROKER
+from testkit.group_path import GroupPath
+from testkit.ports import HoldingDisk
 
 E = ErrorCode
 

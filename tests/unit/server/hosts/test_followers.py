@@ -22,9 +22,9 @@ from tailrace.replication.partition import Partition
 from tailrace.server.hosts.followers import FollowerHosts
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.ports import DeferredDisk
 
 TOPIC_ID = topic_id_of("orders")
 ORDERS = TopicPartition("orders", 0)

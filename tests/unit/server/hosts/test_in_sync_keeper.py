@@ -14,8 +14,8 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, DataPath, topic_id_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath, topic_id_of
 
 TOPIC_ID = topic_id_of("orders")
 LAG_MS = 1_000

@@ -20,9 +20,9 @@ from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.replication.partition import Partition
-from tailrace.testing.admin_path import AdminPath
-from tailrace.testing.data_path import BROKER, batch_of
 from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
+from testkit.data_path import BROKER, batch_of
 
 
 def fence(node: AdminPath) -> None:

@@ -11,7 +11,7 @@ from tailrace.server.hosts import next_transactions
 from tailrace.server.hosts.next_transactions import WAIT_MS, Asked, NextTransactions, OnDone, WaitingRoom
 from tailrace.server.waiters import Deadlines
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.ports import RecordingConnection
+from testkit.ports import RecordingConnection
 
 BUSY = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 

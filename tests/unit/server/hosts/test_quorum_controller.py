@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
+from simulation.quorum_node import QuorumNode
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker
 from tailrace.metadata.commands import (
     ControllerCommand,
@@ -22,8 +24,6 @@ from tailrace.raft import events
 from tailrace.raft.rpc import FetchRequest, Response
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.hosts.quorum import LONGEST_WAIT_MS
-from tailrace.testing.simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
-from tailrace.testing.simulation.quorum_node import QuorumNode
 
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)
 Answers = list[ControllerResponse | KafkaError]

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from tailrace.model.errors import KafkaError, StorageError
 from tailrace.server.hosts.quorum_flushes import QuorumFlushes
-from tailrace.testing.ports import DeferredDisk
+from testkit.ports import DeferredDisk
 
 
 class Flush:

@@ -25,10 +25,10 @@ from tailrace.server.hosts.errands import Errands
 from tailrace.server.hosts.metadata_directory import MetadataDirectory
 from tailrace.server.hosts.quorum_controller import SLICE_PARTITIONS
 from tailrace.storage import AppendBatch
-from tailrace.testing.admin_path import CLUSTER_ID, AdminPath
-from tailrace.testing.data_path import BROKER
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk, NoPeer
+from testkit.admin_path import CLUSTER_ID, AdminPath
+from testkit.data_path import BROKER
+from testkit.ports import DeferredDisk, NoPeer
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"

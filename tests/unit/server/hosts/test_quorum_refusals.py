@@ -19,7 +19,7 @@ from tailrace.server.hosts.quorum import QuorumHost
 from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
+from testkit.ports import DeferredDisk
 
 KEY, LEADER = ReplicaKey(1), ReplicaKey(2)
 

@@ -11,7 +11,7 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.hosts.replica_failures import MOST_PER_COMMAND, UNANSWERED_MS, ReplicaFailures
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, topic_id_of
+from testkit.data_path import BROKER, topic_id_of
 
 TOPIC_ID = topic_id_of("orders")
 

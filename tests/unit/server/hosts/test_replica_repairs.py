@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simulation.replica_node import Settings
 from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
@@ -28,12 +29,11 @@ from tailrace.storage.checkpoints import (
     read_offsets,
     write_gap_bound,
 )
-from tailrace.testing.batches import stored_batch, stored_marker
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import BROKER, DataPath, batch_of, topic_id_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from tailrace.testing.ports import DeferredDisk
-from tailrace.testing.simulation.replica_node import Settings
+from testkit.batches import stored_batch, stored_marker
+from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.ports import DeferredDisk
 
 TOPIC_ID = topic_id_of("orders")
 ORDERS = TopicPartition("orders", 0)

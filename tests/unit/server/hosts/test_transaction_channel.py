@@ -18,7 +18,7 @@ from tailrace.server.hosts.transaction_channel import TransactionChannel
 from tailrace.server.transaction_verifier import AskedTransaction
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.transaction_path import TransactionPath
+from testkit.transaction_path import TransactionPath
 
 E = ErrorCode
 HERE, THERE = BrokerId(1), BrokerId(2)

@@ -17,10 +17,10 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.hosts import next_transactions
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.data_path import Exchange
 from tailrace.testing.disk import SimulatedDisk
-from tailrace.testing.ports import HoldingDisk, RecordingConnection
-from tailrace.testing.transaction_path import TransactionalClient, TransactionPath
+from testkit.data_path import Exchange
+from testkit.ports import HoldingDisk, RecordingConnection
+from testkit.transaction_path import TransactionalClient, TransactionPath
 
 E = ErrorCode
 

@@ -1,0 +1,209 @@
+"""Runs of simulated quorums: `python -m simulation --help`."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from simulation.mutant_tests import noticed_by, unit_tests_of
+from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
+from simulation.quorum_sweep import NodesSweep, sweep_nodes
+from simulation.raft_cluster import RaftCluster
+from simulation.raft_plan import Plan
+from simulation.raft_scope import Budget, RaftScope
+from simulation.raft_scopes import LONG_SCOPES, LongScope
+from simulation.raft_shrink import RaftAttempts
+from simulation.raft_sweep import Sweep, soak, sweep_seeds
+from simulation.shrink import attempt, explain
+from simulation.small_scope import Explored, ScopeBreach, explore
+
+
+def main() -> int:
+    """Exit code 1 if a law was broken, or if a mutant lives."""
+    parser = argparse.ArgumentParser(prog="python -m simulation")
+    commands = parser.add_subparsers(required=True)
+    seeds = commands.add_parser("seeds", help="run a quorum under faults, once per seed")
+    seeds.add_argument("--first", type=int, default=0)
+    seeds.add_argument("--count", type=int, default=300)
+    seeds.add_argument("--processes", type=int, default=2)
+    seeds.set_defaults(run=_run_seeds)
+    nodes = commands.add_parser("nodes", help="run whole nodes that keep a cluster's metadata, once per seed")
+    nodes.add_argument("--first", type=int, default=0)
+    nodes.add_argument("--count", type=int, default=100)
+    nodes.add_argument("--processes", type=int, default=2)
+    nodes.set_defaults(run=_run_nodes)
+    repeat = commands.add_parser("repeat", help="run one seed again and tell what happens")
+    repeat.add_argument("seed", type=int)
+    repeat.set_defaults(run=_repeat)
+    long = commands.add_parser("soak", help="run seeds until so many count; may be interrupted and goes on")
+    long.add_argument("--counted", type=int, default=20_000)
+    long.add_argument("--processes", type=int, default=2)
+    long.add_argument("--state", type=Path, default=Path("build/simulation-soak.json"))
+    long.set_defaults(run=_soak)
+    mutants = commands.add_parser("mutants", help="look for seeds that kill each mutant, and store them")
+    mutants.add_argument("names", nargs="*", help="all of them, if none is named")
+    mutants.add_argument("--directory", type=Path, default=Path("tests/simulation/mutants"))
+    mutants.add_argument("--first", type=int, default=0)
+    mutants.add_argument("--count", type=int, default=200)
+    mutants.add_argument("--kills", type=int, default=1, help="go on until so many seeds have killed it")
+    mutants.add_argument("--processes", type=int, default=2)
+    mutants.add_argument(
+        "--unit-tests", action="store_true", help="look instead which unit tests notice each, and store them"
+    )
+    mutants.set_defaults(run=_hunt)
+    scope = commands.add_parser("scope", help="try every order of a few things")
+    scope.add_argument("--voters", type=int, default=3)
+    scope.add_argument("--instant-disk", action="store_true", help="nothing is ever owed, and a crash loses nothing")
+    scope.add_argument("--may-look", action="store_true", help="who looks for a leader may ask anybody")
+    scope.add_argument("--max-states", type=int, default=20_000_000)
+    scope.add_argument("--max-seconds", type=float, default=1e9)
+    scope.add_argument("--processes", type=int, default=2)
+    for name in Budget._fields:
+        scope.add_argument(f"--{name.replace('_', '-')}", type=int, default=0)
+    scope.set_defaults(run=_run_scope)
+    scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
+    scopes.add_argument("--max-states", type=int, default=20_000_000)
+    scopes.add_argument("--processes", type=int, default=2)
+    scopes.set_defaults(run=_run_scopes)
+    options = parser.parse_args()
+    return int(options.run(options))
+
+
+def _run_seeds(options: argparse.Namespace) -> int:
+    total = sweep_seeds(options.first, options.count, options.processes, _progress)
+    _say(total.summary())
+    return 1 if total.failures else 0
+
+
+def _run_nodes(options: argparse.Namespace) -> int:
+    total = sweep_nodes(options.first, options.count, options.processes, _progress)
+    _say(total.summary())
+    missed = total.missed if total.seeds >= 300 else []  # a few seeds need not reach everything
+    return 1 if total.failures or missed else 0
+
+
+def _repeat(options: argparse.Namespace) -> int:
+    seed = options.seed
+    plan = Plan.of(seed)
+    _say(str(plan))
+    attempts = RaftAttempts(seed)
+    failure = attempt(attempts, plan)
+    if failure is not None:
+        _say(explain(attempts, failure))
+        return 1
+    cluster = RaftCluster(seed, plan)
+    cluster.run()
+    for line in cluster.world.notes:
+        _say(line)
+    _say(cluster.describe())
+    return 0
+
+
+def _soak(options: argparse.Namespace) -> int:
+    total = soak(options.state, options.counted, options.processes, _progress)
+    _say(total.summary())
+    missed = total.missed if total.counted >= 200 else []  # a few seeds need not reach everything
+    return 1 if total.failures or missed else 0
+
+
+def _progress(total: Sweep | NodesSweep) -> None:
+    if total.seeds % 100 == 0:
+        failed = f", {len(total.failures)} FAILED" if total.failures else ""
+        _say(f"{total.seeds} seeds, {total.counted} count{failed}; {total.per_minute:.0f} per minute")
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    mutants = [one for one in all_mutants(options.directory) if not options.names or one.name in options.names]
+    if options.unit_tests:
+        return _try_unit_tests(options.directory, mutants)
+    known = {one.name: one for one in mutants}
+    look = partial(hunt, seeds=range(options.first, options.first + options.count), kills=options.kills)
+    alive = []
+    with get_context("spawn").Pool(options.processes) as pool:
+        for found in pool.imap_unordered(look, mutants):
+            if found.seed is None:
+                alive.append(found.name)
+                _say(f"{found.name} LIVES after {found.seeds} seeds: {found.broken}")
+            else:
+                store_seed(options.directory, found.name, found.seed)
+                _say(f"{found.name}: seed {found.seed}, {known[found.name].law} ({found.seeds} tried: {found.broken})")
+    _say(f"{len(mutants)} mutants, {len(alive)} live: {', '.join(sorted(alive)) or 'none'}")
+    return 1 if alive else 0
+
+
+def _try_unit_tests(directory: Path, mutants: Sequence[Mutant]) -> int:
+    quiet = 0
+    for mutant in mutants:
+        found = noticed_by(directory / f"{mutant.name}.toml", unit_tests_of(mutant))
+        store_unit_tests(directory, mutant.name, found)
+        quiet += not found
+        _say(f"{mutant.name}: unit tests {'pass' if not found else 'notice: ' + ', '.join(found)}")
+    _say(f"{len(mutants)} mutants, {quiet} that unit tests pass")
+    return 0
+
+
+def _run_scope(options: argparse.Namespace) -> int:
+    budget = Budget(*(getattr(options, name) for name in Budget._fields))
+    one = LongScope(budget, options.instant_disk, options.may_look)
+    found = _search(one, options.voters, options.max_states, options.max_seconds, options.processes)
+    return 1 if found is None else 0
+
+
+def _run_scopes(options: argparse.Namespace) -> int:
+    """All that must end, one after the other."""
+    states, began, open_ends = 0, time.monotonic(), 0
+    for one in LONG_SCOPES:
+        found = _search(one, 3, options.max_states, 1e9, options.processes)
+        if found is None:
+            return 1
+        states += found.states
+        open_ends += not found.is_complete
+    seconds = time.monotonic() - began
+    _say(f"{len(LONG_SCOPES)} scopes, {open_ends} cut off, {states} states, no law broken; {seconds:.0f} s")
+    return 1 if open_ends else 0
+
+
+def _search(one: LongScope, voters: int, max_states: int, max_seconds: float, processes: int) -> Explored | None:
+    """None if a law was broken."""
+    scope = RaftScope(voters, instant_disk=one.instant_disk, may_look=one.may_look)
+    looks = ", everybody asks everybody" if one.may_look else ""
+    _say(f"{voters} voters, {one.budget}, disks {'instant' if one.instant_disk else 'apart'}{looks}")
+    try:
+        found = explore(
+            scope,
+            scope.start(one.budget),
+            max_states=max_states,
+            processes=processes,
+            max_seconds=max_seconds,
+            tell=_every(30, lambda states: _say(f"{states} states so far")),
+        )
+    except ScopeBreach as breach:
+        _say(str(breach))
+        return None
+    _say(found.summary())
+    return found
+
+
+def _every(seconds: float, tell: Callable[[int], None]) -> Callable[[int], None]:
+    """Says so only now and then."""
+    last = time.monotonic()
+
+    def told(number: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            tell(number)
+
+    return told
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

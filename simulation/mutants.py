@@ -1,0 +1,237 @@
+"""Small faults put into the product's own source, to see whether a law notices.
+
+A mutant is a file of TOML: which text of which file of `src/tailrace` becomes which other one, the law that must break,
+and a seed of a run in which it does. The old text must be there exactly once, so that no refactoring disarms a mutant
+without anybody noticing. The mutated modules are loaded beside the real ones, for as long as the runs take.
+"""
+
+import logging
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
+"""The directory of the package."""
+RELOADED = ("tailrace.raft", "tailrace.metadata", "simulation")
+RELOADED_FOR_REPLICAS = ("tailrace.replication", "tailrace.server", "simulation")
+RELOADED_FOR_NODES = (
+    "tailrace.raft",
+    "tailrace.metadata",
+    "tailrace.storage",
+    "tailrace.replication",
+    "tailrace.server",
+    "tailrace.testing.disk",
+    "testkit.ports",
+    "simulation",
+)
+RELOADED_FOR_LOGS = (
+    "tailrace.storage",
+    "testkit.batches",
+    "tailrace.testing.disk",
+    "simulation",
+)
+WORLDS = {
+    "quorum": ("raft_cluster.run_seed", RELOADED),
+    "metadata": ("metadata_replicas.run_seed", RELOADED),
+    "replica": ("replica_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "late copies": ("replica_cluster.run_late_copies", RELOADED_FOR_REPLICAS),
+    "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
+    "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
+    "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
+}
+"""The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
+
+
+class Patch(NamedTuple):
+    """One text in one file, and what it becomes. The file is named from `src/tailrace` on."""
+
+    file: str
+    old: str
+    new: str
+
+    def occurrences(self) -> int:
+        """How often the old text is there. Once, or the mutant is none."""
+        return (SOURCE / self.file).read_text().count(self.old)
+
+
+class Mutant(NamedTuple):
+    """A fault, and what it must break."""
+
+    name: str
+    what: str
+    """In words."""
+    kind: str
+    """What is run with it, of `WORLDS`."""
+    law: str
+    seed: int
+    unit_tests: tuple[str, ...] | None
+    """Of the unit tests of the packages that it patches, those that notice it too, as far as three; known, not checked.
+    None: it was not tried."""
+    patches: tuple[Patch, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "Mutant":
+        """Raises KeyError or TypeError if something is missing."""
+        said = tomllib.loads(path.read_text())
+        kind = said.get("kind", "quorum")
+        assert kind in WORLDS, f"{path.name}: {kind}"
+        patches = tuple(Patch(**patch) for patch in said["patch"])
+        noticed_by = tuple(said["unit_tests"]) if "unit_tests" in said else None
+        return cls(path.stem, said["what"], kind, said["law"], said["seed"], noticed_by, patches)
+
+    def run(self, seed: int) -> str | None:
+        """The law that is broken in the run of this seed; None if none is. Raises what is no breach."""
+        with self.loaded() as run:
+            return run(seed)
+
+    def search(self, *, max_states: int, instant_disk: bool = False, **budget: int) -> str | None:
+        """What the exhaustive search of this small scope says that it breaks; None if it finds nothing."""
+        with _mutated(self.patches, RELOADED):
+            scopes = import_module("simulation.raft_scope")
+            small_scope = import_module("simulation.small_scope")
+            scope = scopes.RaftScope(instant_disk=instant_disk)
+            try:
+                small_scope.explore(scope, scope.start(scopes.Budget(**budget)), max_states=max_states)
+            except small_scope.ScopeBreach as breach:
+                return str(breach.detail)
+        return None
+
+    @contextmanager
+    def loaded(self) -> Iterator[Callable[[int], str | None]]:
+        """A function that runs a seed with the mutant and gives the law that was broken, if any."""
+        path, reloaded = WORLDS[self.kind]
+        name, function = path.split(".")
+        with _mutated(self.patches, reloaded):
+            module = import_module(f"simulation.{name}")
+            breach: type[AssertionError] = import_module("simulation.breach").Breach
+
+            def run(seed: int) -> str | None:
+                logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
+                try:
+                    getattr(module, function)(seed)
+                except breach as error:
+                    return str(getattr(error, "law", ""))
+                finally:
+                    logging.disable(logging.NOTSET)
+                return None
+
+            yield run
+
+
+def all_mutants(directory: Path) -> list[Mutant]:
+    """Those of a directory, by name."""
+    return [Mutant.read(path) for path in sorted(directory.glob("*.toml"))]
+
+
+class Hunt(NamedTuple):
+    """What some seeds made of a mutant."""
+
+    name: str
+    seed: int | None
+    """The first one in which its law was broken."""
+    seeds: int
+    broken: dict[str, int]
+    """How often each law was broken, or what else was raised."""
+
+
+def hunt(mutant: Mutant, seeds: range, kills: int = 1) -> Hunt:
+    """Look for seeds that kill it, until so many have."""
+    broken: Counter[str] = Counter()
+    first, tried = None, 0
+    with mutant.loaded() as run:
+        for seed in seeds:
+            tried += 1
+            try:
+                law = run(seed)
+            except Exception as error:  # noqa: BLE001 - whatever else a mutant does is worth telling
+                law = f"{type(error).__name__}, which is no law"
+            if law is None:
+                continue
+            broken[law] += 1
+            if law == mutant.law and first is None:
+                first = seed
+            if broken[mutant.law] >= kills:
+                break
+    return Hunt(mutant.name, first, tried, dict(broken))
+
+
+def store_seed(directory: Path, name: str, seed: int) -> None:
+    """Write this seed into the mutant's file."""
+    path = directory / f"{name}.toml"
+    path.write_text(re.sub(r"^seed = \d+$", f"seed = {seed}", path.read_text(), count=1, flags=re.MULTILINE))
+
+
+def store_unit_tests(directory: Path, name: str, unit_tests: Sequence[str]) -> None:
+    """Write into the mutant's file which unit tests notice it."""
+    path = directory / f"{name}.toml"
+    named = "".join(f'  "{one}",\n' for one in unit_tests)
+    entry = f"unit_tests = [\n{named}]\n" if named else "unit_tests = []\n"
+    said = re.sub(r'^unit_tests = \[(\n(  ".*",\n)*)?\]\n', "", path.read_text(), count=1, flags=re.MULTILINE)
+    path.write_text(re.sub(r"^(seed = \d+\n)", lambda seed: seed[1] + entry, said, count=1, flags=re.MULTILINE))
+
+
+class _Mutator(MetaPathFinder, Loader):
+    """Finds modules whose source is to be another one."""
+
+    def __init__(self, patches: Sequence[Patch]) -> None:
+        self._sources: dict[str, str] = {}
+        for patch in patches:
+            name = "tailrace." + patch.file.removesuffix(".py").replace("/", ".")
+            source = self._sources.get(name) or (SOURCE / patch.file).read_text()
+            assert source.count(patch.old) == 1, (
+                f"{patch.file} has this text {source.count(patch.old)} times: {patch.old}"
+            )
+            self._sources[name] = source.replace(patch.old, patch.new)
+
+    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname in self._sources else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code(module.__name__), module.__dict__)  # noqa: S102 - our own source with our own patch
+
+    def _code(self, name: str) -> CodeType:
+        return compile(self._sources[name], f"<mutant of {name}>", "exec")
+
+
+def mutate_this_process(mutant: Mutant) -> None:
+    """From now on every module of this process that the mutant patches is the mutant's. Nothing brings it back."""
+    for name in [one for one in sys.modules if one == "tailrace" or one.startswith("tailrace.")]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Mutator(mutant.patches))
+
+
+@contextmanager
+def _mutated(patches: Sequence[Patch], packages: Sequence[str]) -> Iterator[None]:
+    """Inside, the modules concerned and all that build on them are loaded anew, with the patches."""
+    own = {name: module for name, module in sys.modules.items() if _is_reloaded(name, packages)}
+    for name in own:
+        del sys.modules[name]
+    mutator = _Mutator(patches)
+    sys.meta_path.insert(0, mutator)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(mutator)
+        for name in [one for one in sys.modules if _is_reloaded(one, packages)]:
+            del sys.modules[name]
+        sys.modules.update(own)
+        for name in packages:  # a package knows its parts as attributes too
+            parent, _, part = name.rpartition(".")
+            if name in own and parent:
+                setattr(sys.modules[parent], part, own[name])
+
+
+def _is_reloaded(name: str, packages: Sequence[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

@@ -1,0 +1,362 @@
+"""One node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
+
+The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes. A crash is a power
+cut, also in the middle of a step, when the disk was told to lose power at some operation.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final, Protocol, TypeVar
+
+from simulation.breach import Breach
+from simulation.network import Network
+from simulation.world import Action, Life, World
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.topic_creation import TopicRules
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.schema import decode, encode_bytes
+from tailrace.raft.ports import RaftConfig
+from tailrace.raft.rpc import FetchSnapshotResponse, Response
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.raft.voters import ReplicaKey, VoterSet
+from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.hosts.quorum import QuorumHost
+from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.hosts.raft_wire import request_from_wire, response_to_wire
+from tailrace.server.ports import QuorumRequest, QuorumResponse
+from tailrace.storage import Log
+from tailrace.storage.snapshot_format import SNAPSHOT_SUFFIX
+from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
+from testkit.ports import flush_now
+
+DATA: Final = "/data"
+SLICE_PARTITIONS: Final = 2
+"""Few, so that what is done in portions is interrupted here too."""
+CLUSTER_ID: Final = "a-simulated-cluster-00"
+_WALL_MS: Final = 1_700_000_000_000
+
+T = TypeVar("T")
+
+
+class SimulatedTimer:
+    """A call that has been scheduled."""
+
+    def __init__(self, callback: Action) -> None:
+        self.callback: Action | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def run(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
+
+
+class SimulatedClock:
+    """A `server.ports.Clock` of one life. Its wall clock is wrong, and jumps."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life) -> None:
+        self._world = world
+        self._guard = guard
+        self._life = life
+        self.wall_error_ms = 0
+
+    def now_ms(self) -> int:
+        return _WALL_MS + self._world.now_ms + self.wall_error_ms
+
+    def monotonic_ms(self) -> int:
+        return self._world.now_ms
+
+    def call_at(self, monotonic_ms: int, callback: Action) -> SimulatedTimer:
+        timer = SimulatedTimer(callback)
+        self._world.after(monotonic_ms - self._world.now_ms, lambda: self._guard(timer.run), self._life)
+        return timer
+
+    def call_soon(self, callback: Action) -> None:
+        self._world.after(0, lambda: self._guard(callback), self._life)
+
+
+class SlowDisk:
+    """A `server.ports.Disk` that does one work at a time, and takes a while for each."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
+        self._world = world
+        self._guard = guard
+        self._life = life
+        self._key = key
+        self._longest_ms = longest_ms
+        self._works: deque[tuple[Action, Action]] = deque()
+
+    def flush(self, log: Log, on_done: Action) -> None:
+        self.carry_out(lambda: flush_now(log), on_done)
+
+    def carry_out(self, work: Action, on_done: Action) -> None:
+        self._works.append((work, on_done))
+        if len(self._works) == 1:
+            self._next()
+
+    def _next(self) -> None:
+        delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
+        self._world.after(delay_ms, lambda: self._guard(self._run), self._life)
+
+    def _run(self) -> None:
+        work, on_done = self._works[0]
+        work()
+        self._works.popleft()
+        if self._works:
+            self._next()
+        on_done()
+
+
+class Observer(Protocol):
+    """Is told what a node does that others can see."""
+
+    def started(self, node: "QuorumNode") -> None: ...
+
+    def answers(self, node: "QuorumNode", request: QuorumRequest, response: Response) -> None: ...
+
+    def changed(self, node: "QuorumNode", image: ClusterImage) -> None: ...
+
+    def publishes(self, node: "QuorumNode", part: str, snapshot: str) -> None: ...
+
+    def stops(self, node: "QuorumNode") -> None: ...
+
+
+class QuorumNode:
+    """A voter or an observer: starts, crashes, comes back with what its disk has."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        *,
+        key: ReplicaKey,
+        voters: VoterSet,
+        config: RaftConfig,
+        trigger: SnapshotTrigger,
+        longest_disk_ms: int,
+        observer: Observer,
+        find: Callable[[int], "QuorumNode"],
+        damage: float = 0.0,
+        lying_sync: bool = False,
+    ) -> None:
+        self.key = key
+        self.damage = damage
+        """How many parts of snapshots that it sends have a byte changed on their way."""
+        self.wipes = 0
+        """How many disks it has lost."""
+        self.told_failure: KafkaError | None = None
+        """What its host has said of a log that it has given up, in this life."""
+        self.life = Life()
+        self.life.is_over = True
+        self.controller: QuorumController
+        self.host: QuorumHost
+        self.clock: SimulatedClock
+        self._world = world
+        self._network = network
+        self._voters = voters
+        self._config = config
+        self._trigger = trigger
+        self._longest_disk_ms = longest_disk_ms
+        self._observer = observer
+        self._find = find
+        self._lying_sync = lying_sync
+        self.directory = DATA
+        """Where its log is."""
+        self._ids = count(1)
+        self.files = self._new_disk()
+
+    def _new_disk(self) -> SimulatedDisk:
+        seed = self._world.between(0, 1 << 30, "disk seed", self.key.id)
+        files = SimulatedDisk(seed, lying_sync=self._lying_sync)
+        files.make_dirs(DATA)
+        files.sync_all(DATA)
+        files.on_operation = self._before_operation
+        return files
+
+    def _before_operation(self, number: int, description: str) -> None:
+        action, *paths = description.removeprefix(f"{number} ").split(" ")
+        if action == "rename" and paths[2].endswith(SNAPSHOT_SUFFIX):
+            self._observer.publishes(self, paths[0], paths[2])
+
+    @property
+    def is_up(self) -> bool:
+        return not self.life.is_over
+
+    # Life and death
+
+    def start(self) -> None:
+        """Come up with what is on the disk. The power may go meanwhile."""
+        assert not self.is_up, f"{self.key} is up"
+        self.files.reboot()
+        life = self.life = Life()
+        self.told_failure = None
+        self._world.note(f"{self.key.id} starts")
+        self.clock = SimulatedClock(self._world, self._guard, life)
+        self._guard(self._start)
+
+    def _start(self) -> None:
+        directory = MetadataDirectory(DATA, files=self.files)
+        self.directory = directory.path
+        try:
+            log = QuorumLog.open(
+                directory.path,
+                METADATA_PARTITION,
+                files=self.files,
+                config=TopicConfig(segment_bytes=4096),
+                now_ms=self.clock.now_ms(),
+            )
+        except CorruptRecords as fault:
+            raise Breach("what a power cut leaves is a log", f"{self.key}: {fault.detail}") from fault
+        self.host = QuorumHost(
+            key=self.key,
+            cluster_id=CLUSTER_ID,
+            log=log,
+            directory=directory,
+            initial_voters=self._voters,
+            config=self._config,
+            jitter=lambda: self._world.draw("jitter", self.key.id),
+            clock=self.clock,
+            disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
+            peer=self,
+            on_storage_failed=self._storage_failed,
+        )
+        machine = ControllerMachine(
+            random_bytes=self._random_bytes,
+            topic_rules=TopicRules(num_partitions=2),
+            broker_session_timeout_ms=2_500,
+        )
+        self.controller = QuorumController(
+            machine,
+            host=self.host,
+            clock=self.clock,
+            snapshot_trigger=self._trigger,
+            slice_partitions=SLICE_PARTITIONS,
+        )
+        self.controller.on_image(lambda image, delta: self._observer.changed(self, image))
+        self._observer.started(self)
+        self.controller.start()
+
+    def _random_bytes(self, size: int) -> bytes:
+        return ((1 << 120) + (self.key.id << 64) + next(self._ids)).to_bytes(16, "big")[-size:]
+
+    def _storage_failed(self, fault: KafkaError) -> None:
+        self.told_failure = fault
+        self._world.note(f"the log of {self.key.id} has failed: {fault.detail}")
+        if self.files.free_space < TOTAL_SPACE // 2:
+            role = "leader" if self.host.node.is_leader else "follower"
+            self._world.sometimes[f"the disk of a {role} is full"] += 1
+
+    def crash(self) -> None:
+        """The power goes now."""
+        if self.is_up:
+            self._world.note(f"{self.key.id} stops: {self.describe()}")
+            self._observer.stops(self)
+            self.life.is_over = True
+            if self.files.has_power:
+                self.files.power_cut()
+
+    def wipe(self) -> None:
+        """Lose the disk. What comes back under this id is another replica: it has another directory."""
+        self.crash()
+        self.wipes += 1
+        self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])
+        vars(self).pop("host", None)
+        self.files = self._new_disk()
+        self._world.sometimes["disk lost"] += 1
+        self._world.note(f"{self.key.id} loses its disk")
+
+    def _guard(self, action: Action) -> None:
+        """Do something in this life, which may be its end."""
+        if not self.is_up:
+            return
+        try:
+            action()
+        except PowerCut:
+            self._world.sometimes["power cut within a step"] += 1
+            self.crash()
+        except StorageError:
+            # Of a start or of the disk's thread: the process ends.
+            self._world.sometimes["process ended by its disk"] += 1
+            self.crash()
+
+    def do(self, action: Action) -> None:
+        """Do something on this node, if it is up."""
+        self._guard(action)
+
+    # server.ports.Peer
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send Kafka's bytes, and bring the answer's back."""
+        newest = schema_of(type(request)).versions.last
+        version = self._world.between(oldest_version, newest, "version", self.key.id)
+        data = encode_bytes(request, version)
+        life = self.life
+        target = self._find(node_id)
+
+        def reply(message: QuorumResponse | None) -> None:
+            if life is self.life:
+                self._guard(lambda: on_reply(message))
+
+        def deliver() -> None:
+            asked = decode(type(request), version, data)
+            if not target.is_up:
+                self._world.after(0, lambda: reply(None), life)
+                return
+            target.do(lambda: target.answer(asked, version, self.key.id, reply))
+
+        self._network.send(self.key.id, node_id, deliver)
+
+    def answer(
+        self, request: QuorumRequest, version: int, source: int, reply: Callable[[QuorumResponse | None], None]
+    ) -> None:
+        """What a handler does."""
+
+        def answered(response: Response) -> None:
+            self._observer.answers(self, request, response)
+            if isinstance(response, FetchSnapshotResponse):
+                self._world.sometimes["bytes of a snapshot served"] += response.error is ErrorCode.NONE
+                response = self._damaged(response)
+            message = response_to_wire(response, request)
+            data = encode_bytes(message, version)
+            kind: Any = type(message)
+            self._network.send(self.key.id, source, lambda: reply(decode(kind, version, data)))
+
+        self.host.receive(request_from_wire(request), answered)
+
+    def _damaged(self, response: FetchSnapshotResponse) -> FetchSnapshotResponse:
+        data = bytes(response.data)
+        if not data or not self._world.chance(self.damage, "damage", self.key.id):
+            return response
+        self._world.sometimes["damaged snapshot sent"] += 1
+        place = self._world.between(0, len(data) - 1, "damaged byte", self.key.id)
+        return replace(response, data=data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+    def describe(self) -> str:
+        """One line for a failure's message."""
+        if not self.is_up or "host" not in vars(self):
+            return f"{self.key.id}: down"
+        raft, log = self.host.node, self.host.log
+        return (
+            f"{self.key.id}: {type(raft.role).__name__} of {raft.epoch}, leader {raft.leader_id},"
+            f" log {log.log_start_offset} to {log.end_offset} ({log.last_epoch}), committed {raft.high_watermark},"
+            f" applied {self.controller.applied_end_offset}, {self._health(self.host.failure)}"
+        )
+
+    def _health(self, failure: KafkaError | None) -> str:
+        return "active" if self.controller.is_active else "healthy" if failure is None else f"failed ({failure})"

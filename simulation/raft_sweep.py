@@ -1,0 +1,216 @@
+"""Many seeds on several processes, what they reached, and a file from which to go on."""
+
+import gc
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+
+import tailrace.raft
+from simulation.raft_cluster import RaftCluster
+from simulation.raft_plan import Plan
+from simulation.raft_shrink import RaftAttempts
+from simulation.shrink import attempt, explain
+
+BLOCK = 20
+"""Seeds that a process runs before it tells how it went."""
+WORLD = (
+    "breach",
+    "network",
+    "raft_cluster",
+    "raft_conduct",
+    "raft_faults",
+    "raft_host",
+    "raft_invariants",
+    "raft_log",
+    "raft_nemesis",
+    "raft_plan",
+    "raft_snapshot_laws",
+    "raft_state",
+    "raft_watcher",
+    "turns",
+    "world",
+)
+"""The modules that a run is made of, besides the machine."""
+STATES = (
+    "a log was cut",
+    "a write was torn",
+    "change of voters: NONE",
+    "clock jump",
+    "crash",
+    "crash between two effects",
+    "crash lost unflushed operations",
+    "damaged snapshot refused",
+    "disk lost",
+    "download of a snapshot given up",
+    "leader crashed",
+    "leader removes itself",
+    "log start raised",
+    "lost replica removed",
+    "partition: isolate leader",
+    "partition: one way",
+    "partition: split",
+    "snapshot installed",
+    "snapshot refused: not committed",
+    "snapshot written",
+    "the disk of a follower fails every write",
+    "the disk of a follower is full",
+    "the disk of a leader fails every write",
+    "the disk of a leader is full",
+)
+"""What must have happened somewhere in a few hundred seeds."""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What some seeds came to."""
+
+    seeds: int = 0
+    counted: int = 0
+    """Those that were eventful enough (`RaftCluster.counts`)."""
+    events: int = 0
+    acked: int = 0
+    seconds: float = 0.0
+    """By the clock on the wall, all processes together."""
+    sometimes: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    """In how many seeds there was such a fault."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By seed, in words."""
+
+    def add(self, other: "Sweep") -> None:
+        """These seeds too."""
+        self.seeds += other.seeds
+        self.counted += other.counted
+        self.events += other.events
+        self.acked += other.acked
+        self.sometimes.update(other.sometimes)
+        self.faults.update(other.faults)
+        self.failures.update(other.failures)
+
+    def as_dict(self) -> dict[str, object]:
+        """By the names of the fields, for a file."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def per_minute(self) -> float:
+        return self.seeds / self.seconds * 60 if self.seconds else 0.0
+
+    @property
+    def missed(self) -> list[str]:
+        """States that should have been reached and were not."""
+        return [state for state in STATES if not self.sometimes[state]]
+
+    def summary(self) -> str:
+        """For people."""
+        reached = ", ".join(f"{state} {count}" for state, count in sorted(self.sometimes.items()))
+        mix = ", ".join(f"{fault} {count * 100 // max(self.seeds, 1)} %" for fault, count in self.faults.most_common())
+        outcome = f"{self.seeds} seeds, {self.counted} count, {len(self.failures)} failed"
+        work = f"{self.events} events, {self.acked} acknowledged writes; {self.per_minute:.0f} seeds per minute"
+        return "\n".join(
+            [
+                *self.failures.values(),
+                f"{outcome}; {work}",
+                f"seeds with faults: {mix}",
+                f"reached, how often: {reached}",
+                f"not reached: {', '.join(self.missed) or 'nothing'}",
+            ]
+        )
+
+
+def run_block(seeds: range) -> Sweep:
+    """Run these seeds here."""
+    sweep = Sweep()
+    for seed in seeds:
+        gc.collect()
+        gc.disable()  # a run makes little garbage in cycles, and looking for it takes a tenth of the time
+        try:
+            _run(seed, sweep)
+        finally:
+            gc.enable()
+    return sweep
+
+
+def _run(seed: int, sweep: Sweep) -> None:
+    cluster = RaftCluster(seed, Plan.of(seed))
+    try:
+        cluster.run()
+    except AssertionError as error:
+        attempts = RaftAttempts(seed)
+        failure = attempt(attempts, cluster.plan)
+        broken = f"seed {seed}: {error!r}; {cluster.describe()}"
+        sweep.failures[str(seed)] = broken if failure is None else explain(attempts, failure)
+    sweep.seeds += 1
+    sweep.counted += cluster.counts
+    sweep.events += cluster.world.events
+    sweep.acked += cluster.acked
+    sweep.sometimes.update(cluster.world.sometimes)
+    sweep.faults.update(cluster.faults)
+
+
+def sweep_blocks(first: int, count: int, processes: int) -> Iterator[Sweep]:
+    """Run these seeds and give each block as it is done, in order."""
+    blocks = [range(start, min(start + BLOCK, first + count)) for start in range(first, first + count, BLOCK)]
+    if processes <= 1:
+        yield from map(run_block, blocks)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(run_block, blocks)
+
+
+def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
+    """Run these seeds; `tell` hears how far it is."""
+    total, began = Sweep(), time.perf_counter()
+    for block in sweep_blocks(first, count, processes):
+        total.add(block)
+        total.seconds = time.perf_counter() - began
+        tell(total)
+    return total
+
+
+# A soak, which may be interrupted
+
+
+def soak(path: Path, counted: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
+    """Run seeds from 0 on until so many count. What is done is kept in the file, as long as the code is the same."""
+    code = code_version()  # of what runs here, whatever becomes of the files meanwhile
+    total = _load(path, code)
+    while total.counted < counted and not total.failures:
+        before, began = total.seconds, time.perf_counter()
+        wanted = max(counted - total.counted, BLOCK * processes) * 3 // 2
+        for block in sweep_blocks(total.seeds, wanted, processes):
+            total.add(block)
+            total.seconds = before + time.perf_counter() - began
+            _save(path, total, code)
+            tell(total)
+            if total.counted >= counted:
+                break
+    return total
+
+
+def code_version() -> str:
+    """Of the machine and of its simulation: seeds that ran with another one say nothing."""
+    raft = Path(tailrace.raft.__file__).parent
+    simulation = [Path(__file__).with_name(f"{name}.py") for name in WORLD]
+    digest = blake2b(digest_size=8)
+    for source in sorted([*raft.glob("*.py"), *simulation]):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path, code: str) -> Sweep:
+    said = json.loads(path.read_text()) if path.exists() else {}
+    if said.pop("code", None) != code:
+        return Sweep()
+    return Sweep(**said | {"sometimes": Counter(said["sometimes"]), "faults": Counter(said["faults"])})
+
+
+def _save(path: Path, total: Sweep, code: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({"code": code, **total.as_dict()}, indent=1))
+    part.replace(path)

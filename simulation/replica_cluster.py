@@ -1,0 +1,621 @@
+"""Brokers that keep copies of partitions: producers that insist, a nemesis, and what must hold in the end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from simulation.breach import Breach
+from simulation.network import Network, NetworkFaults
+from simulation.replica_laws import ReplicaLaws, batches_between
+from simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
+from simulation.replica_node import DATA, ReplicaNode, ask
+from simulation.world import Action, World
+from tailrace.metadata.broker_commands import FenceBroker
+from tailrace.metadata.commands import CreateTopics, NewTopic, TopicsCreated
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    AlterReassignments,
+    ElectionType,
+    ElectLeaders,
+    Reassignment,
+)
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.protocol.records.batch import read_header
+from tailrace.protocol.records.record import Record, build_batch
+from tailrace.replication.partition import Partition
+from tailrace.testing.disk import SimulatedDisk
+
+TOPIC: Final = "orders"
+CLIENT: Final = 1000
+LAG_MS: Final = 1_500
+_RETRY_MS: Final = 60
+_TIMEOUT_MS: Final = 400
+_FATAL: Final = frozenset(
+    (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR)
+)
+"""What a producer with one batch under way must never hear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlan:
+    """What a run consists of."""
+
+    brokers: int = 3
+    partitions: int = 3
+    min_in_sync: int = 2
+    is_flushed: bool = True
+    network: NetworkFaults = field(default_factory=NetworkFaults)
+    longest_disk_ms: int = 5
+    latest_image_ms: int = 20
+    produces_per_s: float = 40
+    crashes_per_s: float = 0.0
+    blackouts_per_s: float = 0.0
+    cuts_within_steps_per_s: float = 0.0
+    partitions_per_s: float = 0.0
+    fencings_per_s: float = 0.0
+    refused_growth: float = 0.0
+    """How many of the proposals to add a replica are refused, and come again when it lags behind. From 0 to 1."""
+    elections_per_s: float = 0.0
+    reassignments_per_s: float = 0.0
+    damages_per_s: float = 0.0
+    """Times at which a bit of a log flips while its broker, or all of them, are down."""
+    lying_sync: bool = False
+    lag_ms: int = LAG_MS
+    """replica.lag.time.max.ms."""
+    chaos_ms: int = 12_000
+    converge_ms: int = 30_000
+
+    @classmethod
+    def of(cls, seed: int) -> "ReplicaPlan":
+        """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
+        world = World(seed)
+
+        def some(name: str, most: float) -> float:
+            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
+
+        if world.chance(0.2, "swarm", "page cache"):
+            # Each crash loses what was not flushed; min.insync.replicas - 1 at a time are borne (KIP-966).
+            return cls(
+                is_flushed=False,
+                network=NetworkFaults(duplication=some("duplication", 0.2), slow=some("slow", 0.2)),
+                longest_disk_ms=1000,
+                latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
+                crashes_per_s=2.0,
+                fencings_per_s=some("fencings", 0.5),
+                elections_per_s=some("elections", 1.0),
+            )
+        return cls(
+            brokers=world.choice((3, 3, 4), "swarm", "brokers"),
+            min_in_sync=world.choice((2, 2, 1, 3), "swarm", "least"),
+            network=NetworkFaults(
+                loss=some("loss", 0.05), duplication=some("duplication", 0.2), slow=some("slow", 0.2)
+            ),
+            longest_disk_ms=world.choice((1, 5, 60), "swarm", "disk"),
+            latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
+            crashes_per_s=0.1 + some("crashes", 0.6),
+            blackouts_per_s=some("blackouts", 0.2),
+            cuts_within_steps_per_s=some("cuts", 0.5),
+            partitions_per_s=some("partitions", 0.5),
+            fencings_per_s=some("fencings", 0.5),
+            elections_per_s=some("elections", 1.0),
+            reassignments_per_s=some("reassignments", 0.4),
+            damages_per_s=some("damages", 1.0),
+        )
+
+    @classmethod
+    def of_late_copies(cls, seed: int) -> "ReplicaPlan":
+        """Messages come twice, and late, while brokers are taken for dead.
+
+        Proposals that were refused come again when they can be carried out.
+        """
+        world = World(seed)
+        return cls(
+            min_in_sync=world.choice((1, 1, 2), "swarm", "least"),
+            network=NetworkFaults(duplication=0.5, slow=0.3, slow_delay_ms=world.choice((400, 1_500), "swarm", "late")),
+            longest_disk_ms=world.choice((5, 60), "swarm", "disk"),
+            latest_image_ms=world.choice((30, 300), "swarm", "images"),
+            crashes_per_s=world.choice((0.0, 0.3), "swarm", "crashes"),
+            partitions_per_s=world.choice((0.0, 0.3), "swarm", "partitions"),
+            fencings_per_s=world.choice((0.3, 1.0, 3.0), "swarm", "fencings"),
+            refused_growth=0.3,
+            elections_per_s=world.choice((0.0, 0.5), "swarm", "elections"),
+            chaos_ms=8_000,
+        )
+
+
+class Producer:
+    """Sends values to one partition, one batch at a time, each until it is acknowledged."""
+
+    def __init__(self, cluster: "ReplicaCluster", name: TopicPartition) -> None:
+        self._cluster = cluster
+        self.name = name
+        self._sequence = 0
+        self._sent = 0
+        self._batch: bytes | None = None
+        self._tries = 0
+        self.acknowledged: dict[int, int] = {}
+        """Base offset -> checksum."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self._batch is not None
+
+    def produce(self) -> None:
+        """Send another batch, unless one is under way."""
+        if self._batch is not None:
+            return
+        world = self._cluster.world
+        size = world.between(1, 3, "records", self.name)
+        values = [f"{self.name}/{self._sent + number}".encode() for number in range(size)]
+        self._batch = bytes(
+            build_batch(
+                [Record(number, 1_700_000_000_000, b"k", value) for number, value in enumerate(values)],
+                producer_id=100 + self.name.partition,
+                producer_epoch=0,
+                base_sequence=self._sequence,
+            )
+        )
+        self._sent += size
+        self._try()
+
+    def _try(self) -> None:
+        cluster = self._cluster
+        batch = self._batch
+        if batch is None:
+            return
+        self._tries += 1
+        attempt = self._tries
+        state = cluster.metadata.image.partition(*self.name)
+        assert state is not None
+        node = cluster.nodes.get(state.leader)
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=_TIMEOUT_MS,
+            topic_data=(
+                TopicProduceData(
+                    name=self.name.topic,
+                    partition_data=(PartitionProduceData(index=self.name.partition, records=batch),),
+                ),
+            ),
+        )
+        if node is not None:
+            ask(
+                cluster.world,
+                cluster.network,
+                CLIENT,
+                node,
+                request,
+                12,
+                lambda response: self._answered(attempt, batch, response),
+            )
+        cluster.world.after(2 * _TIMEOUT_MS, lambda: self._give_up(attempt))
+
+    def _give_up(self, attempt: int) -> None:
+        if attempt == self._tries and self._batch is not None:
+            self._try()
+
+    def _answered(self, attempt: int, batch: bytes, response: Any) -> None:
+        if response is None:
+            self._retry(attempt)
+            return
+        answer = response.responses[0].partition_responses[0]
+        code = ErrorCode(answer.error_code)
+        if code in _FATAL and self._batch is batch:  # a late copy of one that is long acknowledged may hear it
+            self._cluster.laws.out_of_order(self.name, code)
+        if code is not ErrorCode.NONE:
+            self._retry(attempt)
+            return
+        crc = read_header(batch).crc
+        self._cluster.laws.acknowledged(self.name, answer.base_offset, crc)
+        if self._batch is batch:
+            self.acknowledged[answer.base_offset] = crc
+            self._cluster.acked += 1
+            self._sequence += read_header(batch).last_offset_delta + 1
+            self._batch = None
+
+    def _retry(self, attempt: int) -> None:
+        if attempt == self._tries and self._batch is not None:
+            self._cluster.world.after(_RETRY_MS, lambda: self._retry_now(attempt))
+
+    def _retry_now(self, attempt: int) -> None:
+        if attempt == self._tries:
+            self._try()
+
+
+class ReplicaCluster:
+    """Brokers from id 1 on, with all partitions of one topic."""
+
+    def __init__(self, seed: int, plan: ReplicaPlan) -> None:
+        self.world = World(seed)
+        self.plan = plan
+        self.network = Network(self.world, plan.network)
+        self.metadata = ReplicaMetadata(self.world, self.network, latest_ms=plan.latest_image_ms)
+        self.laws = self._make_laws()
+        self.laws.image = lambda: self.metadata.image
+        self.metadata.before_decision = self._refuse_growth
+        defaults = TopicConfig(
+            min_insync_replicas=plan.min_in_sync,
+            # The page cache may lose the name of a segment before one that stays: that is the log's fault, not ours.
+            segment_bytes=900 if plan.is_flushed else 1 << 20,
+            index_interval_bytes=200,
+            retention_ms=-1,
+        )
+        self.nodes: dict[int, ReplicaNode] = {
+            number: ReplicaNode(
+                self.world,
+                self.network,
+                self.metadata,
+                node_id=number,
+                defaults=defaults,
+                longest_disk_ms=plan.longest_disk_ms,
+                lag_ms=plan.lag_ms,
+                is_flushed=plan.is_flushed,
+                lying_sync=plan.lying_sync,
+                find=lambda node_id: self.nodes[node_id],
+                on_command=lambda node, command: self.laws.submitted(node, command, self.world.now_ms),
+            )
+            for number in range(1, plan.brokers + 1)
+        }
+        self.laws.nodes = list(self.nodes.values())
+        self.world.after_event.append(self.laws.check)
+        self.acked = 0
+        self._producers: list[Producer] = []
+        self._is_chaos = self._is_producing = True
+
+    def _make_laws(self) -> ReplicaLaws:
+        plan, sometimes = self.plan, self.world.sometimes
+        return ReplicaLaws(
+            min_in_sync=plan.min_in_sync, is_flushed=plan.is_flushed, lag_ms=plan.lag_ms, sometimes=sometimes
+        )
+
+    # The run
+
+    def run(self) -> None:
+        """Chaos, then calm; raises Breach if a law is broken, or if the copies do not become the same."""
+        self._run_chaos()
+        self._converge()
+
+    def _run_chaos(self) -> None:
+        world, plan = self.world, self.plan
+        for node in self.nodes.values():
+            world.after(0, node.start)
+        world.after(0, self.metadata.watch_sessions)
+        world.run(until_ms=3_000, stop=lambda: len(self.metadata.image.alive_brokers()) == plan.brokers)
+        self._create()
+        for producer in self._producers:
+            self._repeat(
+                f"produce {producer.name}", plan.produces_per_s, partial(self._produce, producer), in_calm=True
+            )
+        self._repeat("crashes", plan.crashes_per_s, self._crash)
+        self._repeat("blackouts", plan.blackouts_per_s, self._black_out)
+        self._repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
+        self._repeat("partitions", plan.partitions_per_s, self._partition)
+        self._repeat("fencings", plan.fencings_per_s, self._fence)
+        self._repeat("elections", plan.elections_per_s, self._elect)
+        self._repeat("reassignments", plan.reassignments_per_s, self._reassign)
+        self._repeat("damages", plan.damages_per_s, self._damage)
+        self._repeat("repairs", 1.0, self._revive_all, in_calm=True)
+        world.run(until_ms=world.now_ms + plan.chaos_ms)
+        self._is_chaos = False
+
+    def _converge(self) -> None:
+        world, plan = self.world, self.plan
+        self.network.calm()
+        for node in self.nodes.values():
+            node.files.forget_faults()
+        before = self.acked
+        until_ms = world.now_ms + plan.converge_ms
+        is_well = world.run(until_ms=until_ms, stop=lambda: self._is_in_sync(before))
+        self._is_producing = False
+        if not (is_well and world.run(until_ms=until_ms, stop=self._is_at_rest)):
+            raise Breach("faults end and everything converges", self.describe())
+        self._check_end()
+
+    def _produce(self, producer: Producer) -> None:
+        if self._is_producing:
+            producer.produce()
+
+    def _create(self) -> None:
+        answer = self.metadata.decide(
+            CreateTopics(
+                topics=(
+                    NewTopic(
+                        name=TOPIC,
+                        num_partitions=self.plan.partitions,
+                        replication_factor=3,
+                        configs=(("min.insync.replicas", str(self.plan.min_in_sync)),),
+                    ),
+                )
+            )
+        )
+        assert isinstance(answer, TopicsCreated), answer
+        self._producers = [Producer(self, TopicPartition(TOPIC, number)) for number in range(self.plan.partitions)]
+
+    def _repeat(self, name: str, per_s: float, action: Action, *, in_calm: bool = False) -> None:
+        if per_s <= 0:
+            return
+
+        def again() -> None:
+            if self._is_chaos or in_calm:
+                action()
+                wait()
+
+        def wait() -> None:
+            self.world.after(self.world.between(1, round(2000 / per_s), "pace", name), again)
+
+        wait()
+
+    # Nemesis
+
+    def _any_node(self, name: str) -> ReplicaNode:
+        return self.nodes[self.world.choice(sorted(self.nodes), "node", name)]
+
+    def _any_partition(self, name: str) -> int:
+        return self.world.between(0, self.plan.partitions - 1, "partition", name)
+
+    def _leader_of(self, number: int) -> ReplicaNode | None:
+        state = self.metadata.image.partition(TOPIC, number)
+        return None if state is None else self.nodes.get(state.leader)
+
+    def _revive(self, node: ReplicaNode) -> None:
+        if not node.is_up:
+            node.start()
+
+    def _revive_all(self) -> None:
+        for node in self.nodes.values():
+            if not node.is_up:
+                self.world.after(500, partial(self._revive, node))
+
+    def _crash(self) -> None:
+        node = self._any_node("crash")
+        if self.world.chance(0.4, "crash", "leader"):
+            node = self._leader_of(self._any_partition("crash")) or node
+        if node.is_up and (self.plan.is_flushed or self._is_in_sync(-len(self._producers) - 1)):
+            self.world.sometimes["crash"] += 1
+            self.world.sometimes["crash that loses what is in the page cache"] += not self.plan.is_flushed
+            self.world.sometimes["leader crashed"] += any(one.is_leader for one in node.table)
+            node.crash()
+            longest_ms = self.world.choice((50, 1000, 4000), "down", "longest")
+            self.world.after(self.world.between(1, longest_ms, "down", node.node_id), partial(self._revive, node))
+
+    def _black_out(self) -> None:
+        """The power goes everywhere at once: only what was synced survives."""
+        self.world.sometimes["blackout"] += 1
+        for node in self.nodes.values():
+            node.crash()
+            self.world.after(self.world.between(1, 500, "down", node.node_id), partial(self._revive, node))
+
+    def _damage(self) -> None:
+        """A bit of one copy flips, while its broker is down or not, when all are in sync: so another one has it all."""
+        up = [node for node in self.nodes.values() if node.is_up]
+        is_hurt = any(node.failures.lost_replicas or node.repairs.in_repair for node in up)
+        # With one in sync it may be the damaged one: it takes an explicit election then.
+        if is_hurt or self.plan.min_in_sync < 2 or not self._is_in_sync(-len(self._producers) - 1):
+            return
+        node = self._any_node("damage")
+        if self.world.chance(0.4, "damage", "found"):
+            copy = node.table.find(TOPIC, self._any_partition("found"))
+            if copy is not None:
+                self.world.sometimes["damage found"] += 1
+                self.laws.damaged.add((node.node_id, copy.topic_partition))
+                copy.log.condemn("a bit has flipped")
+            return
+        # As a kill of its process: a power cut may besides take the note of how far the log was flushed.
+        node.files.sync_all("/")
+        if self.world.chance(0.5, "damage", "blackout"):
+            self._black_out()
+        else:
+            node.crash()
+            self.world.after(self.world.between(1, 2000, "down", node.node_id), partial(self._revive, node))
+        name = TopicPartition(TOPIC, self._any_partition("damage"))
+        self.laws.damaged.add((node.node_id, name))
+        if flip_some_bit(node.files, f"{DATA}/{name}", lambda most: self.world.between(0, most, "flip", name)):
+            self.world.sometimes["bit flipped"] += 1
+
+    def _cut_within_a_step(self) -> None:
+        node = self._any_node("cut")
+        ahead = self.world.between(1, 20, "operations", node.node_id)
+        node.files.cut_power_at(node.files.operations + ahead, after=self.world.chance(0.5, "after", node.node_id))
+
+    def _partition(self) -> None:
+        self.network.heal()
+        ids = [CONTROLLER, CLIENT, *self.nodes]
+        kinds = ("heal", "split", "one way", "isolate leader", "silence followers")
+        kind = self.world.choice(kinds, "kind", "partition")
+        if kind == "split":
+            left = [node_id for node_id in ids if self.world.chance(0.5, "side", node_id)]
+            self.network.separate(left, [node_id for node_id in ids if node_id not in left])
+        elif kind == "one way":
+            self.network.block([self.world.choice(list(self.nodes), "from", "partition")], ids)
+        elif kind == "isolate leader" and (leader := self._leader_of(self._any_partition("cut off"))) is not None:
+            self.network.separate([leader.node_id], [one for one in ids if one != CLIENT])
+        elif kind == "silence followers" and (leader := self._leader_of(self._any_partition("silent"))) is not None:
+            self.network.separate([leader.node_id], self.nodes)  # the controller is heard on both sides
+        self.world.sometimes[f"partition: {kind}"] += 1
+        self.world.after(self.world.between(100, 2500, "healing", kind), self.network.heal)
+
+    def silence_followers(self) -> None:
+        """From now on the leader of the first partition hears of the controller and of no other broker."""
+        leader = self._leader_of(0)
+        assert leader is not None
+        self.network.separate([leader.node_id], self.nodes)
+
+    def _refuse_growth(self, leader: Subscriber, command: Any) -> None:
+        """The replica that would join is fenced just before, and lags when another copy of the proposal comes."""
+        if not (self.plan.refused_growth and self._is_chaos and isinstance(command, AlterPartition)):
+            return
+        for change in command.changes:
+            topic = self.metadata.image.topic_by_id(change.topic_id)
+            known = () if topic is None else topic.partitions[change.partition].in_sync_replicas
+            for member in change.in_sync_replicas:
+                broker = self.metadata.image.brokers.get(member.broker_id)
+                is_new = member.broker_id not in (leader.node_id, *known)
+                if (
+                    is_new
+                    and broker
+                    and broker.is_alive
+                    and self.world.chance(self.plan.refused_growth, "refused", member.broker_id)
+                ):
+                    self.network.separate([leader.node_id], [member.broker_id])
+                    self.metadata.decide(FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
+                    self._repeat_when_alive(broker.broker_id, command)
+                    return
+
+    def _repeat_when_alive(self, broker_id: BrokerId, command: AlterPartition) -> None:
+        broker = self.metadata.image.brokers.get(broker_id)
+        if broker is not None and not broker.is_alive and self._is_chaos:
+            self.world.after(10, partial(self._repeat_when_alive, broker_id, command))
+            return
+        self.world.sometimes["refused proposal again"] += 1
+        self.metadata.decide(command)
+        self.network.heal()
+
+    def _fence(self) -> None:
+        """A broker is taken for dead, and is not."""
+        node = self._any_node("fence")
+        broker = self.metadata.image.brokers.get(node.node_id)
+        if broker is not None and not broker.fenced:
+            self.world.sometimes["false alarm"] += 1
+            self.metadata.decide(FenceBroker(broker_id=node.node_id, broker_epoch=broker.broker_epoch))
+
+    def _elect(self) -> None:
+        name = TopicPartition(TOPIC, self._any_partition("elect"))
+        self.world.sometimes["election asked for"] += 1
+        self.metadata.decide(ElectLeaders(type=ElectionType.PREFERRED, partitions=(name,)))
+
+    def _reassign(self) -> None:
+        name = TopicPartition(TOPIC, self._any_partition("reassign"))
+        ids = sorted(self.nodes)
+        turn = self.world.between(0, len(ids) - 1, "turn", name)
+        replicas = tuple(BrokerId(node_id) for node_id in (ids[turn:] + ids[:turn])[:3])
+        self.world.sometimes["reassignment"] += 1
+        self.metadata.decide(AlterReassignments(reassignments=(Reassignment(topic_partition=name, replicas=replicas),)))
+
+    # The end
+
+    def _is_in_sync(self, before: int) -> bool:
+        """Everything in sync, and more acknowledged than when calm began."""
+        if self.acked <= before + len(self._producers) or not all(node.is_serving for node in self.nodes.values()):
+            return False
+        return all(
+            set(state.in_sync_replicas) == set(state.replicas) and not state.adding_replicas for state in self._states()
+        )
+
+    def _is_at_rest(self) -> bool:
+        """All copies are equally long, and known to be committed everywhere."""
+        if any(producer.is_busy for producer in self._producers):
+            return False
+        return all(len(set(self._ends(number))) == 1 for number in range(self.plan.partitions))
+
+    def _states(self) -> list[Any]:
+        topic = self.metadata.image.topics[TOPIC]
+        return list(topic.partitions.values())
+
+    def _copies(self, number: int) -> Sequence[Partition | None]:
+        state = self.metadata.image.partition(TOPIC, number)
+        assert state is not None
+        return [self.nodes[replica].table.find(TOPIC, number) for replica in state.replicas]
+
+    def _ends(self, number: int) -> list[object]:
+        """The end of each copy; something else for one that is not there or not committed whole."""
+        ends: list[object] = []
+        for index, copy in enumerate(self._copies(number)):
+            is_whole = copy is not None and copy.high_watermark == copy.log.log_end_offset
+            ends.append(copy.log.log_end_offset if copy is not None and is_whole else f"copy {index}")
+        return ends
+
+    def _check_end(self) -> None:
+        for number, producer in enumerate(self._producers):
+            contents = [
+                dict(batches_between(copy, copy.log.log_start_offset, copy.log.log_end_offset))
+                for copy in self._copies(number)
+                if copy is not None
+            ]
+            if any(content != contents[0] for content in contents):
+                raise Breach("copies are the same in the end", self.describe())
+            lost = [
+                offset
+                for offset, crc in producer.acknowledged.items()
+                if offset not in contents[0] or contents[0][offset].crc != crc
+            ]
+            if lost:
+                raise Breach("acknowledged is never lost", f"partition {number}, offsets {lost}")
+            crcs = [batch.crc for batch in contents[0].values()]
+            if len(set(crcs)) < len(crcs):
+                raise Breach("each batch is there once", f"partition {number}")
+
+    @property
+    def faults(self) -> set[str]:
+        """The kinds of fault that this run has had."""
+        network, sometimes = self.network.counts, self.world.sometimes
+        kinds = {
+            "loss": network["lost"],
+            "duplication": network["duplicated"],
+            "delay": network["delayed"],
+            "crash": sometimes["crash"],
+            "blackout": sometimes["blackout"],
+            "power cut within a step": sometimes["power cut within a step"],
+            "false alarm": sometimes["false alarm"],
+            "partition": sum(count for state, count in sometimes.items() if state.startswith("partition: ")),
+        }
+        return {kind for kind, count in kinds.items() if count}
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run was eventful enough to be counted."""
+        is_large = self.world.events >= 2000 and self.acked >= 100
+        return is_large and len(self.faults) >= 3 and len(self.laws.leaders) > self.plan.partitions
+
+    def describe(self) -> str:
+        """The state of all nodes, for a failure's message."""
+        nodes = "\n".join(node.describe() for node in self.nodes.values())
+        states = "\n".join(
+            f"{number}: leader {state.leader} in {state.leader_epoch}, in sync {state.in_sync_replicas} of"
+            f" {state.replicas}, eligible {state.eligible_leader_replicas}, adding {state.adding_replicas}"
+            for number, state in enumerate(self._states())
+        )
+        return f"at {self.world.now_ms} ms, {self.acked} acked\n{nodes}\n{states}"
+
+
+def flip_some_bit(files: SimulatedDisk, directory: str, draw: Callable[[int], int]) -> bool:
+    """Flip one bit of one file in a directory of a broker that is down; whether there is one. `draw`: 0 to that.
+
+    Not in segments at rest: only a scrubber finds that, and these brokers have none.
+    """
+    files.reboot()
+    try:
+        names = files.list_dir(directory) if files.exists(directory) else []
+        at_rest = [name for name in names if name.endswith(".log")][:-1]
+        paths = [f"{directory}/{name}" for name in names if name not in at_rest]
+        paths = [path for path in paths if files.size_of(path)]
+        if paths:
+            path = paths[draw(len(paths) - 1)]
+            files.flip_bit(path, draw(files.size_of(path) - 1), draw(7))
+        return bool(paths)
+    finally:
+        files.has_power = False
+
+
+def run_seed(seed: int, *, plan_of: Callable[[int], ReplicaPlan] = ReplicaPlan.of) -> ReplicaCluster:
+    """One run. Raises Breach."""
+    cluster = ReplicaCluster(seed, plan_of(seed))
+    cluster.run()
+    return cluster
+
+
+def run_late_copies(seed: int) -> ReplicaCluster:
+    """One run of `ReplicaPlan.of_late_copies`. Raises Breach."""
+    return run_seed(seed, plan_of=ReplicaPlan.of_late_copies)
+
+
+def run_silence(seed: int) -> ReplicaCluster:
+    """One run in which followers are silent until calm begins, and the high watermark stands still. Raises Breach."""
+    cluster = ReplicaCluster(seed, ReplicaPlan(partitions=1, chaos_ms=8_000))
+    cluster.world.after(4_000, cluster.silence_followers)
+    cluster.run()
+    return cluster

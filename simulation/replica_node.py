@@ -1,0 +1,529 @@
+"""One broker of a simulated cluster: the product's partitions, handlers and hosts on a disk that loses what it may.
+
+Its ports are those of `server.ports`; requests and answers go through Kafka's bytes. A crash is a power cut, also in
+the middle of a step, when the disk was told to lose power at some operation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from simulation.network import Network
+from simulation.quorum_node import SimulatedClock
+from simulation.replica_metadata import ReplicaMetadata
+from simulation.world import Action, Life, World
+from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.node.hang_watch import HangWatch
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.registry import APIS, api_of
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.server.config_entries import BrokerSetting
+from tailrace.server.data.disk_reserve import DiskReserve
+from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.handlers.fetch import FetchHandler
+from tailrace.server.handlers.produce import ProduceHandler
+from tailrace.server.handlers.replica_fetches import ReplicaFetches
+from tailrace.server.hosts.followers import FollowerHosts
+from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.hosts.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.hosts.metadata_applier import MetadataApplier
+from tailrace.server.hosts.replica_failures import ReplicaFailures
+from tailrace.server.hosts.replica_repairs import ReplicaRepairs
+from tailrace.server.live_settings import LiveSettings
+from tailrace.server.ports import Buffer
+from tailrace.server.waiters import Deadlines, LongPolls
+from tailrace.storage import FlushTicket, Log
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+
+DATA: Final = "/data/logs"
+HEARTBEAT_MS: Final = 500
+STALL_MS: Final = 500
+"""As log.dir.stall.timeout.ms, unless the disk is so slow that a round may take as long without hanging."""
+_PRODUCE, _FETCH = 0, 1
+
+
+class Settings:
+    """What the applier asks of a broker's settings."""
+
+    def __init__(self, node_id: int, topic_defaults: TopicConfig) -> None:
+        self.node_id = node_id
+        self.topic_defaults = topic_defaults
+
+    def entry(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+    def entries(self) -> Any:
+        return iter(tuple[BrokerSetting, ...]())
+
+    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "Settings":
+        return self
+
+
+class RoundDisk:
+    """A `server.ports.Disk` with rounds, as the flush thread has: begun, synced and finished at different times."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
+        self._world = world
+        self._guard = guard
+        self._life = life
+        self._key = key
+        self._longest_ms = longest_ms
+        self._waiting: dict[Log, list[Action]] = {}
+        self._works: list[tuple[Action, Action]] = []
+        self._is_busy = False
+        self._began_ms: int | None = None
+        self._held: list[Action] | None = None
+
+    @property
+    def round_seconds(self) -> float:
+        """How long it has been at the round that runs; 0 if none does."""
+        return 0.0 if self._began_ms is None else (self._world.now_ms - self._began_ms) / 1000
+
+    def hang(self) -> None:
+        """Sync nothing more, and finish nothing."""
+        if self._held is None:
+            self._held = []
+
+    def answer(self) -> None:
+        """Go on."""
+        held, self._held = self._held or [], None
+        for action in held:
+            self._later(action)
+
+    def flush(self, log: Log, on_done: Action) -> None:
+        self._waiting.setdefault(log, []).append(on_done)
+        self._plan()
+
+    def carry_out(self, work: Action, on_done: Action) -> None:
+        self._works.append((work, on_done))
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._is_busy:
+            self._is_busy = True
+            self._world.after(0, lambda: self._guard(self._begin), self._life)
+
+    def _begin(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        works, self._works = self._works, []
+        if not waiting and not works:
+            self._is_busy = False
+            self._began_ms = None
+            return
+        self._began_ms = self._world.now_ms
+        flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
+        given_up = [callback for log, callbacks in waiting.items() if log.is_offline for callback in callbacks]
+        works += ((lambda: None, callback) for callback in given_up)
+        self._later(lambda: self._sync(flushes, works))
+
+    def _sync(self, flushes: list[tuple[Log, FlushTicket, list[Action]]], works: list[tuple[Action, Action]]) -> None:
+        for _, ticket, _ in flushes:
+            ticket.sync()
+        for work, _ in works:
+            work()
+        self._later(lambda: self._finish(flushes, works))
+
+    def _finish(self, flushes: list[tuple[Log, FlushTicket, list[Action]]], works: list[tuple[Action, Action]]) -> None:
+        for log, ticket, _ in flushes:
+            log.finish_flush(ticket)
+        for _, _, callbacks in flushes:
+            for callback in callbacks:
+                callback()
+        for _, on_done in works:
+            on_done()
+        self._begin()
+
+    def _later(self, action: Action) -> None:
+        if self._held is not None:
+            self._held.append(action)
+            return
+        delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
+        self._world.after(delay_ms, lambda: self._guard(action), self._life)
+
+
+class _Connection:
+    """A `server.ports.ServerConnection` of one request."""
+
+    is_open = True
+    peer_host = "/10.0.0.1"
+    listener_name = "REPLICATION"
+    principal = "User:ANONYMOUS"
+
+    def __init__(self, on_answer: Callable[[bytes | None], None]) -> None:
+        self._on_answer = on_answer
+        self._is_answered = False
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        assert not self._is_answered, "a request is answered twice"
+        self._is_answered = True
+        self._on_answer(None if chunks is None else b"".join(chunks))
+
+    def awaits_answer(self, slot: int) -> bool:
+        return not self._is_answered
+
+    def close(self, reason: str) -> None:
+        self._on_answer(None)
+
+    def on_close(self, callback: Action) -> None:
+        pass
+
+
+class ReplicaNode:
+    """A broker: starts, crashes, comes back with what its disk has."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        metadata: ReplicaMetadata,
+        *,
+        node_id: int,
+        defaults: TopicConfig,
+        longest_disk_ms: int,
+        lag_ms: int,
+        is_flushed: bool = True,
+        lying_sync: bool = False,
+        find: Callable[[int], "ReplicaNode"],
+        on_command: Callable[["ReplicaNode", Any], None],
+    ) -> None:
+        """`on_command` is told what the node is about to ask of the controller."""
+        self.node_id = BrokerId(node_id)
+        self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", node_id), lying_sync=lying_sync)
+        self.files.make_dirs(DATA)
+        self.files.sync_all("/")
+        self.life = Life()
+        self.life.is_over = True
+        self.applied = 1
+        """How many changes of the metadata it has applied; what it has heard of outlives a crash."""
+        self.image = EMPTY_IMAGE
+        self.broker_epoch = -1
+        self._directory_id = node_id.to_bytes(16, "big")
+        self.table: PartitionTable
+        self.followers: FollowerHosts
+        self.keeper: InSyncKeeper
+        self.failures: ReplicaFailures
+        self.disk: RoundDisk
+        self.repairs: ReplicaRepairs
+        self.is_serving = False
+        self._has_roles = False
+        self.forgets: Callable[[SimulatedDisk], None] | None = None
+        """The change of its disk before the next start."""
+        self._world = world
+        self._network = network
+        self._metadata = metadata
+        self._defaults = defaults
+        self._longest_disk_ms = longest_disk_ms
+        self._lag_ms = lag_ms
+        self._is_flushed = is_flushed
+        self._find = find
+        self._on_command = on_command
+        self.heard_ms: dict[int, int] = {}
+        """When each other broker's last fetch came, in this life."""
+        self._starts = count(1)
+        self._applied_offset = 0
+        metadata.subscribe(self)
+
+    @property
+    def is_up(self) -> bool:
+        return not self.life.is_over
+
+    # Life and death
+
+    def start(self) -> None:
+        """Come up with what is on the disk. The power may go meanwhile."""
+        assert not self.is_up, f"broker {self.node_id} is up"
+        self.files.reboot()
+        if self.forgets is not None:
+            forgets, self.forgets = self.forgets, None
+            forgets(self.files)
+        self.life = Life()
+        self.heard_ms = {}
+        self.clock = SimulatedClock(self._world, self.do, self.life)
+        self.is_serving = self._has_roles = False
+        self.do(self._start)
+
+    def _start(self) -> None:
+        clock, life = self.clock, self.life
+        disk = self.disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
+        self.failures = ReplicaFailures(
+            broker_id=self.node_id,
+            controller=self,
+            clock=clock,
+            on_leaving=self._pause,
+            on_left=self._resign,
+            on_staying=self._resume,
+        )
+        self.table = PartitionTable(
+            LogDirectory(DATA, files=self.files, is_durable=self._is_flushed),
+            broker_id=self.node_id,
+            disk=disk,
+            clock=clock,
+            syncing_disk=disk,
+            is_flushed=self._is_flushed,
+            replica_lag_time_max_ms=self._lag_ms,
+            failures=self.failures,
+        )
+        self.table.open()
+        settings = LiveSettings(Settings(self.node_id, self._defaults))
+        self._applier = MetadataApplier(partitions=self.table, broker_id=self.node_id, settings=settings)
+        self.keeper = InSyncKeeper(
+            broker_id=self.node_id,
+            partitions=self.table,
+            controller=self,
+            clock=clock,
+            replica_lag_time_max_ms=self._lag_ms,
+        )
+        self.followers = FollowerHosts(
+            broker_id=self.node_id,
+            partitions=self.table,
+            peer=self,
+            clock=clock,
+            config=ReplicaFetchConfig(
+                replica_fetch_max_bytes=600,
+                replica_fetch_wait_max_ms=200,
+                replica_fetch_backoff_ms=400,
+                replica_socket_timeout_ms=300,
+            ),
+        )
+        self.repairs = ReplicaRepairs(
+            broker_id=self.node_id,
+            partitions=self.table,
+            failures=self.failures,
+            opener=self._applier,
+            followers=self.followers,
+            keeper=self.keeper,
+            peer=self,
+            controller=self,
+            clock=clock,
+        )
+        self.health = LogDirectoryHealth(DATA, replicas=self.failures, fetching=self.followers)
+        self._reserve = DiskReserve(
+            self.table,
+            reserve_bytes=0,
+            apply_retention=lambda: None,
+            on_change=partial(self.health.set_stalled, StallCause.FULL),
+        )
+        self.table.on_disk_full = self._reserve.note_full
+        on_hang = partial(self.health.set_stalled, StallCause.HUNG)
+        stall_ms = max(STALL_MS, 3 * self._longest_disk_ms)  # a round is begun, synced and finished
+        HangWatch((disk,), clock=clock, timeout_ms=stall_ms, on_change=on_hang).start()
+        deadlines = Deadlines(clock)
+        polls = LongPolls(clock=clock, deadlines=deadlines)
+        handlers: dict[int, Handler] = {
+            _PRODUCE: ProduceHandler(partitions=self.table, deadlines=deadlines, clock=clock),
+            _FETCH: FetchHandler(
+                partitions=self.table, polls=polls, replicas=ReplicaFetches(controller=self, keeper=self.keeper)
+            ),
+        }
+        self._dispatcher = Dispatcher(
+            handlers, write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
+        )
+        self._incarnation = (self.node_id * 1000 + next(self._starts)).to_bytes(16, "big")
+        self._metadata.pump(self)
+        # As the product, which has caught up with the metadata by then. Under flushed durability it has kept all.
+        before = self._metadata.image.brokers.get(self.node_id)
+        self._claim = claimed_epoch(before, directory_id=self._directory_id, keeps_all=self._is_flushed)
+        self._register()
+
+    def _register(self) -> None:
+        command = RegisterBroker(
+            broker_id=self.node_id,
+            incarnation_id=self._incarnation,
+            endpoints=(),
+            log_directories=(self._directory_id,),
+            previous_broker_epoch=self._claim,
+        )
+        self.submit(command, self._registered)
+
+    def _registered(self, answer: Any) -> None:
+        if not isinstance(answer, BrokerRegistered):
+            self.clock.call_at(self.clock.monotonic_ms() + 200, self._register)
+            return
+        self.broker_epoch = answer.broker_epoch
+        if self._has_roles:
+            return
+        self._has_roles = True
+        self._applier.load(self.image)
+        self.keeper.load(self.image)
+        self.followers.load(self.image)
+        self.failures.start()
+        self.repairs.start()
+        self.failures.when_reported(self._serve)
+        self._beat()
+
+    def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.pause(topic_partition, state)
+
+    def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.table.resign(topic_partition, state)
+        self.followers.left(topic_partition, state)
+
+    def _resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.resume(topic_partition, state)
+
+    def _serve(self) -> None:
+        for topic_partition in self.table.take_vanished():
+            self.failures.recovered(topic_partition)
+        self.keeper.start()
+        self.is_serving = True
+
+    def _beat(self) -> None:
+        beat = BrokerHeartbeat(
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._applied_offset - 1,
+            wants_fence=not self.is_serving,
+        )
+        self.submit(beat, self._beaten)
+        self._reserve.check()
+        self.table.write_recovery_points()
+        self.table.write_high_watermarks()
+        self.table.write_log_starts()
+        self.clock.call_at(self.clock.monotonic_ms() + HEARTBEAT_MS, self._beat)
+
+    def _beaten(self, answer: Any) -> None:
+        if isinstance(answer, KafkaError) and answer.code is ErrorCode.STALE_BROKER_EPOCH:
+            # A request of an earlier life has come late, and has registered that.
+            self._world.sometimes["registered again"] += 1
+            self._register()
+
+    def crash(self) -> None:
+        """The power goes now."""
+        if self.is_up:
+            self.life.is_over = True
+            self.is_serving = False
+            if self.files.has_power:
+                self.files.power_cut()
+
+    def do(self, action: Action) -> None:
+        """Do something on this node, if it is up, as a turn of its event loop. It may be the end of this life."""
+        if not self.is_up:
+            return
+        try:
+            action()
+            self.table.write_staged()
+        except PowerCut:
+            self._world.sometimes["power cut within a step"] += 1
+            self.crash()
+        except StorageError:
+            self._world.sometimes["process ended by its disk"] += 1
+            self.crash()
+
+    # The metadata
+
+    def apply(self, image: ClusterImage, delta: ImageDelta, end_offset: int) -> None:
+        """A change has come."""
+        self.do(lambda: self._apply(image, delta, end_offset))
+
+    def _apply(self, image: ClusterImage, delta: ImageDelta, end_offset: int) -> None:
+        self.image, self._applied_offset = image, end_offset
+        if self._has_roles:
+            self._applier.on_image(image, delta)
+            self.keeper.on_image(image, delta)
+            self.followers.on_image(image, delta)
+            self.failures.on_image(image, delta)
+            self.repairs.on_image(image, delta)
+
+    @property
+    def leader_id(self) -> BrokerId:
+        return BrokerId(0)
+
+    def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
+        """A `server.ports.Controller`."""
+        self._on_command(self, command)
+        self._metadata.ask(self, command, lambda answer: self.do(lambda: on_done(answer)))
+
+    # Requests
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """A `server.ports.Peer`: Kafka's bytes there and back, or None."""
+        version = self._world.between(max(oldest_version, 17), 18, "version", self.node_id)
+        reply = self._once(on_reply, timeout_ms or 1_000)
+        ask(self._world, self._network, self.node_id, self._find(node_id), request, version, reply)
+
+    def _once(self, on_reply: Callable[[Any], None], timeout_ms: int) -> Callable[[Any], None]:
+        life, is_told = self.life, False
+
+        def reply(response: Any) -> None:
+            nonlocal is_told
+            if life is self.life and not is_told:
+                is_told = True
+                self.do(lambda: on_reply(response))
+
+        self._world.after(timeout_ms, lambda: reply(None), life)
+        return reply
+
+    def serve(self, frame: bytes, on_answer: Callable[[bytes | None], None]) -> None:
+        """Carry out one request, if this node lets anybody in."""
+        if not self.is_serving:
+            on_answer(None)
+            return
+        connection = _Connection(on_answer)
+        self.do(lambda: self._dispatcher.on_frame(connection, 0, memoryview(bytearray(frame))))
+
+    def describe(self) -> str:
+        """One line for a failure's message."""
+        if not self.is_up:
+            return f"{self.node_id}: down"
+        logs = ", ".join(
+            f"{partition.topic_partition} {'leads' if partition.is_leader else 'follows'} {partition.leader_epoch}"
+            f" {partition.log.log_start_offset}..{partition.high_watermark}..{partition.log.flushed_offset}"
+            f"..{partition.log.log_end_offset}"
+            for partition in self.table
+        )
+        return f"{self.node_id}: {'serves' if self.is_serving else 'starts'}, {logs}"
+
+
+def ask(
+    world: World,
+    network: Network,
+    source: int,
+    target: ReplicaNode,
+    request: Any,
+    version: int,
+    on_reply: Callable[[Any], None],
+) -> None:
+    """Send a request over the network. `on_reply` is called with what comes back, perhaps more than once, or never."""
+    version = min(version, schema_of(type(request)).versions.last)
+    frame = b"".join(encode_request(request, version, correlation_id=1, client_id="simulated"))
+    response_type = APIS[api_of(type(request)).key].response
+
+    def answered(data: bytes | None) -> None:
+        if data is None:
+            network.send(target.node_id, source, lambda: on_reply(None))
+        else:
+            network.send(
+                target.node_id, source, lambda: on_reply(decode_response(response_type, version, bytearray(data))[1])
+            )
+
+    def deliver() -> None:
+        if target.is_up:
+            if isinstance(request, FetchRequest):
+                target.heard_ms[source] = world.now_ms
+            target.serve(frame, answered)
+        else:
+            world.after(1, lambda: on_reply(None))
+
+    network.send(source, target.node_id, deliver)
+
+
+def _raise_broken_invariant(broken: BaseException) -> None:
+    raise broken

@@ -1,0 +1,315 @@
+"""The data path of one node, from frame to file, without sockets, threads and a real clock.
+
+node = DataPath(directory, files=SimulatedDisk(seed=1))
+node.create("orders")
+node.produce("orders", b"hello").response
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tailrace.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.protocol.registry import APIS, api_of
+from tailrace.replication.partition import Partition
+from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.data.partitions import Failures, PartitionTable
+from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.handlers.fetch import FetchHandler
+from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
+from tailrace.server.handlers.list_offsets import ListOffsetsHandler
+from tailrace.server.handlers.produce import ProduceHandler
+from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
+from tailrace.server.ports import Buffer, Disk
+from tailrace.server.transaction_verifier import TransactionVerifier
+from tailrace.server.waiters import Deadlines, LongPolls
+from tailrace.storage import FileSystem, OsFiles
+from tailrace.testing.clock import ManualClock
+from testkit.ports import ImmediateDisk, RecordingConnection
+
+BROKER = BrokerId(1)
+PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, WRITE_TXN_MARKERS = 0, 1, 2, 23, 27
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, connection: RecordingConnection, slot: int, response_type: type[Any], version: int) -> None:
+        self._connection = connection
+        self._slot = slot
+        self._response_type = response_type
+        self._version = version
+
+    @property
+    def is_answered(self) -> bool:
+        return self._slot in self._connection.answers
+
+    @property
+    def response(self) -> Any:
+        """The answer, decoded from the bytes that went out."""
+        answer = self._connection.answers[self._slot]
+        assert answer is not None, "the request gets no answer, on purpose"
+        return decode_response(self._response_type, self._version, answer)[1]
+
+    @property
+    def produced(self) -> PartitionProduceResponse:
+        """The one partition of an answer to Produce."""
+        response: ProduceResponse = self.response
+        ((answer,),) = (topic.partition_responses for topic in response.responses)
+        return answer
+
+    @property
+    def fetched(self) -> PartitionData:
+        """The one partition of an answer to Fetch."""
+        response: FetchResponse = self.response
+        assert response.error_code == 0
+        ((answer,),) = (topic.partitions for topic in response.responses)
+        return answer
+
+
+class DataPath:
+    """Table, handlers and dispatcher of one broker. Every flush is done at once unless another disk is given."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        files: FileSystem | None = None,
+        clock: ManualClock | None = None,
+        disk: Disk | None = None,
+        is_flushed: bool = True,
+        verifier: TransactionVerifier | None = None,
+        is_verified: bool = True,
+        failures: Failures | None = None,
+    ) -> None:
+        self.files = OsFiles() if files is None else files
+        self.clock = ManualClock() if clock is None else clock
+        self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
+        self.table = PartitionTable(
+            LogDirectory(directory, files=self.files),
+            broker_id=BROKER,
+            disk=self.disk,
+            clock=self.clock,
+            is_flushed=is_flushed,
+            failures=failures,
+        )
+        self.table.open()
+        self.deadlines = Deadlines(self.clock)
+        self.polls = LongPolls(clock=self.clock, deadlines=self.deadlines)
+        handlers: dict[int, Handler] = {
+            PRODUCE: ProduceHandler(
+                partitions=self.table,
+                deadlines=self.deadlines,
+                clock=self.clock,
+                verifier=verifier,
+                is_verified=is_verified,
+            ),
+            FETCH: FetchHandler(partitions=self.table, polls=self.polls),
+            LIST_OFFSETS: ListOffsetsHandler(partitions=self.table),
+            OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(partitions=self.table),
+            WRITE_TXN_MARKERS: WriteTxnMarkersHandler(
+                partitions=self.table, clock=self.clock, deadlines=self.deadlines
+            ),
+        }
+        self.dispatcher = Dispatcher(
+            handlers, write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
+        )
+        self.clock.on_turn_end = self.dispatcher.on_turn_end
+        self.connection = RecordingConnection()
+
+    def create(
+        self,
+        topic: str = "orders",
+        *,
+        partition: int = 0,
+        leader_epoch: int = 0,
+        leader: int = BROKER,
+        in_sync: Sequence[int] = (BROKER,),
+        replicas: Sequence[int] = (BROKER,),
+        topic_id: TopicId | None = None,
+        config: TopicConfig | None = None,
+    ) -> Partition:
+        """A partition of a topic, led by this broker unless said otherwise; for one that exists a new state."""
+        created = self.table.create(
+            TopicPartition(topic, partition),
+            state=PartitionState(
+                topic_id=topic_id or topic_id_of(topic),
+                replicas=tuple(map(BrokerId, replicas)),
+                in_sync_replicas=tuple(map(BrokerId, in_sync)),
+                leader=BrokerId(leader),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                partition_epoch=0,
+            ),
+            config=config or TopicConfig(),
+        )
+        assert created is not None, "the partition of this name that was deleted is still being flushed"
+        return created
+
+    def send(
+        self,
+        request: Any,
+        version: int,
+        *,
+        connection: RecordingConnection | None = None,
+        client_id: str = "test",
+        same_turn: bool = False,
+    ) -> Exchange:
+        """Send one request as a client does. `same_turn`: more requests of the same turn follow."""
+        connection = connection or self.connection
+        slot = connection.next_slot()
+        frame = bytearray(b"".join(encode_request(request, version, correlation_id=7, client_id=client_id)))
+        self.dispatcher.on_frame(connection, slot, memoryview(frame))
+        if not same_turn:
+            self.end_turn()
+            frame[:] = bytes(len(frame))  # the receive buffer is used again
+        return Exchange(connection, slot, APIS[api_of(type(request)).key].response, version)
+
+    def end_turn(self) -> None:
+        """End the turn, and do what has become due."""
+        self.dispatcher.on_turn_end()
+        self.clock.advance(0)
+
+    def produce(
+        self,
+        topic: str,
+        *values: bytes,
+        partition: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        version: int = 12,
+        records: Buffer | None = None,
+        client_id: str = "test",
+        transactional_id: str | None = None,
+        same_turn: bool = False,
+    ) -> Exchange:
+        """Send values as one batch to one partition; `records` instead if they are given."""
+        request = ProduceRequest(
+            transactional_id=transactional_id,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=(
+                TopicProduceData(
+                    name=topic if version < 13 else "",
+                    topic_id=self._topic_id(topic, partition),
+                    partition_data=(
+                        PartitionProduceData(
+                            index=partition, records=records or batch_of(*values, now=self.clock.now_ms)
+                        ),
+                    ),
+                ),
+            ),
+        )
+        return self.send(request, version, client_id=client_id, same_turn=same_turn)
+
+    def fetch(
+        self,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        version: int = 17,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        partition_max_bytes: int = 1 << 20,
+        isolation: int = 0,
+        leader_epoch: int = -1,
+        connection: RecordingConnection | None = None,
+        **options: Any,
+    ) -> Exchange:
+        """Read one partition from `offset` on."""
+        wanted = FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+            current_leader_epoch=leader_epoch,
+        )
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation,
+            topics=(
+                FetchTopic(
+                    topic=topic if version < 13 else "", topic_id=self._topic_id(topic, partition), partitions=(wanted,)
+                ),
+            ),
+            **options,
+        )
+        return self.send(request, version, connection=connection)
+
+    def end_transaction(
+        self,
+        topic: str,
+        *,
+        producer_id: int,
+        is_commit: bool,
+        producer_epoch: int = 0,
+        coordinator_epoch: int = 0,
+        partitions: Sequence[int] = (0,),
+    ) -> Exchange:
+        """Have a producer's transaction ended in these partitions, as its coordinator does."""
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_result=is_commit,
+            topics=(WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partitions)),),
+            coordinator_epoch=coordinator_epoch,
+        )
+        return self.send(WriteTxnMarkersRequest(markers=(marker,)), 1)
+
+    def values(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
+        """Every value that a consumer can read, from the log start on."""
+        found: list[bytes | None] = []
+        data = self.table.get(topic, partition)
+        offset = data.log.log_start_offset
+        while True:
+            answer = self.fetch(topic, offset, partition=partition).fetched
+            assert answer.error_code == 0
+            records = records_of(answer.records)
+            if not records:
+                return found
+            found += [record.value for record in records if record.offset >= offset]
+            offset = records[-1].offset + 1
+
+    def _topic_id(self, topic: str, partition: int) -> TopicId:
+        found = self.table.find(topic, partition)
+        return topic_id_of(topic) if found is None else found.topic_id
+
+
+def topic_id_of(topic: str) -> TopicId:
+    """The id that `DataPath.create` gives a topic."""
+    return TopicId(topic.encode()[:16].ljust(16, b"\0"))
+
+
+def batch_of(*values: bytes | None, now: Callable[[], int] = lambda: 1_700_000_000_000, **options: Any) -> bytes:
+    """A batch as a producer sends it; options as those of `build_batch`."""
+    return bytes(build_batch([Record(index, now(), b"k", value) for index, value in enumerate(values)], **options))
+
+
+def records_of(data: Buffer | None) -> list[Record]:
+    """The records in what a fetch has given."""
+    if not data:
+        return []
+    return [record for position, _ in iter_batches(data) for record in read_records(data, position)]
+
+
+def _raise_broken_invariant(broken: BaseException) -> None:
+    raise broken

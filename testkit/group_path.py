@@ -1,0 +1,235 @@
+"""The group path of one node, from frame to `__consumer_offsets`, without sockets, threads and a real clock.
+
+node = GroupPath("/data", files=SimulatedDisk(seed=1))
+node.find_coordinator("g")
+node.commit("g", "orders", 7).response
+"""
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.metadata.commands import ControllerResponse
+from tailrace.metadata.image import full_delta
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.transactions import Transactions
+from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.membership import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from tailrace.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from tailrace.server.dispatch import Handler
+from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
+from tailrace.server.handlers.coordinators import FindCoordinatorHandler
+from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from tailrace.server.handlers.membership import (
+    HeartbeatHandler,
+    JoinGroupHandler,
+    LeaveGroupHandler,
+    SyncGroupHandler,
+)
+from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
+from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.handlers.produce import ProduceHandler
+from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
+from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.ports import Disk
+from tailrace.storage import FileSystem
+from tailrace.testing.clock import ManualClock
+from testkit.admin_path import AdminPath
+from testkit.data_path import BROKER, PRODUCE, Exchange
+from testkit.ports import NoPeer
+
+_NEWEST_COMMIT_BY_NAME = 9
+
+
+class GroupPath(AdminPath):
+    """A node that coordinates groups. Defaults as `--dev`: four offsets partitions, no initial rebalance delay."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        files: FileSystem | None = None,
+        clock: ManualClock | None = None,
+        disk: Disk | None = None,
+        settings: Mapping[str, str] | None = None,
+        start: int = 1,
+    ) -> None:
+        dev = {
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+        }
+        super().__init__(
+            directory, files=files, clock=clock, disk=disk, settings={**dev, **(settings or {})}, start=start
+        )
+
+    def find_coordinator(self, group_id: str, *, version: int = 4) -> ErrorCode:
+        """Find the group's coordinator; the offsets topic is there and loaded afterwards, if flushes are immediate."""
+        request = FindCoordinatorRequest(key=group_id, coordinator_keys=(group_id,))
+        response = self.send(request, version).response
+        return ErrorCode(response.coordinators[0].error_code if version >= 4 else response.error_code)
+
+    def commit(
+        self,
+        group_id: str,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        generation_id: int = -1,
+        member_id: str = "",
+        metadata: str | None = "",
+        version: int = _NEWEST_COMMIT_BY_NAME,
+        same_turn: bool = False,
+    ) -> Exchange:
+        """Send OffsetCommit for one partition."""
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=generation_id,
+            member_id=member_id,
+            topics=(
+                OffsetCommitRequestTopic(
+                    name=topic if version <= _NEWEST_COMMIT_BY_NAME else "",
+                    topic_id=self.topic_id(topic) if version > _NEWEST_COMMIT_BY_NAME else bytes(16),
+                    partitions=(
+                        OffsetCommitRequestPartition(
+                            partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                        ),
+                    ),
+                ),
+            ),
+        )
+        return self.send(request, version, same_turn=same_turn)
+
+    def committed(self, group_id: str, topic: str, *, partition: int = 0) -> int | ErrorCode:
+        """The group's committed offset, -1 for none, or the error."""
+        asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
+        request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group_id, topics=(asked,)),))
+        response: OffsetFetchResponse = self.send(request, 8).response
+        (group,) = response.groups
+        if group.error_code:
+            return ErrorCode(group.error_code)
+        return group.topics[0].partitions[0].committed_offset
+
+    def join(
+        self, group_id: str, member_id: str = "", *, version: int = 9, protocol: str = "range", **options: Any
+    ) -> Exchange:
+        """Send JoinGroup."""
+        request = JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=30_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=(JoinGroupRequestProtocol(name=protocol, metadata=b"topics"),),
+            **options,
+        )
+        return self.send(request, version)
+
+    def sync(
+        self, group_id: str, member_id: str, generation_id: int, assignments: Mapping[str, bytes] | None = None
+    ) -> Exchange:
+        """Send SyncGroup."""
+        request = SyncGroupRequest(
+            group_id=group_id,
+            generation_id=generation_id,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=tuple(
+                SyncGroupRequestAssignment(member_id=name, assignment=assignment)
+                for name, assignment in (assignments or {}).items()
+            ),
+        )
+        return self.send(request, 5)
+
+    def form_group(self, group_id: str) -> tuple[str, int]:
+        """A stable group of one member, and its generation."""
+        member_id: str = self.join(group_id).response.member_id
+        joined: JoinGroupResponse = self.join(group_id, member_id).response
+        synced = self.sync(group_id, member_id, joined.generation_id, {member_id: b"mine"})
+        assert synced.response.error_code == ErrorCode.NONE
+        return member_id, joined.generation_id
+
+    def stop(self) -> None:
+        self.transactions.coordinators.close()
+        self.coordinators.close()
+        super().stop()
+
+    def _serve(self, unfenced: ControllerResponse | KafkaError) -> None:
+        super()._serve(unfenced)
+        self.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
+        self.controller.on_image(self.coordinators.on_image)
+        self.transactions.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
+        self.controller.on_image(self.transactions.coordinators.on_image)
+
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self.controller.image.group_overrides(group_id)
+
+    def _handlers(self) -> dict[int, Handler]:
+        config = GroupConfig.read(self.config.integer, self.config.text, settings_of=self._settings_of_group)
+        numbers = count(1)
+        self.coordinators = GroupCoordinators(
+            broker_id=BROKER,
+            find_partition=self.table.find,
+            config=config,
+            new_member_id=lambda prefix: f"{prefix}-{self._start}-{next(numbers)}",
+            clock=self.clock,
+        )
+        coordinators, controller = self.coordinators, self.controller
+        self.transactions = Transactions(
+            broker_id=BROKER,
+            image=lambda: controller.image,
+            controller=controller,
+            partitions=self.table,
+            groups=coordinators,
+            config=TransactionConfig.read(self.config.integer),
+            is_verified=self.config.flag("transaction.partition.verification.enable"),
+            peer=NoPeer(self.clock.call_soon),
+            clock=self.clock,
+        )
+        return {
+            **super()._handlers(),
+            **self.transactions.handlers(config),
+            PRODUCE: ProduceHandler(
+                partitions=self.table,
+                deadlines=self.deadlines,
+                clock=self.clock,
+                verifier=self.transactions.verifier,
+                is_verified=self.transactions.is_verified,
+            ),
+            27: WriteTxnMarkersHandler(
+                partitions=self.table, clock=self.clock, deadlines=self.deadlines, pending_offsets=coordinators
+            ),
+            8: OffsetCommitHandler(coordinators=coordinators, controller=controller),
+            9: OffsetFetchHandler(coordinators=coordinators, controller=controller),
+            10: FindCoordinatorHandler(controller=controller, config=config, transactions=self.transactions.config),
+            11: JoinGroupHandler(coordinators=coordinators),
+            12: HeartbeatHandler(coordinators=coordinators),
+            13: LeaveGroupHandler(coordinators=coordinators),
+            14: SyncGroupHandler(coordinators=coordinators),
+            15: DescribeGroupsHandler(coordinators=coordinators),
+            16: ListGroupsHandler(coordinators=coordinators),
+            47: OffsetDeleteHandler(coordinators=coordinators, controller=controller),
+            42: DeleteGroupsHandler(coordinators=coordinators),
+            68: ConsumerGroupHeartbeatHandler(coordinators=coordinators),
+            69: ConsumerGroupDescribeHandler(coordinators=coordinators, controller=controller),
+        }
