@@ -30,7 +30,7 @@ from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import Response
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.broker_lifecycle import BrokerState
+from tailrace.server.controller_link.broker_lifecycle import BrokerState
 
 _CREATE_VERSION = 7
 _DELETE_VERSION = 6

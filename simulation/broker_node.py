@@ -15,11 +15,13 @@ from tailrace.model.ids import BrokerId
 from tailrace.node.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.registry import APIS, api_of
-from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.forwarding import Forwarding
-from tailrace.server.handlers.brokers import UnregisterBrokerHandler
-from tailrace.server.handlers.config_changes import AlterConfigsHandler
-from tailrace.server.handlers.controller_peers import (
+from tailrace.server.admin.brokers import UnregisterBrokerHandler
+from tailrace.server.admin.config_changes import AlterConfigsHandler
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.topics import CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.controller_link.broker_lifecycle import BrokerLifecycle
+from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
     AssignReplicasToDirsHandler,
@@ -27,13 +29,11 @@ from tailrace.server.handlers.controller_peers import (
     BrokerRegistrationHandler,
     ControllerRegistrationHandler,
 )
-from tailrace.server.handlers.envelope import EnvelopeHandler
-from tailrace.server.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.hosts.broker_lifecycle import BrokerLifecycle
-from tailrace.server.hosts.controller_channel import ControllerChannel
-from tailrace.server.hosts.envelopes import Envelopes
-from tailrace.server.hosts.errands import Errands
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
+from tailrace.server.controller_link.envelopes import Envelopes
+from tailrace.server.controller_link.errands import Errands
+from tailrace.server.controller_link.forwarding import Forwarding
+from tailrace.server.dispatch import Dispatcher, Handler
 from testkit.ports import RecordingConnection
 
 HEARTBEAT_MS: Final = 500

@@ -20,7 +20,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
-from tailrace.server.data.log_directory import LogDirectory
+from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from tailrace.testing.disk import SimulatedDisk
 

@@ -27,7 +27,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.quorum_controller import OnDone
+from tailrace.server.quorum.controller import OnDone
 from tailrace.testing.disk import TOTAL_SPACE
 
 __all__ = ["QuorumCluster", "QuorumPlan", "run_seed"]

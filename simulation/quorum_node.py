@@ -24,12 +24,12 @@ from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import FetchSnapshotResponse, Response
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterSet
-from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_log import QuorumLog
-from tailrace.server.hosts.raft_wire import request_from_wire, response_to_wire
 from tailrace.server.ports import QuorumRequest, QuorumResponse
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage import Log
 from tailrace.storage.snapshot_format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk

@@ -25,22 +25,22 @@ from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
-from tailrace.server.config_entries import BrokerSetting
-from tailrace.server.data.disk_reserve import DiskReserve
-from tailrace.server.data.log_directory import LogDirectory
-from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.admin.config_entries import BrokerSetting
+from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.handlers.fetch import FetchHandler
-from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.replica_fetches import ReplicaFetches
-from tailrace.server.hosts.followers import FollowerHosts
-from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
-from tailrace.server.hosts.log_directory_health import LogDirectoryHealth, StallCause
-from tailrace.server.hosts.metadata_applier import MetadataApplier
-from tailrace.server.hosts.replica_failures import ReplicaFailures
-from tailrace.server.hosts.replica_repairs import ReplicaRepairs
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.partitions.disk_reserve import DiskReserve
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Buffer
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.replicas.failures import ReplicaFailures
+from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.metadata_applier import MetadataApplier
+from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.server.waiters import Deadlines, LongPolls
 from tailrace.storage import FlushTicket, Log
 from tailrace.testing.disk import PowerCut, SimulatedDisk

@@ -26,33 +26,33 @@ from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.node.config import NodeConfig
 from tailrace.node.settings import BROKER_SETTINGS
 from tailrace.raft.voters import ReplicaKey
-from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.handlers.api_versions import FinalizedFeatures
-from tailrace.server.handlers.brokers import UnregisterBrokerHandler
-from tailrace.server.handlers.cluster import DescribeClusterHandler
-from tailrace.server.handlers.config_changes import AlterConfigsHandler, OwnBrokerConfigs
-from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
-from tailrace.server.handlers.configs import DescribeConfigsHandler
-from tailrace.server.handlers.delete_records import DeleteRecordsHandler
-from tailrace.server.handlers.features import UpdateFeaturesHandler
-from tailrace.server.handlers.fetch import FetchHandler
-from tailrace.server.handlers.log_dir_moves import AlterReplicaLogDirsHandler
-from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
-from tailrace.server.handlers.metadata import MetadataHandler
-from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.producers import DescribeProducersHandler
-from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
-from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
-from tailrace.server.handlers.replicas import (
+from tailrace.server.admin.brokers import UnregisterBrokerHandler
+from tailrace.server.admin.config_changes import AlterConfigsHandler, OwnBrokerConfigs
+from tailrace.server.admin.config_resources import ListConfigResourcesHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.delete_records import DeleteRecordsHandler
+from tailrace.server.admin.features import UpdateFeaturesHandler
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.log_dir_moves import AlterReplicaLogDirsHandler
+from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
+from tailrace.server.admin.replicas import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
     ListPartitionReassignmentsHandler,
 )
-from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
-from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.api_versions import FinalizedFeatures
+from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.metadata.cluster import DescribeClusterHandler
+from tailrace.server.metadata.metadata import MetadataHandler
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.ports import Disk
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.produce.producers import DescribeProducersHandler
+from tailrace.server.quorum.description import QuorumDescriptionHandler
+from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
 from testkit.data_path import BROKER, FETCH, PRODUCE, DataPath, records_of

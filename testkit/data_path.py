@@ -29,16 +29,16 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.partition import Partition
-from tailrace.server.data.log_directory import LogDirectory
-from tailrace.server.data.partitions import Failures, PartitionTable
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.handlers.fetch import FetchHandler
-from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
-from tailrace.server.handlers.list_offsets import ListOffsetsHandler
-from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
+from tailrace.server.fetch.list_offsets import ListOffsetsHandler
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.table import Failures, PartitionTable
 from tailrace.server.ports import Buffer, Disk
-from tailrace.server.transaction_verifier import TransactionVerifier
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.produce.transaction_verifier import TransactionVerifier
+from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
 from tailrace.storage import FileSystem, OsFiles
 from tailrace.testing.clock import ManualClock

@@ -32,22 +32,22 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import Handler
-from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
-from tailrace.server.handlers.coordinators import FindCoordinatorHandler
-from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
-from tailrace.server.handlers.membership import (
+from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from tailrace.server.groups.membership import (
     HeartbeatHandler,
     JoinGroupHandler,
     LeaveGroupHandler,
     SyncGroupHandler,
 )
-from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
-from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
-from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
-from tailrace.server.hosts.coordinator import GroupCoordinators
+from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
+from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.ports import Disk
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
 from testkit.admin_path import AdminPath

@@ -6,11 +6,11 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_log import QuorumLog
 from tailrace.server.ports import Clock, Disk, Timer
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
 from tailrace.storage import FileSystem
 from testkit.ports import NoPeer
 

@@ -28,7 +28,7 @@ class NoPeer:
 
 
 class NotedFailures:
-    """A `server.data.partitions.Failures` that keeps what it hears."""
+    """A `server.partitions.table.Failures` that keeps what it hears."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, TopicPartition]] = []

@@ -16,7 +16,7 @@ from tailrace.metadata.records import PartitionChangeRecord, encode_record
 from tailrace.metadata.snapshot_image import snapshot_values
 from tailrace.model.ids import TopicId
 from tailrace.raft.effects import AppendAsLeader
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.log import QuorumLog
 
 NAME = "catch-up"
 DEFAULT_MEGABYTES = 10

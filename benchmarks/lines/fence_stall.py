@@ -14,10 +14,10 @@ from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.ids import BrokerId
 from tailrace.node.config import NodeConfig
-from tailrace.server.data.log_directory import LogDirectory
-from tailrace.server.data.partitions import PartitionTable
-from tailrace.server.hosts.metadata_applier import MetadataApplier
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.replicas.metadata_applier import MetadataApplier
 
 NAME = "fence-stall"
 DEFAULT = 100_000

@@ -11,7 +11,7 @@ from benchmarks.peers import directory
 from benchmarks.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.snapshot_image import SnapshotLoader
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.log import QuorumLog
 
 NAME = "snapshots"
 DEFAULT_MEGABYTES = 100

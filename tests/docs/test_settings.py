@@ -10,7 +10,7 @@ from tailrace.model.settings import Setting, Table, Value
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.kafka_settings import WITHOUT_EFFECT
 from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS
-from tailrace.server.config_entries import BROKER_NAMES
+from tailrace.server.admin.config_entries import BROKER_NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "settings.md"

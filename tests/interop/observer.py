@@ -23,10 +23,10 @@ from tailrace.node.peers import Peers
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterSet
-from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.storage import OsFiles
 
 _BOOTSTRAP_ID = -2

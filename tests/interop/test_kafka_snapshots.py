@@ -32,8 +32,8 @@ from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.quorum_log import QuorumLog
-from tailrace.server.hosts.quorum_records import voters_of_snapshot
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.records import voters_of_snapshot
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshot_store import SnapshotStore
 from tailrace.storage.snapshot_writer import Publication

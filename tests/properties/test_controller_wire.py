@@ -32,9 +32,9 @@ from tailrace.model.partitions import PartitionState
 from tailrace.protocol.messages import directories, in_sync, registrations
 from tailrace.protocol.messages.topics import CreatableTopicResult, CreateTopicsResponse
 from tailrace.protocol.schema import decode, encode_bytes, replace
-from tailrace.server.hosts import controller_wire as wire
-from tailrace.server.hosts import replicas_wire
-from tailrace.server.hosts.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
+from tailrace.server.controller_link import controller_wire as wire
+from tailrace.server.controller_link import replicas_wire
+from tailrace.server.controller_link.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.server.data.fetch_planner import FetchBudget
+from tailrace.server.fetch.budget import FetchBudget
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, records_of
 from testkit.ports import DeferredDisk, RecordingConnection

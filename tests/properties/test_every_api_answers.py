@@ -52,8 +52,8 @@ from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, 
 from tailrace.protocol.schema import replace
 from tailrace.protocol.source import Layout
 from tailrace.server.dispatch import Handler
-from tailrace.server.handlers.replica_fetches import ReplicaFetches
-from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import CLUSTER_ID
 from testkit.data_path import BROKER, Exchange, batch_of

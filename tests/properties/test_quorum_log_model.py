@@ -12,7 +12,7 @@ from tailrace.protocol.records.record import read_records
 from tailrace.raft.effects import AppendAsLeader, AppendFetched, WriteSnapshotPart
 from tailrace.raft.events import LogAppended, SnapshotInstalled
 from tailrace.raft.rpc import SnapshotId
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.snapshot_writer import Publication
 from tailrace.testing.disk import SimulatedDisk
 

@@ -14,8 +14,8 @@ from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft import rpc
 from tailrace.raft.voters import NO_DIRECTORY, Endpoint, ReplicaKey
-from tailrace.server.hosts.metadata_partition_wire import NEWEST_EPOCH
-from tailrace.server.hosts.raft_wire import (
+from tailrace.server.quorum.metadata_partition_wire import NEWEST_EPOCH
+from tailrace.server.quorum.raft_wire import (
     oldest_version,
     request_from_wire,
     request_to_wire,

@@ -29,7 +29,7 @@ from tailrace.raft.snapshots import (
     superfluous_snapshots,
     validate_position,
 )
-from tailrace.server.hosts.raft_wire import request_to_wire, response_from_wire, response_to_wire
+from tailrace.server.quorum.raft_wire import request_to_wire, response_from_wire, response_to_wire
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS

@@ -243,7 +243,7 @@ class TestRegularExpressions:
         self, node: GroupPath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         node.create_topics(*(f"t{number}" for number in range(20)))
-        monkeypatch.setattr("tailrace.server.hosts.topic_patterns._NAMES_PER_TURN", 1)
+        monkeypatch.setattr("tailrace.server.groups.topic_patterns._NAMES_PER_TURN", 1)
         gone, there = RecordingConnection(), RecordingConnection()
 
         def ask(connection: RecordingConnection, regex: str) -> Exchange:

@@ -52,8 +52,8 @@ from tailrace.protocol.messages.topics import (
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
-from tailrace.server.data.cleaner import CleanerConfig
-from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.upkeep import Upkeep, UpkeepConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk

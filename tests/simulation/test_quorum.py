@@ -20,9 +20,9 @@ from simulation.quorum_shrink import QuorumAttempts
 from simulation.quorum_sweep import STATES
 from simulation.shrink import Shrinker, attempt
 from tailrace.raft import events
-from tailrace.server.hosts.metadata_directory import MetadataDirectory
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_flushes import QuorumFlushes
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.flushes import QuorumFlushes
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.testing.disk import TOTAL_SPACE
 
 SEEDS = range(40)

@@ -18,7 +18,7 @@ from tailrace.protocol.records.record import read_records
 from tailrace.raft.effects import AppendAsLeader, WriteSnapshotPart
 from tailrace.raft.events import SnapshotInstalled, SnapshotRejected
 from tailrace.raft.rpc import SnapshotId
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.snapshot_writer import Publication
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 

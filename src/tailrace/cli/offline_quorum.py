@@ -13,9 +13,9 @@ from tailrace.node.config import NodeConfig, load_config
 from tailrace.node.data_directory import DirectoryLock
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum_log import QuorumLog
-from tailrace.server.hosts.quorum_state import QuorumState
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.state import QuorumState
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import read_meta_properties
 

@@ -37,26 +37,26 @@ from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.peers import Peers
 from tailrace.node.transactions import Transactions
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
-from tailrace.server.data.cleaner import CleanerConfig
-from tailrace.server.data.log_directory import LogDirectory
-from tailrace.server.data.partitions import PartitionTable
-from tailrace.server.data.scrubber import ScrubberConfig
-from tailrace.server.data.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.controller_link.broker_lifecycle import BrokerLifecycle
+from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.envelopes import Envelopes
+from tailrace.server.controller_link.errands import Errands
+from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.forwarding import Forwarding
-from tailrace.server.handlers.replica_fetches import ReplicaFetches
-from tailrace.server.hosts.broker_lifecycle import BrokerLifecycle
-from tailrace.server.hosts.controller_channel import ControllerChannel
-from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.hosts.envelopes import Envelopes
-from tailrace.server.hosts.errands import Errands
-from tailrace.server.hosts.followers import FollowerHosts
-from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
-from tailrace.server.hosts.log_directory_health import LogDirectoryHealth, StallCause
-from tailrace.server.hosts.metadata_applier import ImageLeaders, MetadataApplier
-from tailrace.server.hosts.replica_failures import ReplicaFailures
-from tailrace.server.hosts.replica_repairs import ReplicaRepairs
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.partitions.scrubber import ScrubberConfig
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.partitions.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.replicas.failures import ReplicaFailures
+from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.storage import OsFiles
 
 _LATE_TRANSACTION_MS: Final = 300_000

@@ -19,16 +19,16 @@ from tailrace.node.handlers import Waiting
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
-from tailrace.server.data.dormant import Dormant
-from tailrace.server.data.log_directory import SetAside
-from tailrace.server.data.partitions import PartitionTable
-from tailrace.server.data.scrubber import Scrubber, ScrubMeasure
-from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.hosts.followers import FollowerHosts
-from tailrace.server.hosts.in_sync_keeper import InSyncKeeper
-from tailrace.server.hosts.log_directory_health import LogDirectoryHealth
-from tailrace.server.hosts.replica_failures import ReplicaFailures
-from tailrace.server.hosts.replica_repairs import ReplicaRepairs
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.partitions.dormant import Dormant
+from tailrace.server.partitions.log_directory import SetAside
+from tailrace.server.partitions.log_directory_health import LogDirectoryHealth
+from tailrace.server.partitions.scrubber import Scrubber, ScrubMeasure
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.replicas.failures import ReplicaFailures
+from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.repairs import ReplicaRepairs
 
 SLICE = 500
 """Partitions, or topics, that are looked at before requests have their turn."""

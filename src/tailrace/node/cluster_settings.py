@@ -11,7 +11,7 @@ from tailrace.metadata.image import ALL_BROKERS, ClusterImage
 from tailrace.metadata.setting_consequences import DECISIVE, MIN_IN_SYNC
 from tailrace.node.config import NodeConfig
 from tailrace.node.settings import BROKER_SETTINGS
-from tailrace.server.config_entries import ConfigSource
+from tailrace.server.admin.config_entries import ConfigSource
 
 _logger = logging.getLogger("tailrace.node")
 

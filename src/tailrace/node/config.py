@@ -20,7 +20,7 @@ from tailrace.node.listener_config import read_listener_config
 from tailrace.node.log_settings import FLUSHED
 from tailrace.node.quorum_config import read_quorum_config
 from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
-from tailrace.server.config_entries import ConfigSource
+from tailrace.server.admin.config_entries import ConfigSource
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -30,7 +30,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInForce:
-    """One setting, its value and where that comes from: `server.config_entries.BrokerSetting`."""
+    """One setting, its value and where that comes from: `server.admin.config_entries.BrokerSetting`."""
 
     setting: Setting
     layers: tuple[tuple[ConfigSource, Value], ...]

@@ -1,5 +1,5 @@
 """Which handler serves which API where the controller is: for controllers and brokers on their own listener, and for
-clients through their broker (`server.forwarding`)."""
+clients through their broker (`server.controller_link.forwarding`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,12 +23,18 @@ from tailrace.protocol.messages import (
     topics,
 )
 from tailrace.protocol.registry import api_of
-from tailrace.server.dispatch import Handler
-from tailrace.server.handlers.brokers import UnregisterBrokerHandler
-from tailrace.server.handlers.cluster import DescribeControllersHandler
-from tailrace.server.handlers.config_changes import AlterConfigsHandler
-from tailrace.server.handlers.configs import DescribeConfigsHandler
-from tailrace.server.handlers.controller_peers import (
+from tailrace.server.admin.brokers import UnregisterBrokerHandler
+from tailrace.server.admin.config_changes import AlterConfigsHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.features import UpdateFeaturesHandler
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.replicas import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
+from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
     AssignReplicasToDirsHandler,
@@ -36,22 +42,16 @@ from tailrace.server.handlers.controller_peers import (
     BrokerRegistrationHandler,
     ControllerRegistrationHandler,
 )
-from tailrace.server.handlers.envelope import EnvelopeHandler
-from tailrace.server.handlers.features import UpdateFeaturesHandler
-from tailrace.server.handlers.quorum_description import QuorumDescriptionHandler
-from tailrace.server.handlers.raft_rpcs import RaftRpcHandler
-from tailrace.server.handlers.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
-from tailrace.server.handlers.replicas import (
-    AlterPartitionReassignmentsHandler,
-    ElectLeadersHandler,
-    ListPartitionReassignmentsHandler,
-)
-from tailrace.server.handlers.sasl import NoSaslHandler
-from tailrace.server.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
+from tailrace.server.dispatch import Handler
+from tailrace.server.metadata.cluster import DescribeControllersHandler
 from tailrace.server.ports import Clock, Controller
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.description import QuorumDescriptionHandler
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
+from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.sasl import NoSaslHandler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from tailrace.raft.rpc import (
     VoteResponse,
 )
 from tailrace.raft.voters import VoterSet
-from tailrace.server.hosts.raft_wire import Answered, response_from_wire
 from tailrace.server.ports import QuorumResponse
+from tailrace.server.quorum.raft_wire import Answered, response_from_wire
 
 _FIRST_PLACE: Final = -2
 """The name of the first of `controller.quorum.bootstrap.servers`; the next is one below."""

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import TopicId, format_topic_id
-from tailrace.server.hosts.metadata_directory import METADATA_PARTITION
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 from tailrace.storage.checkpoints import (
     META_PROPERTIES,
     MetaProperties,

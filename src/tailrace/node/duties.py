@@ -10,9 +10,9 @@ from typing import Final
 
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.net.turns import Turns
-from tailrace.server.hosts.metadata_applier import MetadataApplier
-from tailrace.server.hosts.metadata_listeners import OnImage, tell_each
-from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
+from tailrace.server.replicas.metadata_applier import MetadataApplier
 
 _SLICE_SECONDS: Final = 0.005
 

@@ -23,9 +23,9 @@ from tailrace.node.quorum_config import QuorumConfig
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.quorum import DescribeQuorumRequest
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from tailrace.server.handlers.founders import stated_voters, waiting_founder
-from tailrace.server.handlers.quorum_description import WANTED
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.description import WANTED
+from tailrace.server.quorum.founders import stated_voters, waiting_founder
+from tailrace.server.quorum.log import QuorumLog
 
 _ROUND_SECONDS: Final = 0.03
 _ASK_MS: Final = 500

@@ -26,36 +26,36 @@ from tailrace.protocol.messages import (
     transaction_markers,
 )
 from tailrace.protocol.registry import api_of
-from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.admin.config_resources import ListConfigResourcesHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.delete_records import DeleteRecordsHandler
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.log_dir_moves import AlterReplicaLogDirsHandler
+from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
+from tailrace.server.api_versions import FinalizedFeatures
+from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import Handler
-from tailrace.server.handlers.api_versions import FinalizedFeatures
-from tailrace.server.handlers.cluster import DescribeClusterHandler
-from tailrace.server.handlers.config_resources import ListConfigResourcesHandler
-from tailrace.server.handlers.configs import DescribeConfigsHandler
-from tailrace.server.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
-from tailrace.server.handlers.coordinators import FindCoordinatorHandler
-from tailrace.server.handlers.delete_records import DeleteRecordsHandler
-from tailrace.server.handlers.fetch import FetchHandler
-from tailrace.server.handlers.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
-from tailrace.server.handlers.leader_epochs import OffsetForLeaderEpochHandler
-from tailrace.server.handlers.list_offsets import ListOffsetsHandler
-from tailrace.server.handlers.log_dir_moves import AlterReplicaLogDirsHandler
-from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
-from tailrace.server.handlers.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
-from tailrace.server.handlers.metadata import MetadataHandler
-from tailrace.server.handlers.offset_deletion import OffsetDeleteHandler
-from tailrace.server.handlers.offsets import OffsetCommitHandler, OffsetFetchHandler
-from tailrace.server.handlers.produce import ProduceHandler
-from tailrace.server.handlers.producers import DescribeProducersHandler
-from tailrace.server.handlers.reachable_brokers import LeaderEndpoints
-from tailrace.server.handlers.replica_fetches import ReplicaFetches
-from tailrace.server.handlers.sasl import NoSaslHandler
-from tailrace.server.handlers.topic_partitions import DescribeTopicPartitionsHandler
-from tailrace.server.handlers.transaction_markers import WriteTxnMarkersHandler
-from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
+from tailrace.server.fetch.list_offsets import ListOffsetsHandler
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
+from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
+from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.metadata.cluster import DescribeClusterHandler
+from tailrace.server.metadata.metadata import MetadataHandler
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.produce.producers import DescribeProducersHandler
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.sasl import NoSaslHandler
+from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
 
 

@@ -7,12 +7,12 @@ from tailrace.metadata.broker_commands import RegisterController
 from tailrace.metadata.image import Endpoint as ImageEndpoint
 from tailrace.model.ids import BrokerId
 from tailrace.raft.voters import Endpoint
-from tailrace.server.hosts.controller_channel import ControllerChannel
-from tailrace.server.hosts.controller_registration import ControllerRegistration
-from tailrace.server.hosts.envelopes import Envelopes
-from tailrace.server.hosts.errands import Errands
-from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.controller_registration import ControllerRegistration
+from tailrace.server.controller_link.envelopes import Envelopes
+from tailrace.server.controller_link.errands import Errands
 from tailrace.server.ports import Clock, Peer
+from tailrace.server.quorum.controller import QuorumController
 
 
 class KnownController:

@@ -19,8 +19,8 @@ from tailrace.node.flush_thread import FlushMeasure, FlushThread
 from tailrace.node.stall_watch import StallWatch
 from tailrace.protocol.registry import APIS
 from tailrace.server.dispatch import Dispatcher
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_measure import QuorumMeasure
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.measure import QuorumMeasure
 from tailrace.storage import OsFiles
 
 

@@ -36,13 +36,13 @@ from tailrace.protocol.registry import CONTROLLER_APIS, api_of
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import Endpoint, ReplicaKey
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.handlers.founders import FounderHandler, NotFoundedHandler
-from tailrace.server.hosts.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
-from tailrace.server.hosts.quorum_log import QuorumLog
-from tailrace.server.hosts.voter_address import VoterAddress
 from tailrace.server.ports import QuorumRequest
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.founders import FounderHandler, NotFoundedHandler
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.voter_address import VoterAddress
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
 

@@ -25,7 +25,7 @@ from tailrace.node.broker_measurements import BrokerMeasurements
 from tailrace.node.flush_thread import FlushMeasure
 from tailrace.node.measurements import Measurements
 from tailrace.protocol.records.kernels import KERNEL
-from tailrace.server.hosts.quorum_measure import Latencies
+from tailrace.server.quorum.measure import Latencies
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -14,7 +14,7 @@ from tailrace.node.kafka_settings import WITHOUT_EFFECT
 from tailrace.node.log_settings import LOG_SETTINGS
 from tailrace.node.network_settings import NETWORK_SETTINGS
 from tailrace.node.quorum_settings import QUORUM_SETTINGS
-from tailrace.server.config_entries import BROKER_NAMES
+from tailrace.server.admin.config_entries import BROKER_NAMES
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),

@@ -9,18 +9,18 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import producer_ids, transactions
 from tailrace.protocol.registry import api_of
-from tailrace.server.data.partitions import PartitionTable
-from tailrace.server.data.transaction_markers import OnWritten, TransactionMarker, write_markers
 from tailrace.server.dispatch import Handler
-from tailrace.server.handlers.producer_ids import InitProducerIdHandler, ProducerIdPool
-from tailrace.server.handlers.transaction_queries import DescribeTransactionsHandler, ListTransactionsHandler
-from tailrace.server.handlers.transactional_offsets import TxnOffsetCommitHandler
-from tailrace.server.handlers.transactions import AddOffsetsToTxnHandler, AddPartitionsToTxnHandler, EndTxnHandler
-from tailrace.server.hosts.coordinator import GroupCoordinators
-from tailrace.server.hosts.marker_sender import MarkerSender
-from tailrace.server.hosts.transaction_channel import TransactionChannel
-from tailrace.server.hosts.transactions import TransactionCoordinators
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
+from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Peer
+from tailrace.server.transactions.channel import TransactionChannel
+from tailrace.server.transactions.coordinators import TransactionCoordinators
+from tailrace.server.transactions.marker_sender import MarkerSender
+from tailrace.server.transactions.markers import OnWritten, TransactionMarker, write_markers
+from tailrace.server.transactions.producer_ids import InitProducerIdHandler, ProducerIdPool
+from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
+from tailrace.server.transactions.transactions import AddOffsetsToTxnHandler, AddPartitionsToTxnHandler, EndTxnHandler
 
 
 class Transactions:

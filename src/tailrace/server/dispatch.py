@@ -17,9 +17,9 @@ from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
 from tailrace.protocol.registry import APIS, Api
 from tailrace.protocol.schema import MAX_ELEMENTS, decode_from
+from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.handlers.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 

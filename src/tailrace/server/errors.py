@@ -36,7 +36,7 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import schema_of
-from tailrace.server.hosts.raft_wire import unknown_snapshot_part
+from tailrace.server.quorum.raft_wire import unknown_snapshot_part
 
 _ITSELF: Final = ""
 _CODES: Final = ("error_code", "partition_error_code")

@@ -14,8 +14,8 @@ from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving
 from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
-from tailrace.server.handlers.log_dirs import DescribeLogDirsHandler
 from testkit.admin_path import CLUSTER_ID, DIRECTORY_ID
 from testkit.admin_server import AdminServer
 from testkit.data_path import BROKER

@@ -11,7 +11,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node import broker_measurements
 from tailrace.node.broker_measurements import BrokerMeasurements, measure_broker
-from tailrace.server.data.partitions import PartitionTable
+from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath
 

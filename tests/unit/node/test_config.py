@@ -9,7 +9,7 @@ from tailrace.node.config import NodeConfig, load_config
 from tailrace.node.config_sources import parse_properties, read_environment, without_settings
 from tailrace.node.endpoints import parse_endpoint
 from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS
-from tailrace.server.config_entries import BROKER_NAMES, ConfigSource
+from tailrace.server.admin.config_entries import BROKER_NAMES, ConfigSource
 
 
 def refusal(**sources: object) -> str:

@@ -8,8 +8,8 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
 from tailrace.node.duties import Duties
-from tailrace.server.hosts.metadata_applier import MetadataApplier
-from tailrace.server.live_settings import LiveSettings
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.data_path import BROKER

@@ -25,8 +25,8 @@ from tailrace.raft.roles import Follower
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_controller import QuorumController
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import MetaProperties
 

@@ -19,11 +19,11 @@ from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
 from tailrace.protocol.records.record import BatchBuilder, read_records
 from tailrace.raft.effects import RoleChanged
-from tailrace.server.hosts.controller_channel import ControllerChannel
-from tailrace.server.hosts.envelopes import Envelopes
-from tailrace.server.hosts.errands import Errands
-from tailrace.server.hosts.metadata_directory import MetadataDirectory
-from tailrace.server.hosts.quorum_controller import SLICE_PARTITIONS
+from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.envelopes import Envelopes
+from tailrace.server.controller_link.errands import Errands
+from tailrace.server.quorum.controller import SLICE_PARTITIONS
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import CLUSTER_ID, AdminPath

@@ -14,9 +14,9 @@ from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import FetchRequest
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.hosts.metadata_directory import METADATA_PARTITION, MetadataDirectory
-from tailrace.server.hosts.quorum import QuorumHost
-from tailrace.server.hosts.quorum_log import QuorumLog
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.ports import DeferredDisk

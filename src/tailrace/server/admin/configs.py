@@ -1,0 +1,138 @@
+"""DescribeConfigs (32).
+
+v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
+A null list of keys asks for all; keys that do not exist are left out of the answer, as in Kafka. A resource that is
+asked for twice is refused, unlike in Kafka: 10 bytes of a request would be worth 3,000 of the answer, without end.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+
+from tailrace.metadata.image import ConfigResource, ResourceType
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from tailrace.server.admin.config_entries import (
+    ConfigEntry,
+    InheritedEntries,
+    broker_entries,
+    client_metrics_entries,
+    metadata_topic_entries,
+    shared_broker_entries,
+)
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.context import RequestContext
+from tailrace.server.ports import Controller
+
+
+class DescribeConfigsHandler:
+    """Settings of topics, groups, client metrics and this broker. Each resource has an error of its own."""
+
+    def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
+        self._controller = controller
+        self._settings = settings
+
+    def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+        asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        twice = {resource for resource, times in asked.items() if times > 1}
+        inherited = InheritedEntries(self._settings.at(self._controller.image))
+        return DescribeConfigsResponse(
+            results=tuple(self._describe(resource, request, twice, inherited) for resource in request.resources)
+        )
+
+    def _describe(
+        self,
+        resource: DescribeConfigsResource,
+        request: DescribeConfigsRequest,
+        twice: Set[tuple[int, str]],
+        inherited: InheritedEntries,
+    ) -> DescribeConfigsResult:
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is asked for twice")
+            entries = self._entries(resource, inherited)
+        except KafkaError as refusal:
+            return DescribeConfigsResult(
+                error_code=refusal.code,
+                error_message=refusal.detail,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=(),
+            )
+        return DescribeConfigsResult(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=tuple(_results(entries, resource.configuration_keys, request)),
+        )
+
+    def _entries(self, resource: DescribeConfigsResource, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            return self._topic_entries(name, inherited)
+        if resource.resource_type == ResourceType.BROKER:
+            return self._broker_entries(name)
+        if resource.resource_type == ResourceType.GROUP:
+            return inherited.group(self._overrides(ResourceType.GROUP, name))
+        if resource.resource_type == ResourceType.CLIENT_METRICS:
+            return client_metrics_entries(self._overrides(ResourceType.CLIENT_METRICS, name))
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"resources of type {resource.resource_type} have no settings here; ask for topics (2), brokers (4), client"
+            " metrics (16) or groups (32)",
+        )
+
+    def _overrides(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group, or a subscription to client metrics, has a name")
+        return self._controller.image.overrides(ConfigResource(kind, name))
+
+    def _topic_entries(self, name: str, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name == METADATA_TOPIC:
+            return metadata_topic_entries()
+        image = self._controller.image
+        if name not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return inherited.topic(image.topic_overrides(name))
+
+    def _broker_entries(self, name: str) -> Iterable[ConfigEntry]:
+        in_force = self._settings.at(self._controller.image)
+        if not name:
+            return shared_broker_entries(in_force)
+        if name != str(in_force.node_id):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"this is broker {in_force.node_id}; ask broker {name!r} itself for its settings",
+            )
+        return broker_entries(in_force)
+
+
+def _results(
+    entries: Iterable[ConfigEntry], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
+) -> Iterator[DescribeConfigsResourceResult]:
+    wanted = frozenset(keys or ())  # none named means all, as in Kafka
+    for entry in entries:
+        setting = entry.setting
+        if wanted and setting.name not in wanted:
+            continue
+        synonyms = entry.synonyms if request.include_synonyms else ()
+        yield DescribeConfigsResourceResult(
+            name=setting.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=setting.sensitive,
+            synonyms=tuple(DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms),
+            config_type=setting.type,
+            documentation=setting.doc if request.include_documentation else None,
+        )

@@ -1,0 +1,99 @@
+"""DeleteRecords (21): partitions that this broker leads start later, for good (KIP-107).
+
+The answer goes out when the new log starts are on disk: what a client was told is gone does not come back. All requests
+of one turn share one write.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC
+from tailrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tailrace.replication.partition import Partition
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.partitions.deletion_log import DeletionLog
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock
+
+_NOTHING_KNOWN = -1
+
+
+class DeleteRecordsHandler:
+    """Moves log starts. Each partition has an error of its own."""
+
+    def __init__(self, *, partitions: PartitionTable, clock: Clock) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._deletions = DeletionLog(clock)
+        self._waiting: list[Callable[[KafkaError | None], None]] = []
+        self._moved: dict[Partition, None] = {}  # in this turn
+
+    def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
+        asked = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+        response = DeleteRecordsResponse(
+            topics=tuple(
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=tuple(
+                        self._delete(
+                            topic.name,
+                            wanted,
+                            is_twice=asked[topic.name, wanted.partition_index] > 1,
+                            requested_by=context.requested_by,
+                        )
+                        for wanted in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+        if all(each.error_code for topic in response.topics for each in topic.partitions):
+            return response
+
+        def answer(fault: KafkaError | None) -> None:
+            context.respond(response if fault is None else error_response(request, context.api_version, fault))
+
+        if not self._waiting:
+            self._clock.call_soon(self._write_log_starts)
+        self._waiting.append(answer)
+        return None
+
+    def _delete(
+        self, topic: str, wanted: DeleteRecordsPartition, *, is_twice: bool, requested_by: str
+    ) -> DeleteRecordsPartitionResult:
+        index = wanted.partition_index
+        try:
+            if is_twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{index} is named twice")
+            if topic == METADATA_TOPIC:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is shortened by its snapshots only (KIP-630)")
+            partition = self._partitions.get(topic, index)
+            if topic in INTERNAL_TOPICS:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the cluster's own: its records stay")
+            before = partition.log.log_start_offset
+            log_start_offset = partition.delete_records(wanted.offset)
+            self._deletions.asked_for(partition, before, requested_by)
+            self._moved[partition] = None
+        except KafkaError as refusal:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, low_watermark=_NOTHING_KNOWN, error_code=refusal.code
+            )
+        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=log_start_offset)
+
+    def _write_log_starts(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        moved, self._moved = self._moved, {}
+
+        def written(fault: KafkaError | None) -> None:
+            for answer in waiting:
+                answer(fault)
+
+        self._partitions.write_log_starts(written, of=[partition for partition in moved if not partition.is_closed])

@@ -1,0 +1,80 @@
+"""DescribeLogDirs (35): the partitions on this broker's disk, and their sizes (KIP-113).
+
+v3 an error for the whole; v4 the size of the disk and what is left of it (KIP-827). Partitions that are not here
+are left out, as in Kafka. With our tagged field `wants_log_ends` the answer has those too whose logs cannot be used,
+and says of each how far its log is good: what `tailrace topics elect --unclean` goes by.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from tailrace.model.errors import StorageError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.partitions.table import PartitionTable
+
+_UNKNOWN: Final = -1
+_MOST_SIGNS: Final = 1_000
+
+
+class DescribeLogDirsHandler:
+    """Describes the one directory that a node has."""
+
+    def __init__(self, *, partitions: PartitionTable, path: str) -> None:
+        """`path` is the directory as clients shall see it."""
+        self._partitions = partitions
+        self._path = path
+
+    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+        by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+        for (topic, index), size_bytes in self._sizes(request):
+            by_topic[topic].append(self._described(topic, index, size_bytes, wants_log_ends=request.wants_log_ends))
+        total_bytes, usable_bytes = self._space()
+        result = DescribeLogDirsResult(
+            log_dir=self._path,
+            topics=tuple(
+                DescribeLogDirsTopic(name=topic, partitions=tuple(described)) for topic, described in by_topic.items()
+            ),
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
+        return DescribeLogDirsResponse(results=(result,), has_log_ends=request.wants_log_ends)
+
+    def _described(self, topic: str, index: int, size_bytes: int, *, wants_log_ends: bool) -> DescribeLogDirsPartition:
+        ends = self._partitions.log_ends(TopicPartition(topic, index)) if wants_log_ends else None
+        if ends is None:
+            return DescribeLogDirsPartition(
+                partition_index=index, partition_size=size_bytes, offset_lag=0, is_future_key=False
+            )
+        return DescribeLogDirsPartition(
+            partition_index=index,
+            partition_size=size_bytes,
+            offset_lag=0,
+            is_future_key=False,
+            good_end_offset=ends.good_end_offset,
+            acknowledged_end_offset=ends.acknowledged_end_offset,
+            log_fault=ends.fault[:_MOST_SIGNS],
+        )
+
+    def _sizes(self, request: DescribeLogDirsRequest) -> Iterable[tuple[tuple[str, int], int]]:
+        offline = self._partitions.offline if request.wants_log_ends else ()
+        if request.topics is None:
+            return [*self._partitions.sizes(), *((name, _UNKNOWN) for name in offline)]
+        names = dict.fromkeys((topic.topic, index) for topic in request.topics for index in topic.partitions)
+        sizes = ((name, _UNKNOWN if name in offline else self._partitions.size_of(*name)) for name in names)
+        return [(name, size) for name, size in sizes if size is not None]
+
+    def _space(self) -> tuple[int, int]:
+        directory = self._partitions.directory
+        try:
+            return directory.total_bytes, directory.free_bytes
+        except StorageError:
+            return _UNKNOWN, _UNKNOWN

@@ -1,0 +1,191 @@
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
+
+CreateTopics: v4 counts of -1 (KIP-464); v5 flexible, and the answer tells counts and settings (KIP-525); v7 topic ids.
+DeleteTopics: v3 error 73; v5 error messages; v6 by name or by id (KIP-516).
+CreatePartitions: v2 flexible; v3 as v2. A topic that is named twice has one answer.
+The answer goes out when the change is committed and this broker has acted on it: a client may produce at once.
+"""
+
+from tailrace.metadata.commands import (
+    ControllerResponse,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    PartitionsCreated,
+    ReplicaAssignment,
+    TopicCreated,
+    TopicDeletion,
+    TopicReference,
+    TopicRefused,
+    TopicsCreated,
+    TopicsDeleted,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, TopicId
+from tailrace.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tailrace.server.admin.config_entries import InheritedEntries
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Controller
+
+_FIRST_WITH_DELETION_DISABLED = 3
+
+
+class CreateTopicsHandler:
+    """Has the controller create topics."""
+
+    def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
+        self._controller = controller
+        self._settings = settings
+
+    def handle(self, request: CreateTopicsRequest, context: RequestContext) -> None:
+        command = CreateTopics(
+            topics=tuple(_new_topic(topic) for topic in request.topics),
+            validate_only=request.validate_only,
+            requested_by=context.requested_by,
+        )
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, TopicsCreated)
+            inherited = InheritedEntries(self._settings.at(self._controller.image))
+            context.respond(CreateTopicsResponse(topics=tuple(_result(one, inherited) for one in outcome.results)))
+
+        self._controller.submit(command, answer)
+
+
+def _result(result: TopicCreated | TopicRefused, inherited: InheritedEntries) -> CreatableTopicResult:
+    if isinstance(result, TopicRefused):
+        return CreatableTopicResult(
+            name=result.name, error_code=result.error.code, error_message=result.error.detail or None
+        )
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_message=None,
+        num_partitions=result.num_partitions,
+        replication_factor=result.replication_factor,
+        configs=tuple(
+            CreatableTopicConfigs(
+                name=entry.setting.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.setting.sensitive,
+            )
+            for entry in inherited.topic(result.overrides)
+        ),
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(
+                partition=assignment.partition_index,
+                broker_ids=tuple(BrokerId(broker_id) for broker_id in assignment.broker_ids),
+            )
+            for assignment in topic.assignments
+        ),
+        configs=tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+class DeleteTopicsHandler:
+    """Has the controller delete topics."""
+
+    def __init__(self, *, controller: Controller, deletion_enabled: bool = True) -> None:
+        self._controller = controller
+        self._deletion_enabled = deletion_enabled
+
+    def handle(self, request: DeleteTopicsRequest, context: RequestContext) -> None:
+        if not self._deletion_enabled:
+            known = context.api_version >= _FIRST_WITH_DELETION_DISABLED
+            code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
+            raise KafkaError(code, "delete.topic.enable is false on this cluster")
+        references = tuple(_reference(topic) for topic in request.topics) + tuple(
+            TopicReference(name=name) for name in request.topic_names
+        )
+
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, TopicsDeleted)
+            context.respond(DeleteTopicsResponse(responses=tuple(_deletion(result) for result in outcome.results)))
+
+        self._controller.submit(DeleteTopics(topics=references, requested_by=context.requested_by), answer)
+
+
+def _reference(topic: DeleteTopicState) -> TopicReference:
+    return TopicReference(
+        name=topic.name, topic_id=None if topic.topic_id == ZERO_TOPIC_ID else TopicId(topic.topic_id)
+    )
+
+
+def _deletion(result: TopicDeletion) -> DeletableTopicResult:
+    error = result.error
+    return DeletableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id or ZERO_TOPIC_ID,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.detail or None,
+    )
+
+
+class CreatePartitionsHandler:
+    """Has the controller add partitions to topics."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: CreatePartitionsRequest, context: RequestContext) -> None:
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            assert isinstance(outcome, PartitionsCreated)
+            results = tuple(
+                CreatePartitionsTopicResult(
+                    name=each.name,
+                    error_code=ErrorCode.NONE if each.error is None else each.error.code,
+                    error_message=None if each.error is None else each.error.detail or None,
+                )
+                for each in outcome.outcomes
+            )
+            context.respond(CreatePartitionsResponse(results=results))
+
+        topics = tuple(_more_partitions(topic) for topic in request.topics)
+        command = CreatePartitions(
+            topics=topics, validate_only=request.validate_only, requested_by=context.requested_by
+        )
+        self._controller.submit(command, answer)
+
+
+def _more_partitions(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = tuple(tuple(BrokerId(broker_id) for broker_id in each.broker_ids) for each in topic.assignments)
+    return MorePartitions(name=topic.name, count=topic.count, assignments=assignments)

@@ -1,0 +1,236 @@
+"""The cluster's metadata as the broker of this node sees it, wherever the active controller is: a `Controller`.
+
+Commands go to the machine on this node while it is active, else to the leader's node as Kafka's requests. What comes of
+one that ends with REQUEST_TIMED_OUT is not known: it may still take effect. None does harm that way, or when it is
+carried out twice:
+
+- RegisterBroker, RegisterController: the incarnation id tells that it is the same process, and the answer is the same.
+- BrokerHeartbeat, AssignDirectories: fenced by the broker epoch; they say how things are.
+- AlterPartition: fenced by the broker, leader and partition epochs. One that took effect unnoticed is answered with
+  INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image; likewise a
+  replica that leaves. Another copy of one that was refused may take effect later: the leader reckons with that
+  (`replication.leadership`, rule 4).
+- AllocateProducerIds: fenced by the broker epoch; a block that nobody was told of is lost.
+- UnfenceBroker: a heartbeat that says that the broker has read its own registration.
+- CreateTopics: in an envelope that an active controller opens once; one that a later controller opens finds that the
+  topics exist.
+
+What people ask for comes with their own requests, which are passed on as they are
+(`server.controller_link.forwarding`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from tailrace.metadata.broker_commands import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    BrokerRegistered,
+    Done,
+    RegisterBroker,
+    RegisterController,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse, CreateTopics
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.partition_commands import AlterPartition, AssignDirectories
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.server.controller_link import controller_wire as wire
+from tailrace.server.controller_link import replicas_wire
+from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
+from tailrace.server.controller_link.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
+from tailrace.server.controller_link.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
+from tailrace.server.ports import Controller
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+HEARTBEAT_TIMEOUT_MS: Final = 1_000
+"""A heartbeat is not worth more: the next one says more, and perhaps to another controller."""
+_WITH_EPOCHS: Final = 3
+"""The first version of 62 with the epoch before, of 56 with those of the replicas."""
+
+OnDone = Callable[[ControllerResponse | KafkaError], None]
+Answer = ControllerResponse | KafkaError
+
+
+class _Kind(NamedTuple):
+    """How one kind of command travels."""
+
+    request: Callable[[Any, str], Any]
+    """The message, of the command and the cluster's id."""
+    answer: Callable[[Any, Any, ClusterImage], Answer]
+    """What the other message says, of the command, the message, and the image when it is told."""
+    end_offset: Callable[[Any], int] = lambda _: 0
+    """What has to be applied here to see it."""
+    oldest_version: int = 0
+    timeout_ms: int = REQUEST_TIMEOUT_MS
+
+
+def _unfencing_request(command: UnfenceBroker, _: str) -> Any:
+    return wire.heartbeat_request(
+        BrokerHeartbeat(
+            broker_id=command.broker_id, broker_epoch=command.broker_epoch, metadata_offset=command.broker_epoch
+        )
+    )
+
+
+def _unfenced(command: UnfenceBroker, response: Any, _: ClusterImage) -> Answer:
+    return wire.refusal(response.error_code, "the heartbeat") or BrokerRegistered(broker_epoch=command.broker_epoch)
+
+
+_KINDS: Final[dict[type[Any], _Kind]] = {
+    RegisterBroker: _Kind(
+        wire.registration_request,
+        lambda _, response, __: wire.registered(response),
+        # The epoch is the offset of the registration.
+        end_offset=lambda response: response.broker_epoch + 1,
+        oldest_version=_WITH_EPOCHS,
+    ),
+    BrokerHeartbeat: _Kind(
+        lambda command, _: wire.heartbeat_request(command),
+        lambda _, response, __: wire.standing(response),
+        timeout_ms=HEARTBEAT_TIMEOUT_MS,
+    ),
+    UnfenceBroker: _Kind(_unfencing_request, _unfenced),
+    RegisterController: _Kind(
+        lambda command, _: wire.controller_registration_request(command),
+        lambda _, response, __: (
+            wire.refusal(response.error_code, "the registration", said=response.error_message) or Done()
+        ),
+    ),
+    AllocateProducerIds: _Kind(
+        lambda command, _: wire.producer_ids_request(command),
+        lambda _, response, __: wire.producer_id_block(response),
+    ),
+    AlterPartition: _Kind(
+        lambda command, _: replicas_wire.alter_partition_request(command),
+        replicas_wire.partitions_altered,
+        end_offset=lambda response: response.metadata_end_offset,
+        oldest_version=_WITH_EPOCHS,
+    ),
+    AssignDirectories: _Kind(
+        lambda command, _: replicas_wire.directories_request(command),
+        lambda command, response, _: replicas_wire.directories_assigned(command, response),
+    ),
+}
+
+
+class _CommandErrand:
+    """A command on its way, as a message of its own."""
+
+    is_question = False
+
+    def __init__(self, channel: "ControllerChannel", command: ControllerCommand, kind: _Kind, on_done: OnDone) -> None:
+        self.oldest_version = kind.oldest_version
+        self._channel = channel
+        self._command = command
+        self._kind = kind
+        self._on_done = on_done
+
+    def carry_out_here(self, on_outcome: OnOutcome) -> None:
+        self._channel.submit_here(self._command, self._on_done, on_outcome)
+
+    def request(self, leader_epoch: int) -> Any:
+        return self._kind.request(self._command, self._channel.cluster_id)
+
+    def outcome(self, answer: Any) -> Outcome | None:
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            return None
+
+        def deliver() -> None:
+            self._on_done(self._kind.answer(self._command, answer, self._channel.image))
+
+        return Outcome(max(0, self._kind.end_offset(answer)), deliver)
+
+    def fail(self, error: KafkaError) -> None:
+        self._on_done(error)
+
+
+class _TopicsErrand:
+    """Topics that this node wants created, on their way in an envelope."""
+
+    oldest_version = 0
+    is_question = False
+
+    def __init__(self, channel: "ControllerChannel", command: CreateTopics, sealed: Sealed, on_done: OnDone) -> None:
+        self._channel = channel
+        self._command = command
+        self._sealed = sealed
+        self._on_done = on_done
+
+    def carry_out_here(self, on_outcome: OnOutcome) -> None:
+        self._channel.submit_here(self._command, self._on_done, on_outcome, end_offset=APPLIED_MEANWHILE)
+
+    def request(self, leader_epoch: int) -> Any:
+        return self._sealed.envelope(leader_epoch)
+
+    def outcome(self, answer: Any) -> Outcome | None:
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            return None
+        result: Answer
+        try:
+            result = topics_created(self._command, self._sealed.answer(answer))
+        except KafkaError as fault:
+            result = fault
+        return Outcome(max(0, answer.metadata_end_offset), lambda: self._on_done(result))
+
+    def fail(self, error: KafkaError) -> None:
+        self._on_done(error)
+
+
+class ControllerChannel:
+    """A `server.ports.Controller` on every node of a cluster."""
+
+    def __init__(
+        self, *, quorum: Controller, errands: Errands, envelopes: Envelopes, cluster_id: str, node_id: BrokerId
+    ) -> None:
+        """`quorum`: this node's `QuorumController`."""
+        self.cluster_id = cluster_id
+        self._quorum = quorum
+        self._errands = errands
+        self._envelopes = envelopes
+        self._node_id = node_id
+
+    @property
+    def image(self) -> ClusterImage:
+        """What is committed, as far as this node has applied it."""
+        return self._quorum.image
+
+    @property
+    def leader_id(self) -> BrokerId:
+        """The active controller, as far as this node knows; -1 if it does not."""
+        return self._quorum.leader_id
+
+    def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
+        """Have the command decided. `on_done` is called once: with the answer when this node has acted on it, or with
+        REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
+
+        A command that people ask for is decided by the controller on this node, or refused with NOT_CONTROLLER.
+        """
+        if isinstance(command, CreateTopics):
+            errand = _TopicsErrand(self, command, self._sealed(command), on_done)
+            self._errands.run(errand, REQUEST_TIMEOUT_MS)
+            return
+        kind = _KINDS.get(type(command))
+        if kind is None:
+            self._quorum.submit(command, on_done)
+            return
+        self._errands.run(_CommandErrand(self, command, kind, on_done), kind.timeout_ms)
+
+    def submit_here(
+        self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0
+    ) -> None:
+        """Have the controller on this node decide. Its listeners have heard of the change by then; `end_offset` says
+        whether to wait for what it leads to as well."""
+
+        def done(answer: Answer) -> None:
+            if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_CONTROLLER:
+                on_outcome(None)
+            else:
+                on_outcome(Outcome(end_offset, lambda: on_done(answer)))
+
+        self._quorum.submit(command, done)
+
+    def _sealed(self, command: CreateTopics) -> Sealed:
+        client = Client(f"broker-{self._node_id}", 0, "User:ANONYMOUS", "")
+        return self._envelopes.seal(create_topics_request(command), CREATE_TOPICS_VERSION, client)

@@ -1,0 +1,187 @@
+"""What brokers and other controllers ask of the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
+
+BrokerRegistration (62): v1 a broker that comes from ZooKeeper, which is refused; v2 log directories; v3 the epoch
+before; v4 features from level 0. BrokerHeartbeat (63): v1 failed directories, which are no news: a broker whose
+directory fails stops. AlterPartition (56): v2 topic ids, v3 broker epochs. AllocateProducerIds (67),
+ControllerRegistration (70), AssignReplicasToDirs (73): one version. For the controllers' listener alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tailrace.metadata.broker_commands import AllocateProducerIds, BrokerRegistered, BrokerStanding, ProducerIdBlock
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.partition_commands import DirectoriesAssigned, PartitionsAltered
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages import directories, in_sync, producer_ids, registrations
+from tailrace.server.context import RequestContext
+from tailrace.server.controller_link import controller_wire as wire
+from tailrace.server.controller_link import replicas_wire
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Controller, ServerConnection
+from tailrace.server.quorum.controller import QuorumController
+
+_FIRST_WITH_DIRECTORIES: Final = 2
+_RESERVED_IDS: Final = 100
+"""Directory ids below stand for no directory: unassigned, lost and the like."""
+MAX_LISTENERS: Final = 100
+"""Listeners, features or directories of one registration: they stay in the metadata for good."""
+
+
+def _submit(
+    controller: Controller,
+    command: ControllerCommand,
+    request: Any,
+    context: RequestContext,
+    response: Callable[[Any], Any],
+) -> None:
+    """Have the command decided, and answer with what `response` makes of the answer, or with the refusal."""
+
+    def answer(outcome: ControllerResponse | KafkaError) -> None:
+        if isinstance(outcome, KafkaError):
+            context.respond(error_response(request, context.api_version, outcome))
+        else:
+            context.respond(response(outcome))
+
+    controller.submit(command, answer)
+
+
+class BrokerRegistrationHandler:
+    """Takes down that a broker has started."""
+
+    def __init__(self, *, controller: Controller, cluster_id: str) -> None:
+        self._controller = controller
+        self._cluster_id = cluster_id
+
+    def handle(self, request: registrations.BrokerRegistrationRequest, context: RequestContext) -> None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, BROKER_ID_NOT_REGISTERED."""
+        _check_cluster(request, self._cluster_id)
+        _check_registration(request, context.api_version)
+        _submit(self._controller, wire.registration_command(request), request, context, _registered)
+
+
+def _registered(answer: BrokerRegistered) -> registrations.BrokerRegistrationResponse:
+    return registrations.BrokerRegistrationResponse(broker_epoch=answer.broker_epoch)
+
+
+def _check_cluster(request: registrations.BrokerRegistrationRequest, cluster_id: str) -> None:
+    if request.cluster_id != cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this is cluster {cluster_id}, broker {request.broker_id} belongs to {request.cluster_id}",
+        )
+
+
+def _check_registration(request: registrations.BrokerRegistrationRequest, version: int) -> None:
+    who = f"broker {request.broker_id}"
+    if request.is_migrating_zk_broker:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"{who} comes from ZooKeeper, which is not served")
+    if request.broker_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who}: ids are not negative")
+    if not request.listeners:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who} listens nowhere")
+    if max(len(request.listeners), len(request.features), len(request.log_dirs)) > MAX_LISTENERS:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION, f"{who} has more than {MAX_LISTENERS} listeners, features or directories"
+        )
+    if version >= _FIRST_WITH_DIRECTORIES:
+        _check_directories(who, request.log_dirs)
+
+
+def _check_directories(who: str, found: tuple[bytes, ...]) -> None:
+    if not found:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who} names no log directory")
+    if len(set(found)) < len(found) or any(int.from_bytes(one, "big") < _RESERVED_IDS for one in found):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who}: a directory twice, or with a reserved id")
+
+
+class BrokerHeartbeatHandler:
+    """Hears that a broker is alive, and what it would like to be. A broker whose connection is closed is missed sooner:
+    its process has probably ended."""
+
+    def __init__(self, *, controller: QuorumController) -> None:
+        self._controller = controller
+        self._heard: dict[ServerConnection, BrokerId] = {}
+        """Whose heartbeats came last through which connection."""
+
+    def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
+        self._note(context.connection, BrokerId(request.broker_id))
+        _submit(self._controller, wire.heartbeat_command(request), request, context, _standing)
+
+    def _note(self, connection: ServerConnection, broker_id: BrokerId) -> None:
+        if connection not in self._heard:
+            connection.on_close(lambda: self._closed(connection))
+        self._heard[connection] = broker_id
+
+    def _closed(self, connection: ServerConnection) -> None:
+        broker_id = self._heard.pop(connection)
+        if broker_id not in self._heard.values():
+            self._controller.broker_gone(broker_id)
+
+
+def _standing(answer: BrokerStanding) -> registrations.BrokerHeartbeatResponse:
+    return wire.standing_response(answer)
+
+
+class ControllerRegistrationHandler:
+    """Takes down where a controller listens, and what it can work with."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: registrations.ControllerRegistrationRequest, context: RequestContext) -> None:
+        """Raises KafkaError INVALID_REGISTRATION."""
+        if request.controller_id < 0 or max(len(request.listeners), len(request.features)) > MAX_LISTENERS:
+            raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"controller {request.controller_id} cannot be registered")
+        command = wire.controller_registration_command(request)
+        _submit(
+            self._controller,
+            command,
+            request,
+            context,
+            lambda _: registrations.ControllerRegistrationResponse(error_message=None),
+        )
+
+
+class AllocateProducerIdsHandler:
+    """Gives a broker producer ids to give away."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: producer_ids.AllocateProducerIdsRequest, context: RequestContext) -> None:
+        command = AllocateProducerIds(broker_id=BrokerId(request.broker_id), broker_epoch=request.broker_epoch)
+        _submit(self._controller, command, request, context, _block)
+
+
+def _block(answer: ProducerIdBlock) -> producer_ids.AllocateProducerIdsResponse:
+    return producer_ids.AllocateProducerIdsResponse(producer_id_start=answer.first, producer_id_len=answer.size)
+
+
+class AlterPartitionHandler:
+    """Hears which replicas are in sync, from those who lead."""
+
+    def __init__(self, *, controller: QuorumController) -> None:
+        self._controller = controller
+
+    def handle(self, request: in_sync.AlterPartitionRequest, context: RequestContext) -> None:
+        def response(answer: PartitionsAltered) -> in_sync.AlterPartitionResponse:
+            end_offset = self._controller.applied_end_offset if request.wants_end_offset else -1
+            return replicas_wire.altered_response(answer, end_offset)
+
+        command = replicas_wire.alter_partition_command(request, context.api_version)
+        _submit(self._controller, command, request, context, response)
+
+
+class AssignReplicasToDirsHandler:
+    """Hears in which of its directories a broker has its replicas."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: directories.AssignReplicasToDirsRequest, context: RequestContext) -> None:
+        def response(answer: DirectoriesAssigned) -> directories.AssignReplicasToDirsResponse:
+            return replicas_wire.directories_response(request, answer)
+
+        _submit(self._controller, replicas_wire.directories_command(request), request, context, response)

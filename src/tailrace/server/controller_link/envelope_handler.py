@@ -1,0 +1,218 @@
+"""Envelope (58): requests that other brokers' clients have sent, carried out by the active controller (KIP-590).
+
+For the controllers' listener alone: whoever reaches it says who the client is, and that is believed.
+What is wrong with an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER for the sender to look for
+another node; INVALID_REQUEST for bytes that are no request, an API that is not passed on (an envelope above all), an
+address that is none; UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. What is wrong with the request is in its
+own answer.
+
+A sender of ours numbers its requests. Within one leader epoch, a number is carried out once: a second envelope of it
+gets the answer of the first, and one that comes when that is forgotten is refused. Numbers come in any order: after a
+fail-over each when its own back-off is over. In another epoch than the one that the sender means nothing is carried
+out.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.protocol.headers import RequestHeader, decode_request_header, decode_response
+from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from tailrace.protocol.registry import APIS
+from tailrace.protocol.schema import ZERO_UUID
+from tailrace.server.context import RequestContext
+from tailrace.server.controller_link.envelopes import decode_address, decode_principal
+from tailrace.server.controller_link.forwarding import FORWARDED, has_moved
+from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.ports import Buffer
+from tailrace.server.quorum.controller import QuorumController
+
+MAX_SENDERS: Final = 1_000
+MAX_REMEMBERED: Final = 256
+"""Answers of one sender that are kept for envelopes that come twice."""
+MAX_REMEMBERED_BYTES: Final = 1 << 20
+"""What those of one sender may take."""
+MAX_NUMBERS: Final = 4_096
+"""Numbers of one sender that are remembered when their answers are not. It has a quarter as many under way."""
+
+OnAnswer = Callable[[EnvelopeResponse], None]
+
+
+class _Request:
+    """The connection of a request out of an envelope: its client's, as the sender tells it."""
+
+    is_open = True
+    listener_name = ""
+
+    def __init__(self, *, principal: str, peer_host: str, on_answer: Callable[[bytes | None], None]) -> None:
+        self.principal = principal
+        self.peer_host = peer_host
+        self._on_answer: Callable[[bytes | None], None] | None = on_answer
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        self._end(None if chunks is None else b"".join(chunks))
+
+    def awaits_answer(self, slot: int) -> bool:
+        return self._on_answer is not None
+
+    def close(self, reason: str) -> None:
+        self._end(None)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Whether the client is still there only the sender knows."""
+
+    def _end(self, data: bytes | None) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(data)
+
+
+class Sender:
+    """What one sender has asked for in this epoch, by number."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[OnAnswer]] = {}
+        self.answers: OrderedDict[int, EnvelopeResponse] = OrderedDict()
+        self._size_bytes = 0
+        self._without_answer: set[int] = set()
+        self._lowest: list[int] = []
+        """The same, as a heap."""
+        self._forgotten_below = 0
+
+    @property
+    def numbers(self) -> int:
+        """How many are remembered without their answers."""
+        return len(self._without_answer)
+
+    def has_forgotten(self, number: int) -> bool:
+        """Whether this was carried out, or may have been, and nobody knows any more what came of it."""
+        return number < self._forgotten_below or number in self._without_answer
+
+    def keep(self, number: int, answer: EnvelopeResponse) -> None:
+        """Remember the answer, and forget others for it."""
+        self.answers[number] = answer
+        self._size_bytes += len(answer.response_data or b"")
+        while len(self.answers) > MAX_REMEMBERED or self._size_bytes > MAX_REMEMBERED_BYTES:
+            oldest, forgotten = self.answers.popitem(last=False)
+            self._size_bytes -= len(forgotten.response_data or b"")
+            self._forget_answer(oldest)
+
+    def _forget_answer(self, number: int) -> None:
+        self._without_answer.add(number)
+        heappush(self._lowest, number)
+        if len(self._lowest) > MAX_NUMBERS:
+            lowest = heappop(self._lowest)
+            self._without_answer.remove(lowest)
+            self._forgotten_below = lowest + 1
+
+
+class EnvelopeHandler:
+    """Opens envelopes where the active controller is."""
+
+    def __init__(
+        self,
+        *,
+        quorum: QuorumController,
+        handlers: Mapping[int, Handler],
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        """`handlers` carry requests out on this node; those that are not `FORWARDED` are left alone."""
+        self._quorum = quorum
+        self._dispatcher = Dispatcher(
+            {key: handler for key, handler in handlers.items() if key in FORWARDED},
+            write_staged=lambda: None,
+            on_broken_invariant=on_broken_invariant,
+        )
+        self._epoch = -1
+        self._senders: OrderedDict[bytes, Sender] = OrderedDict()
+
+    def handle(self, request: EnvelopeRequest, context: RequestContext) -> None:
+        """Raises KafkaError as above."""
+        epoch = self._quorum.leader_epoch
+        if not self._quorum.is_active or request.leader_epoch not in (-1, epoch):
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller that is meant")
+        header = _checked_header(request.request_data)
+        principal, host = decode_principal(request.request_principal), decode_address(request.client_host_address)
+        on_answer = self._once(request, context.respond)
+        if on_answer is None:
+            return
+
+        def answered(data: bytes | None) -> None:
+            on_answer(self._response(header, data, epoch))
+
+        connection = _Request(principal=principal, peer_host=host, on_answer=answered)
+        self._dispatcher.on_frame(connection, 0, memoryview(request.request_data))
+
+    def _response(self, header: RequestHeader, data: bytes | None, epoch: int) -> EnvelopeResponse:
+        if data is None:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        leads = self._quorum.is_active and self._quorum.leader_epoch == epoch
+        if not leads and _says_so(header, data):
+            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        return EnvelopeResponse(response_data=data, metadata_end_offset=self._quorum.applied_end_offset)
+
+    def _once(self, request: EnvelopeRequest, respond: OnAnswer) -> OnAnswer | None:
+        """Whom to give the answer to; None if there is nothing to be done: this number has come before.
+
+        Raises KafkaError REQUEST_TIMED_OUT if nobody remembers what came of it.
+        """
+        if request.sender_id == ZERO_UUID or request.request_number < 0:
+            return lambda answer: respond(_as_kafka(answer))
+        number, sender = request.request_number, self._sender(request.sender_id)
+        if number in sender.answers:
+            respond(sender.answers[number])
+            return None
+        if number in sender.waiting:
+            sender.waiting[number].append(respond)
+            return None
+        if sender.has_forgotten(number):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"request {number} came too late")
+        sender.waiting[number] = [respond]
+
+        def answer(response: EnvelopeResponse) -> None:
+            waiting = sender.waiting.pop(number)
+            sender.keep(number, response)
+            for each in waiting:
+                each(response)
+
+        return answer
+
+    def _sender(self, sender_id: bytes) -> Sender:
+        epoch = self._quorum.leader_epoch
+        if epoch != self._epoch:
+            # What was asked of an earlier epoch is refused by its number.
+            self._epoch = epoch
+            self._senders.clear()
+        sender = self._senders.get(sender_id)
+        if sender is None:
+            sender = self._senders[sender_id] = Sender()
+            if len(self._senders) > MAX_SENDERS:
+                self._senders.popitem(last=False)
+        self._senders.move_to_end(sender_id)
+        return sender
+
+
+def _checked_header(data: bytes) -> RequestHeader:
+    """The header of a request that may be in an envelope. Raises KafkaError."""
+    try:
+        header, _ = decode_request_header(data)
+    except MalformedMessage as fault:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no request is in the envelope: {fault.detail}") from None
+    api = APIS.get(header.api_key)
+    if api is None or header.api_key not in FORWARDED:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"requests of API {header.api_key} are not passed on")
+    if not api.serves(header.api_version):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{api.name} v{header.api_version} is not served here")
+    return header
+
+
+def _says_so(header: RequestHeader, data: bytes) -> bool:
+    """Whether an answer is that this is not the active controller."""
+    return has_moved(decode_response(APIS[header.api_key].response, header.api_version, data)[1])
+
+
+def _as_kafka(answer: EnvelopeResponse) -> EnvelopeResponse:
+    """Without what only our own senders know."""
+    return EnvelopeResponse(response_data=answer.response_data, error_code=answer.error_code)

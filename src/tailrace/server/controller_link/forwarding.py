@@ -1,0 +1,218 @@
+"""Requests that only the active controller can carry out: here if it is on this node, else passed on to it (KIP-590).
+
+A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. It leaves for
+the client when this node has applied what it is based on and acted on it, so that whoever asks here next sees it. While
+the controller moves, the request is tried again until its time is over: its own timeout where it names one, from 1 to
+30 s. Then it is answered as the controller has, if it has, else with REQUEST_TIMED_OUT, as in Kafka; it may have been
+carried out.
+
+A request that is sent again in the same leader epoch is carried out once (`handlers.envelope`). If the controller moved
+meanwhile, what it had asked for may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.server.admin.config_changes import OwnBrokerConfigs
+from tailrace.server.context import RequestContext
+from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
+from tailrace.server.controller_link.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
+from tailrace.server.dispatch import Handler
+from tailrace.server.errors import error_response
+from tailrace.server.ports import ServerConnection
+from tailrace.server.response_errors import error_codes
+
+FORWARDED: Final = frozenset(
+    (
+        *(19, 20, 37),  # CreateTopics, DeleteTopics, CreatePartitions
+        *(33, 44),  # AlterConfigs, IncrementalAlterConfigs
+        *(43, 45, 46),  # ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments
+        *(55, 57, 64),  # DescribeQuorum, UpdateFeatures, UnregisterBroker
+        *(80, 81),  # AddRaftVoter, RemoveRaftVoter
+    )
+)
+"""The APIs that brokers pass on, and that an envelope may hold: those of Kafka's that are served."""
+
+_QUESTIONS: Final = frozenset((46, 55))
+"""ListPartitionReassignments and DescribeQuorum change nothing."""
+
+_OF_BROKERS: Final = frozenset((33, 44))
+"""What may be about one broker, and is then for that broker to be asked."""
+
+SHORTEST_MS: Final = 1_000
+"""A client that names less does not want to wait for others to see the change; it wants the change."""
+LONGEST_MS: Final = 30_000
+MAX_FORWARDED: Final = 1_000
+"""Requests of one node that wait for the active controller. More are refused, since nobody knows for how long."""
+
+_MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+"""The second is what the replica of the metadata log says."""
+
+_logger = logging.getLogger("tailrace.server")
+
+_logged: Final[set[tuple[int, type[Exception]]]] = set()
+
+
+def _log_once(api_key: int, fault: Exception) -> None:
+    """Whoever finds a request that fails may repeat it a million times."""
+    if (api_key, type(fault)) not in _logged:
+        _logged.add((api_key, type(fault)))
+        _logger.error("event=forwarding-failed api=%d (reported once)", api_key, exc_info=fault)
+
+
+def has_moved(response: Any) -> bool:
+    """Whether an answer says that the node that gave it is not, or not any more, the active controller."""
+    return not _MOVED.isdisjoint(error_codes(response))
+
+
+class _Intercepted(RequestContext):
+    """A request that is carried out on this node: its answer may still be that this is the wrong one."""
+
+    __slots__ = ("on_response",)
+
+    def __init__(self, context: RequestContext, on_response: Callable[[Any], None]) -> None:
+        super().__init__(
+            connection=context.connection,
+            slot=context.slot,
+            api_key=context.api_key,
+            api_version=context.api_version,
+            correlation_id=context.correlation_id,
+            client_id=context.client_id,
+            errors=context.errors,
+        )
+        self.on_response = on_response
+
+    def respond(self, response: Any) -> None:
+        self.on_response(response)
+
+
+class _Forwarded:
+    """A client's request on its way."""
+
+    oldest_version = 0
+
+    def __init__(
+        self, handler: Handler, request: Any, context: RequestContext, sealed: Sealed, on_over: Callable[[], None]
+    ) -> None:
+        self.context = context
+        self.is_question = context.api_key in _QUESTIONS
+        self._handler = handler
+        self._request = request
+        self._sealed = sealed
+        self._on_over = on_over
+
+    def carry_out_here(self, on_outcome: OnOutcome) -> None:
+        def told(response: Any) -> None:
+            moved = has_moved(response)
+            on_outcome(None if moved else Outcome(APPLIED_MEANWHILE, lambda: self._respond(response)))
+
+        try:
+            response = self._handler.handle(self._request, _Intercepted(self.context, told))
+        except KafkaError as refusal:
+            response = self._refusal(refusal)
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - perhaps in the turn of somebody else, whom it must not harm
+            _log_once(self.context.api_key, fault)
+            response = self._refusal(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        if response is not None:
+            told(response)
+
+    def request(self, leader_epoch: int) -> Any:
+        return self._sealed.envelope(leader_epoch)
+
+    def outcome(self, answer: Any) -> Outcome | None:
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            return None
+        try:
+            response = self._sealed.answer(answer)
+        except KafkaError as fault:
+            if fault.code is not ErrorCode.REQUEST_TIMED_OUT:
+                _log_once(self.context.api_key, fault)
+            response = self._refusal(KafkaError(fault.code))
+        return Outcome(max(0, answer.metadata_end_offset), lambda: self._respond(response))
+
+    def fail(self, error: KafkaError) -> None:
+        self._respond(self._refusal(error))
+
+    def _refusal(self, error: KafkaError) -> Any:
+        return error_response(self._request, self.context.api_version, error)
+
+    def _respond(self, response: Any) -> None:
+        self._on_over()
+        self.context.respond(response)
+
+
+class Forwarding:
+    """The requests of this node's clients that wait for the active controller."""
+
+    def __init__(self, *, errands: Errands, envelopes: Envelopes, node_id: int) -> None:
+        self._errands = errands
+        self._envelopes = envelopes
+        self._node_id = node_id
+        self._by_connection: dict[ServerConnection, dict[_Forwarded, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers of a broker's listener: those of `FORWARDED` take what they get to the active controller."""
+        return {
+            key: self._passed_on(key, handler) if key in FORWARDED else handler for key, handler in handlers.items()
+        }
+
+    def _passed_on(self, key: int, handler: Handler) -> Handler:
+        forwarding = ForwardingHandler(self, handler)
+        return OwnBrokerConfigs(forwarding, node_id=self._node_id) if key in _OF_BROKERS else forwarding
+
+    def take(self, handler: Handler, request: Any, context: RequestContext) -> None:
+        """Have it carried out by `handler` where the active controller is. Raises KafkaError REQUEST_TIMED_OUT at once
+        if too many wait."""
+        if self._count >= MAX_FORWARDED:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{self._count} requests wait for the active controller; try again later"
+            )
+        connection = context.connection
+        client = Client(context.client_id, context.correlation_id, connection.principal, connection.peer_host)
+        sealed = self._envelopes.seal(request, context.api_version, client)
+        forwarded = _Forwarded(handler, request, context, sealed, lambda: self._over(connection, forwarded))
+        waiting = self._by_connection.get(connection)
+        if waiting is None:
+            # One callback per connection for as long as it lives, not one per request.
+            waiting = self._by_connection[connection] = {}
+            connection.on_close(lambda: self._closed(connection))
+        waiting[forwarded] = None
+        self._count += 1
+        self._errands.run(forwarded, _timeout_ms(request))
+
+    def _over(self, connection: ServerConnection, forwarded: _Forwarded) -> None:
+        waiting = self._by_connection.get(connection, {})
+        if forwarded in waiting:
+            del waiting[forwarded]
+            self._count -= 1
+
+    def _closed(self, connection: ServerConnection) -> None:
+        for forwarded in self._by_connection.pop(connection, {}):
+            self._count -= 1
+            self._errands.forget(forwarded)
+
+
+class ForwardingHandler:
+    """Takes the requests of one API to the active controller."""
+
+    def __init__(self, forwarding: Forwarding, handler: Handler) -> None:
+        """`handler` carries them out where the active controller is."""
+        self._forwarding = forwarding
+        self._handler = handler
+
+    def handle(self, request: Any, context: RequestContext) -> None:
+        self._forwarding.take(self._handler, request, context)
+
+
+def _timeout_ms(request: Any) -> int:
+    """How long the client is willing to wait. Without a number, or with one that is none, as long as a node is."""
+    wanted: int = getattr(request, "timeout_ms", LONGEST_MS)
+    return min(max(wanted, SHORTEST_MS), LONGEST_MS) if wanted > 0 else LONGEST_MS

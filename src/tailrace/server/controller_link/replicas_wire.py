@@ -1,0 +1,266 @@
+"""What brokers say of their replicas to the active controller, as Kafka's messages: to the wire and back.
+
+As `controller_wire`.
+"""
+
+from dataclasses import replace
+
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    AssignDirectories,
+    DirectoriesAssigned,
+    DirectoryAssignment,
+    InSyncChange,
+    InSyncOutcome,
+    InSyncReplica,
+    Leaving,
+    PartitionsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId, format_topic_id
+from tailrace.model.partitions import PartitionState
+from tailrace.protocol.messages import directories, in_sync
+from tailrace.server.controller_link.controller_wire import refusal
+
+_FIRST_WITH_BROKER_EPOCHS = 3
+_RECOVERED, _RECOVERING = 0, 1
+_STAYS = 0
+
+# In-sync replicas
+
+
+def alter_partition_request(command: AlterPartition) -> in_sync.AlterPartitionRequest:
+    topics: dict[TopicId, list[InSyncChange]] = {}
+    for change in command.changes:
+        topics.setdefault(change.topic_id, []).append(change)
+    return in_sync.AlterPartitionRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        topics=tuple(
+            in_sync.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
+            for topic_id, changes in topics.items()
+        ),
+        # A replica that leaves may be unable to apply anything: the controller's word is enough for it.
+        wants_end_offset=not any(change.leaving for change in command.changes),
+    )
+
+
+def _proposal(change: InSyncChange) -> in_sync.AlterPartitionData:
+    return in_sync.AlterPartitionData(
+        partition_index=change.partition,
+        leader_epoch=change.leader_epoch,
+        new_isr=tuple(replica.broker_id for replica in change.in_sync_replicas),
+        new_isr_with_epochs=tuple(
+            in_sync.InSyncBroker(broker_id=replica.broker_id, broker_epoch=replica.broker_epoch)
+            for replica in change.in_sync_replicas
+        ),
+        leader_recovery_state=_RECOVERING if change.is_recovering else _RECOVERED,
+        partition_epoch=change.partition_epoch,
+        leaving=_STAYS if change.leaving is None else change.leaving,
+    )
+
+
+def alter_partition_command(request: in_sync.AlterPartitionRequest, version: int) -> AlterPartition:
+    """Raises KafkaError INVALID_REQUEST for a replica that leaves for a reason that is not known here."""
+    return AlterPartition(
+        broker_id=BrokerId(request.broker_id),
+        broker_epoch=request.broker_epoch,
+        changes=tuple(
+            InSyncChange(
+                topic_id=TopicId(topic.topic_id),
+                partition=one.partition_index,
+                leader_epoch=one.leader_epoch,
+                partition_epoch=one.partition_epoch,
+                in_sync_replicas=_replicas(one, version),
+                is_recovering=one.leader_recovery_state == _RECOVERING,
+                leaving=_leaving(one),
+            )
+            for topic in request.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def _leaving(proposal: in_sync.AlterPartitionData) -> Leaving | None:
+    if proposal.leaving == _STAYS:
+        return None
+    try:
+        return Leaving(proposal.leaving)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no replica leaves for reason {proposal.leaving}") from None
+
+
+def _replicas(proposal: in_sync.AlterPartitionData, version: int) -> tuple[InSyncReplica, ...]:
+    if version < _FIRST_WITH_BROKER_EPOCHS:
+        return tuple(InSyncReplica(broker_id=BrokerId(broker_id)) for broker_id in proposal.new_isr)
+    return tuple(
+        InSyncReplica(broker_id=BrokerId(one.broker_id), broker_epoch=one.broker_epoch)
+        for one in proposal.new_isr_with_epochs
+    )
+
+
+def altered_response(answer: PartitionsAltered, end_offset: int) -> in_sync.AlterPartitionResponse:
+    """`end_offset`: -1 for who has not asked for it."""
+    topics: dict[TopicId, list[in_sync.AlteredPartition]] = {}
+    for outcome in answer.outcomes:
+        topics.setdefault(outcome.topic_id, []).append(_altered(outcome))
+    return in_sync.AlterPartitionResponse(
+        topics=tuple(
+            in_sync.AlteredTopic(topic_id=topic_id, partitions=tuple(altered)) for topic_id, altered in topics.items()
+        ),
+        metadata_end_offset=end_offset,
+    )
+
+
+def _altered(outcome: InSyncOutcome) -> in_sync.AlteredPartition:
+    state = outcome.result
+    if isinstance(state, KafkaError):
+        return in_sync.AlteredPartition(
+            partition_index=outcome.partition, error_code=state.code, leader_id=-1, leader_epoch=-1, partition_epoch=-1
+        )
+    return in_sync.AlteredPartition(
+        partition_index=outcome.partition,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.in_sync_replicas,
+        leader_recovery_state=_RECOVERING if state.is_recovering else _RECOVERED,
+        partition_epoch=state.partition_epoch,
+    )
+
+
+def partitions_altered(
+    command: AlterPartition, response: in_sync.AlterPartitionResponse, image: ClusterImage
+) -> PartitionsAltered | KafkaError:
+    """One outcome per change, in order. What the answer does not tell of a partition is as in `image`."""
+    error = refusal(response.error_code, "the in-sync replicas")
+    if error is not None:
+        return error
+    told = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    return PartitionsAltered(
+        outcomes=tuple(
+            InSyncOutcome(
+                topic_id=change.topic_id,
+                partition=change.partition,
+                result=_result(change, told.get((change.topic_id, change.partition)), image),
+            )
+            for change in command.changes
+        )
+    )
+
+
+def _result(
+    change: InSyncChange, told: in_sync.AlteredPartition | None, image: ClusterImage
+) -> PartitionState | KafkaError:
+    where = f"partition {change.partition} of {format_topic_id(change.topic_id)}"
+    if told is None:
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller says nothing of {where}")
+    error = refusal(told.error_code, where)
+    if error is not None:
+        return error
+    topic = image.topic_by_id(change.topic_id)
+    state = None if topic is None else topic.partitions.get(change.partition)
+    if state is None:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where} is gone")
+    return replace(
+        state,
+        leader=BrokerId(told.leader_id),
+        leader_epoch=LeaderEpoch(told.leader_epoch),
+        in_sync_replicas=tuple(BrokerId(broker_id) for broker_id in told.isr),
+        is_recovering=told.leader_recovery_state == _RECOVERING,
+        partition_epoch=told.partition_epoch,
+    )
+
+
+# Directories
+
+
+def directories_request(command: AssignDirectories) -> directories.AssignReplicasToDirsRequest:
+    by_directory: dict[bytes, dict[TopicId, list[int]]] = {}
+    for one in command.assignments:
+        by_directory.setdefault(one.directory_id, {}).setdefault(one.topic_id, []).append(one.partition)
+    return directories.AssignReplicasToDirsRequest(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        directories=tuple(
+            directories.AssignedDirectory(
+                id=directory_id,
+                topics=tuple(
+                    directories.AssignedTopic(
+                        topic_id=topic_id,
+                        partitions=tuple(directories.AssignedPartition(partition_index=index) for index in indexes),
+                    )
+                    for topic_id, indexes in topics.items()
+                ),
+            )
+            for directory_id, topics in by_directory.items()
+        ),
+    )
+
+
+def directories_command(request: directories.AssignReplicasToDirsRequest) -> AssignDirectories:
+    return AssignDirectories(
+        broker_id=BrokerId(request.broker_id),
+        broker_epoch=request.broker_epoch,
+        assignments=tuple(
+            DirectoryAssignment(
+                directory_id=directory.id, topic_id=TopicId(topic.topic_id), partition=one.partition_index
+            )
+            for directory in request.directories
+            for topic in directory.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def directories_response(
+    request: directories.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
+) -> directories.AssignReplicasToDirsResponse:
+    """In the shape and the order of the request."""
+    errors = iter(answer.errors)
+
+    def code() -> int:
+        error = next(errors)
+        return ErrorCode.NONE if error is None else error.code
+
+    return directories.AssignReplicasToDirsResponse(
+        directories=tuple(
+            directories.AssignedDirectoryResult(
+                id=directory.id,
+                topics=tuple(
+                    directories.AssignedTopicResult(
+                        topic_id=topic.topic_id,
+                        partitions=tuple(
+                            directories.AssignedPartitionResult(partition_index=one.partition_index, error_code=code())
+                            for one in topic.partitions
+                        ),
+                    )
+                    for topic in directory.topics
+                ),
+            )
+            for directory in request.directories
+        )
+    )
+
+
+def directories_assigned(
+    command: AssignDirectories, response: directories.AssignReplicasToDirsResponse
+) -> DirectoriesAssigned | KafkaError:
+    error = refusal(response.error_code, "the directories")
+    if error is not None:
+        return error
+    told = {
+        (directory.id, topic.topic_id, one.partition_index): one.error_code
+        for directory in response.directories
+        for topic in directory.topics
+        for one in topic.partitions
+    }
+    return DirectoriesAssigned(
+        errors=tuple(
+            refusal(
+                told.get((one.directory_id, one.topic_id, one.partition), ErrorCode.UNKNOWN_SERVER_ERROR),
+                f"partition {one.partition} of {format_topic_id(one.topic_id)}",
+            )
+            for one in command.assignments
+        )
+    )

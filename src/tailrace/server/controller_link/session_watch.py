@@ -1,0 +1,76 @@
+"""Looks after the sessions of brokers while this controller is the active one."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
+from tailrace.model.ids import BrokerId
+from tailrace.model.throttle import Throttle
+from tailrace.server.alarm import Alarm
+from tailrace.server.ports import Clock
+
+GONE_BROKER_MS: Final = 1_000
+"""What is left of a broker's session when the connection of its heartbeats is closed."""
+_SLEEP_LINE_MS: Final = 60_000
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class SessionWatch:
+    """Says when a broker has been silent for too long."""
+
+    def __init__(self, heartbeats: Heartbeats, *, clock: Clock, later: Callable[[Callable[[], None]], None]) -> None:
+        """`later` has something done between two steps of the replica."""
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._alarm = Alarm(clock, lambda: later(self._look))
+        self._sleep_lines = Throttle(_SLEEP_LINE_MS)
+        self._sleeps = self._longest_sleep_ms = 0
+        self.is_on = False
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called when somebody's session has ended."""
+
+    def start(self) -> None:
+        """This controller is the active one."""
+        self.is_on = True
+        self.look_again()
+
+    def stop(self) -> None:
+        """It is not any more."""
+        self.is_on = False
+        self._alarm.cancel()
+
+    def look_again(self) -> None:
+        """Sessions may end at other times now."""
+        deadline_ms = self._heartbeats.next_deadline_ms
+        if deadline_ms is None or not self.is_on:
+            return
+        # Looked at between deadlines too: who has slept for long must not hold it against brokers.
+        self._alarm.set(min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS))
+
+    def _look(self) -> None:
+        if not self.is_on:
+            return
+        now_ms = self._clock.monotonic_ms()
+        asleep_ms = self._heartbeats.awake(now_ms)
+        if asleep_ms:
+            self._tell_sleep(asleep_ms, now_ms)
+        if self._heartbeats.silent(now_ms):
+            self.on_silence()
+        self.look_again()
+
+    def _tell_sleep(self, asleep_ms: int, now_ms: int) -> None:
+        """Once a minute, with what has not been told since."""
+        self._sleeps += 1
+        self._longest_sleep_ms = max(self._longest_sleep_ms, asleep_ms)
+        if self._sleep_lines.admits("asleep", now_ms):
+            text = "event=controller-slept milliseconds=%d times=%d longest=%d"
+            _logger.warning(text, asleep_ms, self._sleeps, self._longest_sleep_ms)
+            self._sleeps = self._longest_sleep_ms = 0
+
+    def hurry(self, broker_id: BrokerId) -> None:
+        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        if self.is_on:
+            self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
+            self.look_again()

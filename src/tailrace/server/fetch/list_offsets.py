@@ -1,0 +1,139 @@
+"""ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log.
+
+Special timestamps: -1 the readable end (the last stable offset for read_committed), -2 the first offset, -3 the record
+with the largest timestamp (v7), -4 the first offset on this disk (v8), -5 the last offset in tiered storage (v9): there
+is none here, so -1. A record at or above the readable end is not found.
+
+While a new leader does not know how far its predecessor's high watermark was (its own is below the start of its epoch),
+an answer that this would lower is OFFSET_NOT_AVAILABLE (78), before v5 LEADER_NOT_AVAILABLE (5): a consumer must never
+see the end of a partition move backwards (KIP-207).
+
+A follower is told the log end. Any other client, under whatever replica id, is a consumer.
+"""
+
+from collections import Counter
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tailrace.replication.outcomes import TimestampedOffset
+from tailrace.replication.partition import Partition
+from tailrace.server.context import RequestContext
+from tailrace.server.fetch.replica_fetches import may_see_log_end
+from tailrace.server.partitions.table import PartitionTable
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+_UNKNOWN: Final = -1
+_NOT_FOUND = TimestampedOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
+
+
+class ListOffsetsHandler:
+    """Answers ListOffsets."""
+
+    def __init__(self, *, partitions: PartitionTable) -> None:
+        self._partitions = partitions
+
+    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        asked = Counter(
+            (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+        )
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        self._answer(
+                            topic.name, wanted, request, context, is_twice=asked[topic.name, wanted.partition_index] > 1
+                        )
+                        for wanted in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    def _answer(
+        self,
+        topic: str,
+        wanted: ListOffsetsPartition,
+        request: ListOffsetsRequest,
+        context: RequestContext,
+        *,
+        is_twice: bool,
+    ) -> ListOffsetsPartitionResponse:
+        version = context.api_version
+        try:
+            if is_twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{wanted.partition_index} is asked for twice")
+            _check_timestamp(wanted.timestamp, version)
+            partition = self._partitions.get(topic, wanted.partition_index)
+            partition.check_leader(wanted.current_leader_epoch)
+            is_consumer = not may_see_log_end(partition, request.replica_id, wanted.current_leader_epoch)
+            end_offset = (
+                partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
+            )
+            found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
+        except KafkaError as error:
+            code = error.code
+            if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+            return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+        )
+
+
+def _check_timestamp(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < FIRST_VERSION_OF.get(timestamp, version + 1):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} means nothing in ListOffsets v{version}"
+        )
+
+
+def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampedOffset:
+    """What stands at this timestamp below `end_offset`, the end of what may be seen."""
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = partition.log.log_start_offset
+        epoch = partition.log.epochs.epoch_of(start)
+        return TimestampedOffset(_UNKNOWN, start, epoch)
+    if timestamp == LATEST_TIERED:
+        return _NOT_FOUND
+    if timestamp == LATEST:
+        if is_consumer:
+            _check_end_is_known(partition)
+        return TimestampedOffset(_UNKNOWN, end_offset, partition.leader_epoch)
+    found = (
+        partition.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else partition.offset_for_timestamp(timestamp)
+    )
+    if found is None:
+        return _NOT_FOUND
+    if found.offset >= end_offset:
+        if is_consumer:
+            _check_end_is_known(partition)
+        return _NOT_FOUND
+    return found
+
+
+def _check_end_is_known(partition: Partition) -> None:
+    # Not the last stable offset: a transaction that is older than the leader may hold it there for hours.
+    if partition.high_watermark < partition.leader_epoch_start_offset:
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"the new leader of {partition.topic_partition} does not know the high watermark yet",
+        )

@@ -1,0 +1,108 @@
+"""What the fetches of followers mean to the partitions that this node leads.
+
+A follower's fetch offset is an acknowledgement, and it reads what is not committed. So a fetch in the name of a broker
+is answered only if that broker is a replica of the partition, and if the fetch says the leader epoch in which this node
+leads and the broker epoch of the registration that is in this node's image (KIP-903: Fetch v15). Any other is refused
+and changes nothing: it is from before the follower's last start, or so soon after it that this node has not heard of
+it, or of a client that pretends. Kafka's leaders let a fetch count that says neither epoch.
+
+An acknowledgement counts once: not again when the fetch is tried again after a wait.
+"""
+
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.server.ports import Controller
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+
+FIRST_WITH_REPLICA_STATE: Final = 15
+_UNKNOWN: Final = -1
+
+
+def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) -> bool:
+    """Whether a request that says this, and has passed `check_leader`, may learn of offsets above the high watermark.
+
+    ListOffsets and OffsetForLeaderEpoch say nothing of a registration, so that is all a leader can ask for: a replica
+    of the partition that follows in the present leader epoch, as Kafka's followers say it. Offsets are all it learns.
+    """
+    return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
+
+
+class ReplicaFetches:
+    """Knows who the other brokers are, and tells the keeper who has caught up."""
+
+    def __init__(self, *, controller: Controller, keeper: InSyncKeeper) -> None:
+        self._controller = controller
+        self._keeper = keeper
+
+    def reader(self, request: FetchRequest, version: int) -> "FetchingReplica | None":
+        """The follower that asks; None for a consumer."""
+        replica_id, broker_epoch = request.replica_id, _UNKNOWN
+        if version >= FIRST_WITH_REPLICA_STATE:
+            replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+        if replica_id < 0:
+            return None
+        return FetchingReplica(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
+
+
+class FetchingReplica:
+    """A follower, for the time of one request."""
+
+    __slots__ = ("_broker_epoch", "_controller", "_is_noted", "_keeper", "_may_join", "_replica_id")
+
+    def __init__(
+        self, replica_id: BrokerId, broker_epoch: int, *, controller: Controller, keeper: InSyncKeeper
+    ) -> None:
+        self._replica_id = replica_id
+        self._broker_epoch = broker_epoch
+        self._controller = controller
+        self._keeper = keeper
+        self._may_join = False
+        self._is_noted = False
+
+    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
+        leader_epoch, replica_id = wanted.current_leader_epoch, self._replica_id
+        partition.check_leader(leader_epoch)
+        if leader_epoch < 0:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} does not say in which leader epoch it follows"
+            )
+        known = self._controller.image.brokers.get(replica_id)
+        if known is None or known.broker_epoch != self._broker_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {replica_id} asks in epoch {self._broker_epoch}, and is registered"
+                f" {'in none' if known is None else f'in {known.broker_epoch}'} as far as is known here",
+            )
+        if partition.state is None or replica_id not in partition.state.replicas:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {replica_id} is no replica of {partition.topic_partition} here",
+            )
+        self._may_join = known.is_alive
+
+    def read(
+        self, partition: Partition, wanted: FetchPartition, *, max_bytes: int, min_one_message: bool
+    ) -> PartitionRead:
+        """What the follower gets. Its log does not part from this one up to its fetch offset, so this is noted."""
+        got = partition.read_for_replica(wanted.fetch_offset, max_bytes=max_bytes, min_one_message=min_one_message)
+        if not self._is_noted:
+            fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
+            if partition.take_replica_fetch(self._replica_id, fetch):
+                self._keeper.consider(partition)
+            got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
+        return got
+
+    def noted(self) -> None:
+        """The request has been carried out once."""
+        self._is_noted = True
+
+    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether it has something to learn that is no record: then it must not wait (KIP-392)."""
+        return wanted.high_watermark < partition.high_watermark

@@ -1,0 +1,191 @@
+"""ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): the coordinator assigns the partitions (KIP-848)."""
+
+from typing import Final
+
+from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
+from tailrace.coordinators.groups.consumer.group import Assignment
+from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat
+from tailrace.coordinators.groups.consumer.validation import check_heartbeat
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedConsumerMember,
+    DescribedTopicPartitions,
+)
+from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.group_details import details_of
+from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED
+from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
+from tailrace.server.ports import Controller, ServerConnection
+
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+"""Member types."""
+_MOST_RESOLUTIONS: Final = 8
+"""Heartbeats of one connection that may wait for their regular expressions. A member sends one at a time."""
+
+
+class ConsumerGroupHeartbeatHandler:
+    """Answers when what the heartbeat changed is committed; one with a regular expression, when that is resolved."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+        self._resolutions = _Resolutions(coordinators.patterns)
+
+    def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
+        coordinators, version = self._coordinators, context.api_version
+        check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
+        coordinators.host_of(request.group_id)
+        if request.member_epoch == JOINING:
+            coordinators.check_room_for(request.group_id)
+
+        def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, version, outcome))
+            else:
+                context.respond(outcome)
+
+        command = ConsumerHeartbeat(
+            request=request,
+            client_id=context.client_id or "",
+            client_host=context.connection.peer_host,
+        )
+
+        def decide(fault: KafkaError | None) -> None:
+            try:
+                if fault is not None:
+                    raise fault
+                coordinators.host_of(request.group_id).heartbeat(command, answer)
+            except KafkaError as refusal:
+                answer(refusal)
+
+        if request.subscribed_topic_regex:
+            self._resolutions.begin(request.subscribed_topic_regex, context.connection, decide)
+        else:
+            decide(None)
+
+
+class _Resolutions:
+    """Heartbeats that wait for their regular expressions; forgotten when their connections close.
+
+    Nothing is taken back for a client that has gone otherwise: it would come again, and find its last ones before it.
+    """
+
+    def __init__(self, patterns: TopicPatterns) -> None:
+        self._patterns = patterns
+        self._by_connection: dict[ServerConnection, dict[OnResolved, str]] = {}
+
+    def begin(self, expression: str, connection: ServerConnection, on_resolved: OnResolved) -> None:
+        """Raises what `TopicPatterns.resolve` raises; COORDINATOR_LOAD_IN_PROGRESS (14) if too many wait here."""
+        waiting = self._by_connection.get(connection)
+        if waiting is None:
+            # One callback per connection for as long as it lives, not one per request.
+            waiting = self._by_connection[connection] = {}
+            connection.on_close(lambda: self._closed(connection))
+
+        if len(waiting) >= _MOST_RESOLUTIONS:
+            raise too_busy()
+
+        def resolved(fault: KafkaError | None) -> None:
+            waiting.pop(resolved, None)
+            on_resolved(fault)
+
+        waiting[resolved] = expression
+        try:
+            self._patterns.resolve(expression, resolved)
+        except KafkaError:
+            waiting.pop(resolved, None)
+            raise
+
+    def _closed(self, connection: ServerConnection) -> None:
+        for resolved, expression in self._by_connection.pop(connection, {}).items():
+            self._patterns.forget(expression, resolved)
+
+
+class ConsumerGroupDescribeHandler:
+    """Answers for each group by itself, from what is committed."""
+
+    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        return ConsumerGroupDescribeResponse(
+            groups=tuple(
+                self._describe(group_id, operations, with_details=request.include_details)
+                for group_id in dict.fromkeys(request.group_ids)  # once, as with DescribeGroups
+            )
+        )
+
+    def _describe(self, group_id: str, operations: int, *, with_details: bool) -> DescribedConsumerGroup:
+        try:
+            host = self._coordinators.host_of(group_id)
+            description = host.machine.describe_consumer_group(group_id)
+        except KafkaError as refusal:
+            return undescribed(group_id, refusal.code, refusal.detail)
+        details = (details_of(host.insight(group_id)),) if with_details else ()
+        return self._described(description, operations, details)
+
+    def _described(
+        self, description: ConsumerGroupDescription, operations: int, details: tuple[GroupDetails, ...]
+    ) -> DescribedConsumerGroup:
+        return DescribedConsumerGroup(
+            group_id=description.group_id,
+            group_state=description.state,
+            group_epoch=description.epoch,
+            assignment_epoch=description.target_epoch,
+            assignor_name=description.assignor,
+            members=tuple(self._member(member) for member in description.members),
+            authorized_operations=operations,
+            details=details,
+        )
+
+    def _member(self, member: ConsumerMemberDescription) -> DescribedConsumerMember:
+        wants = member.subscription
+        return DescribedConsumerMember(
+            member_id=member.member_id,
+            instance_id=wants.instance_id,
+            rack_id=wants.rack_id,
+            member_epoch=member.epoch,
+            client_id=wants.client_id,
+            client_host=wants.client_host,
+            subscribed_topic_names=wants.subscribed_topic_names,
+            subscribed_topic_regex=wants.subscribed_topic_regex,
+            assignment=self._named(member.assignment),
+            target_assignment=self._named(member.target),
+            member_type=_CONSUMER_MEMBER if wants.classic_member_metadata is None else _CLASSIC_MEMBER,
+        )
+
+    def _named(self, assignment: Assignment) -> DescribedAssignment:
+        """With the topics' names; topics that are no more are left out."""
+        names = self._controller.image.topic_names
+        return DescribedAssignment(
+            topic_partitions=tuple(
+                DescribedTopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(partitions)))
+                for topic_id, partitions in assignment.items()
+                if (name := names.get(TopicId(topic_id))) is not None
+            )
+        )
+
+
+def undescribed(group_id: str, code: ErrorCode, why: str | None) -> DescribedConsumerGroup:
+    """A group that cannot be described."""
+    return DescribedConsumerGroup(
+        error_code=code,
+        error_message=why,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )

@@ -1,0 +1,162 @@
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them.
+
+DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
+With the extension of `protocol.messages.group_details` it tells what happened and how members get on.
+ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
+DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupOverview
+from tailrace.coordinators.groups.group import GroupState
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.group_details import details_of
+
+NOT_ASKED: Final = -(2**31)
+ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client may do
+all of them."""
+
+_FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
+_CLASSIC, _CONSUMER = "classic", "consumer"
+
+
+class DescribeGroupsHandler:
+    """Answers for each group by itself."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        return DescribeGroupsResponse(
+            groups=tuple(
+                self._describe(group_id, context.api_version, operations, with_details=request.include_details)
+                for group_id in dict.fromkeys(request.groups)  # once: a name is short, its description may be long
+            )
+        )
+
+    def _describe(self, group_id: str, version: int, operations: int, *, with_details: bool) -> DescribedGroup:
+        try:
+            host = self._coordinators.host_of(group_id)
+            description = host.machine.describe(group_id)
+        except KafkaError as refusal:
+            return _undescribed(group_id, refusal, version)
+        return _described(description, operations, (details_of(host.insight(group_id)),) if with_details else ())
+
+
+def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedGroup:
+    is_missing = refusal.code is ErrorCode.GROUP_ID_NOT_FOUND
+    is_error = not is_missing or version >= _FIRST_DESCRIBE_WITH_MISSING_GROUP
+    return DescribedGroup(
+        error_code=refusal.code if is_error else ErrorCode.NONE,
+        error_message=refusal.detail if is_error else None,
+        group_id=group_id,
+        group_state=GroupState.DEAD if is_missing else "",
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+def _described(description: GroupDescription, operations: int, details: tuple[GroupDetails, ...]) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=description.group_id,
+        group_state=description.state,
+        protocol_type=description.protocol_type,
+        protocol_data=description.protocol_name,
+        members=tuple(
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in description.members
+        ),
+        authorized_operations=operations,
+        details=details,
+    )
+
+
+class ListGroupsHandler:
+    """Answers for all coordinators of this broker, or with an error while one is loading."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        states = {state.lower() for state in request.states_filter}
+        types = {group_type.lower() for group_type in request.types_filter}
+        overviews = [group for host in self._coordinators.active_hosts() for group in host.machine.overview()]
+        return ListGroupsResponse(
+            groups=tuple(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=group.state,
+                    group_type=_type_of(group),
+                )
+                for group in sorted(overviews, key=lambda group: group.group_id)
+                if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
+            )
+        )
+
+
+def _type_of(group: GroupOverview) -> str:
+    return _CONSUMER if group.is_consumer_group else _CLASSIC
+
+
+Take = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]
+
+
+class DeleteGroupsHandler:
+    """Deletes groups, each by itself."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse | None:
+        names = tuple(dict.fromkeys(request.groups_names))
+        if not names:
+            return DeleteGroupsResponse(results=())
+        results: dict[str, ErrorCode] = {}
+
+        def take(group_id: str, outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+            results[group_id] = outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE
+            if len(results) == len(names):
+                context.respond(
+                    DeleteGroupsResponse(
+                        results=tuple(DeletableGroupResult(group_id=name, error_code=results[name]) for name in names)
+                    )
+                )
+
+        for name in names:
+            self._delete(name, take)
+        return None
+
+    def _delete(self, group_id: str, take: Take) -> None:
+        try:
+            host = self._coordinators.host_of(group_id)
+            host.submit(DeleteGroup(group_id=group_id), lambda outcome: take(group_id, outcome))
+        except KafkaError as refusal:
+            take(group_id, refusal)

@@ -1,0 +1,131 @@
+"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): life in a classic consumer group.
+
+The versions are evened out here, so that the groups see the newest form only:
+JoinGroup v0 has one timeout for both purposes; v4 a new member is sent back with an id (KIP-394); v5 static members
+(KIP-345); v7 the protocol may be null; v9 a leader may be told not to assign (KIP-814). SyncGroup v5
+says which protocol it believes in, or is refused (KIP-559). LeaveGroup v3 removes many
+members at once; before, the one result is the whole answer.
+"""
+
+from tailrace.coordinators.groups.events import (
+    HeartbeatAsked,
+    JoinAsked,
+    LeaveAsked,
+    MembershipResponse,
+    SyncAsked,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.membership import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+)
+from tailrace.protocol.schema import replace
+from tailrace.server.context import RequestContext
+from tailrace.server.groups.coordinators import GroupCoordinators
+
+_FIRST_JOIN_WITH_GIVEN_ID = 4
+_FIRST_JOIN_WITH_NULL_PROTOCOL = 7
+_FIRST_JOIN_WITHOUT_ASSIGNING = 9
+_FIRST_SYNC_WITH_PROTOCOL = 5
+_FIRST_LEAVE_OF_MANY = 3
+
+_LONGEST_NAME = 8182
+"""Characters, of up to four bytes each. A member id is such a name and 37 bytes more, and the strings of the group's
+record have at most 32,767 bytes."""
+
+
+class JoinGroupHandler:
+    """Answers when the rebalance is over, or at once with an error or an id."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: JoinGroupRequest, context: RequestContext) -> None:
+        self._coordinators.check_room_for(request.group_id)
+        _check_names(request, context.client_id or "")
+        if request.rebalance_timeout_ms <= 0:
+            request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)
+        version = context.api_version
+
+        def respond(response: MembershipResponse) -> None:
+            assert isinstance(response, JoinGroupResponse)
+            if response.protocol_name is None and version < _FIRST_JOIN_WITH_NULL_PROTOCOL:
+                response = replace(response, protocol_name="")
+            context.respond(response)
+
+        self._coordinators.host_of(request.group_id).ask(
+            request.group_id,
+            lambda request_id: JoinAsked(
+                request_id=request_id,
+                request=request,
+                client_id=context.client_id or "",
+                client_host=context.connection.peer_host,
+                must_know_its_id=version >= _FIRST_JOIN_WITH_GIVEN_ID,
+                may_skip_assignment=version >= _FIRST_JOIN_WITHOUT_ASSIGNING,
+            ),
+            respond,
+        )
+
+
+def _check_names(request: JoinGroupRequest, client_id: str) -> None:
+    names = (client_id, request.group_instance_id or "", request.protocol_type, *(p.name for p in request.protocols))
+    if max(map(len, names)) > _LONGEST_NAME:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a name in the request has more than {_LONGEST_NAME} characters")
+
+
+class SyncGroupHandler:
+    """Answers when the leader's assignment is committed."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: SyncGroupRequest, context: RequestContext) -> None:
+        names_protocol = request.protocol_type is not None and request.protocol_name is not None
+        if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and not names_protocol:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name are missing")
+        self._coordinators.host_of(request.group_id).ask(
+            request.group_id,
+            lambda request_id: SyncAsked(request_id=request_id, request=request),
+            context.respond,
+        )
+
+
+class HeartbeatHandler:
+    """Keeps a member's session alive, and tells it of a rebalance."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: HeartbeatRequest, context: RequestContext) -> None:
+        self._coordinators.host_of(request.group_id).ask(
+            request.group_id,
+            lambda request_id: HeartbeatAsked(request_id=request_id, request=request),
+            context.respond,
+        )
+
+
+class LeaveGroupHandler:
+    """Removes members."""
+
+    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: LeaveGroupRequest, context: RequestContext) -> None:
+        is_of_one = context.api_version < _FIRST_LEAVE_OF_MANY
+        if is_of_one:
+            request = replace(request, members=(MemberIdentity(member_id=request.member_id),))
+
+        def respond(response: MembershipResponse) -> None:
+            assert isinstance(response, LeaveGroupResponse)
+            if is_of_one:
+                response = LeaveGroupResponse(error_code=response.members[0].error_code)
+            context.respond(response)
+
+        self._coordinators.host_of(request.group_id).ask(
+            request.group_id, lambda request_id: LeaveAsked(request_id=request_id, request=request), respond
+        )

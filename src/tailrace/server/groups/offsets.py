@@ -1,0 +1,253 @@
+"""OffsetCommit (8) and OffsetFetch (9): a group's progress.
+
+OffsetCommit: v2-4 may say how long the offsets shall stay; v6 leader epochs; v7 static members; v9 error 69 for a group
+that does not exist, 22 before, and members of consumer groups; v10 topics by id. A topic or partition that does not
+exist has its error (3, by id 100).
+OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: an offset
+that a transaction under way has set is 88 then, so that nobody reads twice what the transaction has read; v8 many
+groups; v10 topics by id. "No offset" is -1 and no error.
+Whatever is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tailrace.coordinators.groups.commands import CommitOffsets
+from tailrace.coordinators.groups.records import OffsetCommitValue
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.groups.asked_offsets import AskedOffsets
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.ports import Controller
+
+_FIRST_COMMIT_WITH_MISSING_GROUP = 9
+_FIRST_COMMIT_WITH_EPOCHS = 9
+_FIRST_WITH_IDS = 10
+_FIRST_FETCH_OF_MANY_GROUPS = 8
+
+_NO_OFFSET = -1
+
+
+class OffsetCommitHandler:
+    """Answers when the offsets are committed to the log."""
+
+    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
+        host = self._coordinators.host_of(request.group_id)
+        self._coordinators.check_room_for(request.group_id)
+        commit = _Commit(request, self._controller.image, context.api_version)
+
+        def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(commit.refused(_as_version_says(outcome, context.api_version)))
+            else:
+                context.respond(commit.response(outcome))
+
+        host.submit(commit.command(), answer)
+
+
+def _as_version_says(error: KafkaError, version: int) -> KafkaError:
+    if error.code is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_COMMIT_WITH_MISSING_GROUP:
+        return KafkaError(ErrorCode.ILLEGAL_GENERATION, error.detail)
+    return error
+
+
+class _Commit:
+    """One request, as a command and as an answer."""
+
+    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, version: int) -> None:
+        self._request = request
+        self._knows_epochs = version >= _FIRST_COMMIT_WITH_EPOCHS
+        by_id = version >= _FIRST_WITH_IDS
+        absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._asked = AskedOffsets()
+        for topic in request.topics:
+            found = _find_topic(image, topic.name, topic.topic_id, by_id=by_id)
+            self._asked.add_topic(found, topic.partitions, code_if_absent=absent)
+
+    def command(self) -> CommitOffsets:
+        return CommitOffsets(
+            group_id=self._request.group_id,
+            generation_id=self._request.generation_id_or_member_epoch,
+            member_id=self._request.member_id,
+            group_instance_id=self._request.group_instance_id,
+            knows_epochs=self._knows_epochs,
+            retention_time_ms=self._request.retention_time_ms,
+            offsets=self._asked.offsets,
+        )
+
+    def refused(self, error: KafkaError) -> OffsetCommitResponse:
+        """The group takes none of the offsets; what is not there has its own code all the same, as in Kafka."""
+        return self.response(error.code)
+
+    def response(self, outcome: tuple[ErrorCode, ...] | ErrorCode) -> OffsetCommitResponse:
+        """`outcome` has a code for each offset of the command, or one for all."""
+        return OffsetCommitResponse(
+            topics=tuple(
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                        for partition, code in zip(topic.partitions, codes, strict=True)
+                    ),
+                )
+                for topic, codes in zip(self._request.topics, self._asked.codes(outcome), strict=True)
+            )
+        )
+
+
+class OffsetFetchHandler:
+    """Answers from what is committed."""
+
+    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
+            by_id = context.api_version >= _FIRST_WITH_IDS
+            return OffsetFetchResponse(
+                groups=tuple(self._groups(request.groups, by_id=by_id, require_stable=request.require_stable))
+            )
+        topics = None
+        if request.topics is not None:
+            topics = tuple(
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in request.topics
+            )
+        asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+        found = self._group(asked, by_id=False, require_stable=request.require_stable)
+        return OffsetFetchResponse(topics=tuple(map(_as_before, found.topics)))
+
+    def _groups(
+        self, asked: Iterable[OffsetFetchRequestGroup], *, by_id: bool, require_stable: bool
+    ) -> Iterator[OffsetFetchResponseGroup]:
+        """Each group once for all its topics and once for some: more forms would be as many times the work."""
+        answered: set[tuple[str, bool]] = set()
+        for group in dict.fromkeys(asked):
+            form = group.group_id, group.topics is None
+            if form in answered:
+                yield OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
+            else:
+                answered.add(form)
+                yield self._group_or_error(group, by_id=by_id, require_stable=require_stable)
+
+    def _group_or_error(
+        self, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        try:
+            return self._group(asked, by_id=by_id, require_stable=require_stable)
+        except KafkaError as refusal:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refusal.code)
+
+    def _group(self, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool) -> OffsetFetchResponseGroup:
+        machine = self._coordinators.host_of(asked.group_id).machine
+        machine.check_reader(asked.group_id, asked.member_id, asked.member_epoch)
+        view = _View(
+            machine.committed_offsets(asked.group_id),
+            machine.unstable_partitions(asked.group_id) if require_stable else frozenset(),
+        )
+        if asked.topics is None:
+            topics = _all_topics(view, self._controller.image)
+        else:
+            topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(asked.topics))
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+
+    def _topic(self, asked: OffsetFetchRequestTopics, view: "_View", *, by_id: bool) -> OffsetFetchResponseTopics:
+        name, code = asked.name, ErrorCode.NONE
+        if by_id:
+            found = _find_topic(self._controller.image, "", asked.topic_id, by_id=True)
+            name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
+        return OffsetFetchResponseTopics(
+            name=name,
+            topic_id=asked.topic_id,
+            partitions=tuple(view.partition(name, index, code) for index in asked.partition_indexes),
+        )
+
+
+def _once(topics: Sequence[OffsetFetchRequestTopics]) -> Iterator[OffsetFetchRequestTopics]:
+    """The topics with their partitions, whatever is named more than once only once."""
+    wanted: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    for (name, topic_id), indexes in wanted.items():
+        yield OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=tuple(indexes))
+
+
+def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool) -> TopicImage | None:
+    return image.topic_by_id(TopicId(topic_id)) if by_id else image.topics.get(name)
+
+
+class _View(NamedTuple):
+    """What a reader sees of a group's offsets."""
+
+    offsets: Mapping[TopicPartition, OffsetCommitValue]
+    unstable: frozenset[TopicPartition]
+    """Those that a transaction under way has set, for a reader who minds."""
+
+    def partition(self, topic: str, index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+        """One offset as it is answered."""
+        partition = TopicPartition(topic, index)
+        if partition in self.unstable:
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        value = self.offsets.get(partition)
+        if value is None or code is not ErrorCode.NONE:
+            return OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=_NO_OFFSET, committed_leader_epoch=-1, error_code=code
+            )
+        return OffsetFetchResponsePartitions(
+            partition_index=index,
+            committed_offset=value.offset,
+            committed_leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+        )
+
+
+def _all_topics(view: _View, image: ClusterImage) -> tuple[OffsetFetchResponseTopics, ...]:
+    partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    for topic, index in view.offsets:
+        if topic in image.topics:
+            partitions.setdefault(topic, []).append(view.partition(topic, index, ErrorCode.NONE))
+    return tuple(
+        OffsetFetchResponseTopics(name=topic, topic_id=image.topics[topic].topic_id, partitions=tuple(found))
+        for topic, found in partitions.items()
+    )
+
+
+def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """The topic in the form of the versions that fetch for one group."""
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=tuple(
+            OffsetFetchResponsePartition(
+                partition_index=partition.partition_index,
+                committed_offset=partition.committed_offset,
+                committed_leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.metadata,
+                error_code=partition.error_code,
+            )
+            for partition in topic.partitions
+        ),
+    )

@@ -1,0 +1,191 @@
+"""TxnOffsetCommit (28): a group's progress that counts when a producer's transaction commits (KIP-98, KIP-447).
+
+Before the first offset of a transaction its coordinator is asked whether it is under way and has the group's partition
+(KIP-890); with v5 it adds the partition, which producers have done themselves before (AddOffsetsToTxn). By version: v2
+leader epochs; v3 who the consumer is; v4 error 120.
+
+What a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and says 88 to those
+until then who insist on stable offsets.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tailrace.coordinators.groups.commands import CommitOffsetsInTransaction
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tailrace.replication.verification import UNVERIFIED, Verification
+from tailrace.server.context import RequestContext
+from tailrace.server.groups.asked_offsets import AskedOffsets
+from tailrace.server.groups.coordinator import GroupCoordinatorHost
+from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.ports import Controller
+from tailrace.server.produce.transaction_verifier import AskedTransaction, TransactionVerifier
+
+_FIRST_WITH_LOADING = 2
+_FIRST_WITH_ABORTABLE = 4
+_FIRST_THAT_ADDS = 5
+
+_OF_THE_TRANSACTION: Mapping[ErrorCode, ErrorCode] = {
+    # What the transaction's coordinator says of itself would have clients look for another one for the group. After
+    # this they ask here again, in whatever version.
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+"""What a producer is told of what its transaction's coordinator has answered."""
+
+
+class _FirstBatch(NamedTuple):
+    """The one that the offsets will be written in."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int = 0
+
+
+class TxnOffsetCommitHandler:
+    """Answers when the offsets are pending for good."""
+
+    def __init__(
+        self,
+        *,
+        coordinators: GroupCoordinators,
+        controller: Controller,
+        verifier: TransactionVerifier,
+        is_verified: bool,
+    ) -> None:
+        """`is_verified` is transaction.partition.verification.enable."""
+        self._coordinators = coordinators
+        self._controller = controller
+        self._verifier = verifier
+        self._is_verified = is_verified
+
+    def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
+        host = self._coordinators.host_of(request.group_id)
+        self._coordinators.check_room_for(request.group_id)
+        _TransactionalCommit(request, context, host, self._controller).carry_out(self._verifier, self._is_verified)
+
+
+class _TransactionalCommit:
+    """One request until it is answered."""
+
+    def __init__(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: RequestContext,
+        host: GroupCoordinatorHost,
+        controller: Controller,
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._host = host
+        self._controller = controller
+        self._asked = self._looked_up()
+
+    def _looked_up(self) -> AskedOffsets:
+        """The offsets of topics that there are now."""
+        asked, topics = AskedOffsets(), self._controller.image.topics
+        for topic in self._request.topics:
+            asked.add_topic(
+                topics.get(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        return asked
+
+    def carry_out(self, verifier: TransactionVerifier, is_verified: bool) -> None:
+        request, partition = self._request, self._host.partition
+        adds = self._context.api_version >= _FIRST_THAT_ADDS
+        if not self._asked.offsets:
+            self._answer(ErrorCode.NONE)
+        elif request.producer_id < 0:
+            # Their batch would be no transactional one, and no marker would ever come for them.
+            self._answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif request.producer_epoch < 0:
+            self._answer(ErrorCode.INVALID_PRODUCER_EPOCH)
+        elif partition.log.producers.is_in_transaction(request.producer_id, request.producer_epoch):
+            self._commit(None)
+        elif not is_verified and not adds:
+            self._commit(UNVERIFIED)
+        else:
+            batch = _FirstBatch(request.producer_id, request.producer_epoch)
+            verification = partition.verifications.begin(batch, adds_partition=adds)
+            verification.wait(partial(self._verified, verification))
+            if not verification.is_asked:
+                verification.is_asked = True
+                here = partition.topic_partition
+                asked = AskedTransaction(
+                    request.transactional_id, request.producer_id, request.producer_epoch, (here,), adds
+                )
+                verifier.verify(asked, partial(self._has_answer, verification, here))
+
+    def _has_answer(
+        self, verification: Verification, here: TopicPartition, codes: Mapping[TopicPartition, ErrorCode]
+    ) -> None:
+        code = codes.get(here, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code is not ErrorCode.NONE and not code.retriable:
+            self._host.partition.verifications.end(self._request.producer_id)
+        verification.answer(None if code is ErrorCode.NONE else KafkaError(_OF_THE_TRANSACTION.get(code, code)))
+
+    def _verified(self, verification: Verification, error: KafkaError | None) -> None:
+        if error is not None:
+            self._refuse(error)
+            return
+        self._asked = self._looked_up()  # topics may have gone while the coordinator was asked
+        try:
+            self._commit(verification)
+        except KafkaError as refusal:
+            self._refuse(refusal)
+
+    def _commit(self, verification: Verification | None) -> None:
+        request = self._request
+        command = CommitOffsetsInTransaction(
+            group_id=request.group_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            offsets=self._asked.offsets,
+        )
+        self._host.commit_in_transaction(command, verification, self._committed)
+
+    def _committed(self, outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+        if isinstance(outcome, KafkaError):
+            self._refuse(outcome)
+        else:
+            self._answer(outcome)
+
+    def _refuse(self, error: KafkaError) -> None:
+        version, code = self._context.api_version, error.code
+        if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH):
+            code = ErrorCode.ILLEGAL_GENERATION
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
+            code = ErrorCode.INVALID_TXN_STATE
+        elif code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_WITH_LOADING:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._answer(code)
+
+    def _answer(self, outcome: Sequence[ErrorCode] | ErrorCode) -> None:
+        self._context.respond(
+            TxnOffsetCommitResponse(
+                topics=tuple(
+                    TxnOffsetCommitResponseTopic(
+                        name=topic.name,
+                        partitions=tuple(
+                            TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                            for partition, code in zip(topic.partitions, codes, strict=True)
+                        ),
+                    )
+                    for topic, codes in zip(self._request.topics, self._asked.codes(outcome), strict=True)
+                )
+            )
+        )

@@ -1,1 +1,0 @@
-"""Hosts: each runs one machine, feeds it events and time, and carries out what it asks for."""

@@ -1,0 +1,236 @@
+"""Metadata (3): which topics there are, who leads their partitions, and where the brokers listen.
+
+Topics asked for: v0 an empty list means all; from v1 on null means all and an empty list none. v10 and v11 show topic
+ids in the answer only; from v12 on a topic may be asked for by id alone. v13: an error of the whole answer.
+Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
+replicas; v7 leader epochs; v8 authorized operations.
+
+A topic that is created because it is asked for is UNKNOWN_TOPIC_OR_PARTITION in this answer, in every version, as in
+Kafka: a client that has deleted a topic and looks whether it is gone must not be shown the one that the look has made.
+The answer waits for the creation, unlike Kafka's: the next one shows the topic, and what cannot be created says why.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId, TopicId
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, PartitionState, topic_name_fault
+from tailrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.metadata.reachable_brokers import broker_for_administration, reachable_brokers
+from tailrace.server.metadata.topic_creations import TopicCreations
+from tailrace.server.ports import Controller
+
+OfflineReplica = Callable[[str, int], BrokerId | None]
+"""Which replica of a partition this broker knows to be unusable: its own, if its log cannot be opened."""
+
+_JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
+
+NOT_ASKED: Final = -(2**31)
+ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
+
+Without an authorizer everybody may do everything.
+"""
+ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+
+_FIRST_WITH_NULL_FOR_ALL = 1
+_FIRST_WITH_LISTENER_ERROR = 6
+_FIRST_WITH_IDS = 10
+_FIRST_BY_ID = 12
+
+
+class MetadataHandler:
+    """Answers from the committed image; creates topics that are asked for, if both sides want that."""
+
+    def __init__(
+        self,
+        *,
+        controller: Controller,
+        broker_id: BrokerId,
+        cluster_id: str,
+        auto_create: bool,
+        offline_replica: OfflineReplica,
+    ) -> None:
+        """`broker_id`: this broker."""
+        self._controller = controller
+        self._broker_id = broker_id
+        self._offline_replica = offline_replica
+        self._cluster_id = cluster_id
+        self._auto_create = auto_create
+        self._creations = TopicCreations(controller)
+
+    def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | None:
+        wanted = _wanted_topics(request, context.api_version)
+        to_create = self._topics_to_create(wanted, request)
+        if not to_create:
+            return self._response(request, wanted, context, {})
+
+        def answer(refusals: Mapping[str, KafkaError]) -> None:
+            unseen = dict.fromkeys(to_create, _JUST_CREATED) | dict(refusals)
+            context.respond(self._response(request, wanted, context, unseen))
+
+        self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
+        return None
+
+    def _topics_to_create(
+        self, wanted: tuple[MetadataRequestTopic, ...] | None, request: MetadataRequest
+    ) -> tuple[str, ...]:
+        if wanted is None or not self._auto_create or not request.allow_auto_topic_creation:
+            return ()
+        topics = self._controller.image.topics
+        names = (topic.name for topic in wanted if topic.topic_id == ZERO_TOPIC_ID)
+        return tuple(
+            name
+            for name in dict.fromkeys(names)
+            if name is not None and name not in topics and topic_name_fault(name) is None and name not in _NOT_CREATED
+        )
+
+    def _response(
+        self,
+        request: MetadataRequest,
+        wanted: tuple[MetadataRequestTopic, ...] | None,
+        context: RequestContext,
+        unseen: Mapping[str, KafkaError],
+    ) -> MetadataResponse:
+        """`unseen`: topics that are not shown, whether they are there or not, and why."""
+        image = self._controller.image
+        with_operations = request.include_topic_authorized_operations
+        view = _View(image, context, self._offline_replica, with_operations=with_operations)
+        if wanted is None:
+            topics = tuple(view.topic(topic) for topic in image.topics.values())
+        else:
+            topics = tuple(view.wanted(topic, unseen) for topic in wanted)
+        asked = request.include_cluster_authorized_operations
+        return MetadataResponse(
+            brokers=view.brokers(),
+            cluster_id=self._cluster_id,
+            controller_id=broker_for_administration(image, self._broker_id, context.connection.listener_name),
+            topics=topics,
+            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        )
+
+
+_NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
+"""Coordinators create their topics themselves, with the sizes these need."""
+
+
+def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
+    """What was asked for, each once; None for all topics."""
+    topics = request.topics
+    if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
+        return None
+    if version < _FIRST_BY_ID:
+        for topic in topics:
+            if topic.name is None or topic.topic_id != ZERO_TOPIC_ID:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"topics are asked for by name below version {_FIRST_BY_ID}"
+                )
+    return tuple(dict.fromkeys(topics))
+
+
+class _View:
+    """An image as one client may see it: through one listener, in one version."""
+
+    def __init__(
+        self, image: ClusterImage, context: RequestContext, offline_replica: OfflineReplica, *, with_operations: bool
+    ) -> None:
+        self._image = image
+        self._offline_replica = offline_replica
+        self._version = context.api_version
+        self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
+        self._reachable = reachable_brokers(image, context.connection.listener_name)
+
+    def brokers(self) -> tuple[MetadataResponseBroker, ...]:
+        return tuple(
+            MetadataResponseBroker(
+                node_id=broker_id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=self._image.brokers[broker_id].rack,
+            )
+            for broker_id, endpoint in self._reachable.items()
+        )
+
+    def wanted(self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+        if topic.topic_id != ZERO_TOPIC_ID:
+            found = self._image.topic_by_id(TopicId(topic.topic_id))
+            if found is not None:
+                return self.topic(found)
+            return self._missing(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
+        name = topic.name or ""
+        if name in unseen:
+            return self._missing(unseen[name].code, name=name)
+        if name in self._image.topics:
+            return self.topic(self._image.topics[name])
+        if topic_name_fault(name) is not None:
+            return self._missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+        return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+
+    def topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=tuple(
+                self._partition(topic.name, number, state) for number, state in sorted(topic.partitions.items())
+            ),
+            topic_authorized_operations=self._operations,
+        )
+
+    def _missing(self, code: ErrorCode, *, name: str | None, topic_id: bytes = ZERO_TOPIC_ID) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            error_code=code,
+            name=name,
+            topic_id=topic_id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=(),
+            topic_authorized_operations=NOT_ASKED if name is None else self._operations,
+        )
+
+    def _partition(self, topic: str, number: int, state: PartitionState) -> MetadataResponsePartition:
+        offline = self._offline_replica(topic, number)
+        replicas, in_sync = state.replicas, state.in_sync_replicas
+        if self._version == 0:
+            # The oldest clients cannot handle a replica that is not in the list of brokers.
+            replicas, in_sync = self._reachable_of(replicas), self._reachable_of(in_sync)
+        leader_is_reachable = state.leader in self._reachable and state.leader != offline
+        code = ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline)
+        if code is ErrorCode.NONE and len(replicas) + len(in_sync) < len(state.replicas) + len(state.in_sync_replicas):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+        return MetadataResponsePartition(
+            error_code=code,
+            partition_index=number,
+            leader_id=state.leader if leader_is_reachable else NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=tuple(
+                replica for replica in state.replicas if replica not in self._reachable or replica == offline
+            ),
+        )
+
+    def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
+        """Why no leader is named: there is none that can be used, or it does not listen where this client is."""
+        leader = self._image.brokers.get(state.leader)
+        if (
+            state.leader != offline
+            and leader is not None
+            and not leader.fenced
+            and self._version >= _FIRST_WITH_LISTENER_ERROR
+        ):
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _reachable_of(self, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+        return tuple(broker_id for broker_id in brokers if broker_id in self._reachable)

@@ -1,0 +1,136 @@
+"""DescribeTopicPartitions (75): topics by name, page by page (KIP-966).
+
+A page has at most `response_partition_limit` partitions, and at most 2,000 (max.request.partition.size.limit); the
+cursor of the answer says where the next one starts. A topic that vanishes between two pages is left out, unless it was
+named.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
+from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, topic_name_fault
+from tailrace.protocol.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, OfflineReplica
+from tailrace.server.metadata.reachable_brokers import reachable_brokers
+from tailrace.server.ports import Controller
+
+MAX_PARTITIONS: Final = 2_000
+
+
+class DescribeTopicPartitionsHandler:
+    """Describes topics."""
+
+    def __init__(self, *, controller: Controller, offline_replica: OfflineReplica) -> None:
+        self._controller = controller
+        self._offline_replica = offline_replica
+
+    def handle(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        image = self._controller.image
+        cursor = request.cursor
+        named = {topic.name for topic in request.topics}
+        if cursor is not None:
+            _check_cursor(cursor, named)
+        names = sorted(named or image.topics)
+        if cursor is not None:
+            names = names[bisect_left(names, cursor.topic_name) :]
+        limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
+        page = _Page(image, context.connection.listener_name, limit, self._offline_replica)
+        next_cursor = page.fill(names, cursor)
+        return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
+
+
+def _check_cursor(cursor: Cursor, named: set[str]) -> None:
+    if named and cursor.topic_name not in named:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name!r} is not asked for")
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a cursor cannot stand at partition {cursor.partition_index}")
+
+
+class _Page:
+    """One answer while it is made."""
+
+    def __init__(self, image: ClusterImage, listener_name: str, limit: int, offline_replica: OfflineReplica) -> None:
+        self.topics: list[DescribeTopicPartitionsResponseTopic] = []
+        self._image = image
+        self._left = limit
+        self._offline_replica = offline_replica
+        self._reachable = reachable_brokers(image, listener_name)
+
+    def fill(self, names: Sequence[str], cursor: Cursor | None) -> Cursor | None:
+        """Put topics in until the page is full; where the next page starts, if there is one."""
+        for name in names:
+            if self._left <= 0:
+                return Cursor(topic_name=name, partition_index=0)
+            topic = self._image.topics.get(name)
+            if topic is None:
+                self._put_missing(name)
+                continue
+            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            behind = self._put(topic, first)
+            if behind is not None:
+                return Cursor(topic_name=name, partition_index=behind)
+        return None
+
+    def _put(self, topic: TopicImage, first: int) -> int | None:
+        """Put the topic in from this partition on; the first one that has no room."""
+        numbers = sorted(number for number in topic.partitions if number >= first)
+        here = numbers[: self._left]
+        self._left -= len(here)
+        self.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.name in INTERNAL_TOPICS,
+                partitions=tuple(self._partition(topic.name, number, topic.partitions[number]) for number in here),
+                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+            )
+        )
+        return numbers[len(here)] if len(here) < len(numbers) else None
+
+    def _put_missing(self, name: str) -> None:
+        is_legal = topic_name_fault(name) is None
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+        self.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=code,
+                name=name,
+                topic_id=ZERO_TOPIC_ID,
+                partitions=(),
+                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+            )
+        )
+
+    def _partition(self, topic: str, number: int, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
+        offline = self._offline_replica(topic, number)
+        leader_is_reachable = state.leader in self._reachable and state.leader != offline
+        return DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline),
+            partition_index=number,
+            leader_id=state.leader if leader_is_reachable else NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=state.replicas,
+            isr_nodes=state.in_sync_replicas,
+            eligible_leader_replicas=state.eligible_leader_replicas,
+            last_known_elr=state.last_known_leaders,
+            offline_replicas=tuple(
+                replica for replica in state.replicas if replica not in self._reachable or replica == offline
+            ),
+        )
+
+    def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
+        leader = self._image.brokers.get(state.leader)
+        is_elsewhere = state.leader != offline and leader is not None and not leader.fenced
+        return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE

@@ -1,0 +1,210 @@
+"""Compacts the logs of a table, one at a time, in slices between everything else (docs/decisions/0011).
+
+Every `log.cleaner.backoff.ms` it looks for the log with the largest dirty share that is due, compacts it, and goes on
+with the next until none is due. A slice takes a few milliseconds and is followed by a rest at least as long: clients
+get half of the event loop or more, and `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
+
+A log whose bytes turn out to be damaged is left alone until the node starts again. One that could not be compacted for
+another reason, a full disk, is tried again when no other is due. One that is as dirty after a compaction as before,
+since a transaction begins there that ends in the active segment, is looked at again when more of it may be compacted.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.replication.partition import Partition
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, Timer
+from tailrace.storage import Compaction
+
+_SLICE_MS: Final = 4
+_SLICE_BYTES: Final = 1 << 20
+_STEP_BYTES: Final = 32 << 10
+
+_logger = logging.getLogger("tailrace.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """With Kafka's names and defaults."""
+
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
+    """Memory for the keys of one log; what does not fit is compacted in another pass."""
+    log_cleaner_io_max_bytes_per_second: float = float("inf")
+    """Read and written together."""
+
+
+class Cleaner:
+    """Works from `start` to `stop`."""
+
+    def __init__(self, table: PartitionTable, *, clock: Clock, config: CleanerConfig | None = None) -> None:
+        self._table = table
+        self._clock = clock
+        self._config = config or CleanerConfig()
+        self._timer: Timer | None = None
+        self._running: tuple[Partition, Compaction] | None = None
+        self._uncleanable: set[tuple[TopicId, int]] = set()
+        self._put_off: set[tuple[TopicId, int]] = set()
+        self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
+        """From where to where a compaction was planned that has made nothing clean."""
+        self._is_stopped = True
+        self._next_ms = 0
+        """Before this time, log.cleaner.io.max.bytes.per.second forbids to move another byte."""
+        self.compactions = 0
+        """Completed since the start."""
+
+    def start(self) -> None:
+        """Begin; the first look is one backoff from now."""
+        if self._config.log_cleaner_enable:
+            self._is_stopped = False
+            self._rest()
+
+    def stop(self) -> None:
+        """Give up what is under way and begin nothing any more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running is not None:
+            self._running[0].log.abort_compaction()
+            self._running = None
+
+    def _rest(self) -> None:
+        self._after(max(1, self._config.log_cleaner_backoff_ms))
+
+    def _after(self, delay_ms: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._timer = self._clock.call_at(now_ms + delay_ms, self._look if self._running is None else self._slice)
+
+    def _look(self) -> None:
+        partition = self._dirtiest()
+        if partition is None and self._put_off:
+            self._put_off.clear()
+            partition = self._dirtiest()
+        if partition is None:
+            self._rest()
+        else:
+            # What is compacted must be durable first: under page-cache durability nobody else sees to it.
+            partition.sync(lambda: self._begin(partition))
+
+    def _dirtiest(self) -> Partition | None:
+        """The partition that has most to gain of those whose settings ask for it."""
+        now_ms = self._clock.now_ms()
+        found, largest = None, -1.0
+        self._wake_sleepers()
+        for partition in self._table:
+            if not partition.config.is_compacted or partition.log.is_offline or self._is_left_out(partition):
+                continue
+            try:
+                cleanable = partition.log.cleanable(now_ms, end_offset=partition.last_stable_offset)
+            except KafkaError as fault:
+                self._failed(partition, fault)
+                continue
+            if self._in_vain.get(_name(partition)) == (cleanable.first_dirty_offset, cleanable.end_offset):
+                continue
+            if cleanable.is_worth_it(partition.config) and cleanable.dirty_ratio > largest:
+                found, largest = partition, cleanable.dirty_ratio
+        return found
+
+    def _is_left_out(self, partition: Partition) -> bool:
+        name = _name(partition)
+        return name in self._uncleanable or name in self._put_off
+
+    def _wake_sleepers(self) -> None:
+        """Only an open log says whether it is worth it."""
+        for name, dormant in self._table.dormant:
+            if dormant.config.is_compacted and dormant.has_old_segments:
+                self._table.find(*name)
+
+    def _begin(self, partition: Partition) -> None:
+        if self._is_stopped:
+            return
+        compaction = None
+        if not partition.is_closed:
+            try:
+                compaction = partition.log.begin_compaction(
+                    self._clock.now_ms(),
+                    end_offset=partition.last_stable_offset,
+                    memory_bytes=self._config.log_cleaner_dedupe_buffer_size,
+                )
+            except KafkaError as fault:
+                self._failed(partition, fault)
+        if compaction is None:
+            self._rest()
+            return
+        self._running = partition, compaction
+        self._slice()
+
+    def _slice(self) -> None:
+        """Work for a few milliseconds, unless the compaction has been ended by something else."""
+        if self._running is None or self._is_stopped:
+            return
+        partition, compaction = self._running
+        if partition.log.is_offline:
+            partition.log.abort_compaction()
+        started_ms = self._clock.monotonic_ms()
+        if started_ms < self._next_ms:
+            self._after(self._next_ms - started_ms)
+            return
+        before = compaction.bytes_read + compaction.bytes_written
+        try:
+            self._step(compaction, started_ms)
+        except KafkaError as fault:
+            self._finish(partition, compaction)
+            self._failed(partition, fault)
+            self._rest()
+            return
+        moved = compaction.bytes_read + compaction.bytes_written - before
+        self._next_ms = started_ms + round(moved * 1000 / self._config.log_cleaner_io_max_bytes_per_second)
+        if not compaction.is_over:
+            if compaction.needs_sync:
+                partition.sync(self._slice)
+            else:
+                self._after(max(1, self._clock.monotonic_ms() - started_ms))
+        elif self._finish(partition, compaction):
+            self._after(1)
+        else:
+            self._rest()
+
+    def _step(self, compaction: Compaction, started_ms: int) -> None:
+        done = 0
+        while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
+            done += max(1, compaction.step(_STEP_BYTES))
+            if self._clock.monotonic_ms() - started_ms >= _SLICE_MS:
+                return
+
+    def _finish(self, partition: Partition, compaction: Compaction) -> bool:
+        """Whether it has brought anything: if not, another one now would not either."""
+        self._running = None
+        first_dirty_offset = partition.log.first_dirty_offset
+        partition.log.finish_compaction(compaction)
+        if not compaction.is_complete:
+            return False
+        self.compactions += 1
+        _logger.info(
+            "event=log-compacted partition=%s end_offset=%d bytes_read=%d bytes_written=%d segments_made=%d",
+            partition.topic_partition,
+            compaction.end_offset,
+            compaction.bytes_read,
+            compaction.bytes_written,
+            compaction.swaps,
+        )
+        self._table.write_cleaner_offsets()
+        has_brought = partition.log.first_dirty_offset > first_dirty_offset
+        if has_brought:
+            self._in_vain.pop(_name(partition), None)
+        else:
+            self._in_vain[_name(partition)] = compaction.planned
+        return has_brought
+
+    def _failed(self, partition: Partition, fault: KafkaError) -> None:
+        (self._uncleanable if isinstance(fault, CorruptRecords) else self._put_off).add(_name(partition))
+        _logger.warning("event=compaction-failed partition=%s fault=%s", partition.topic_partition, fault)
+
+
+def _name(partition: Partition) -> tuple[TopicId, int]:
+    return partition.topic_id, partition.topic_partition.partition

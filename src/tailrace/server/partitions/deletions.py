@@ -1,0 +1,119 @@
+"""Partitions that have been deleted, or whose logs are damaged, and whose names are not free yet.
+
+The directory gets another name when no flush of its log is under way any more: then another log may take the old one.
+That of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged one never.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.partition import Partition
+from tailrace.server.partitions.damage_cut import DamageCut
+from tailrace.server.partitions.directory_work import DirectoryWork
+from tailrace.server.ports import Clock
+
+OnSetAside = Callable[[str | None], None]
+OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
+
+
+class Leaving:
+    """One of them."""
+
+    __slots__ = ("cut", "delay_ms", "on_set_aside", "partition", "successor", "topic_id")
+
+    def __init__(
+        self,
+        partition: Partition | None,
+        topic_id: TopicId,
+        *,
+        delay_ms: int = 0,
+        on_set_aside: OnSetAside | None = None,
+        cut: DamageCut | None = None,
+    ) -> None:
+        self.cut = cut
+        """How a damaged log is cut; None: it is set aside as a whole."""
+        self.partition = partition
+        """None if nobody had used it."""
+        self.topic_id = topic_id
+        self.delay_ms = delay_ms
+        self.on_set_aside = on_set_aside
+        """Told where a damaged log is kept, None if it could not be moved; None: this one is deleted."""
+        self.successor: tuple[PartitionState, TopicConfig] | None = None
+        """Another partition with its name, to be added when it is gone."""
+
+
+class Departures:
+    """All of one table."""
+
+    def __init__(self, work: DirectoryWork, *, clock: Clock, on_free: OnFree) -> None:
+        """`on_free` is told of a successor whose name is free now."""
+        self._work = work
+        self._clock = clock
+        self._on_free = on_free
+        self._leaving: dict[tuple[str, int], Leaving] = {}
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key in self._leaving
+
+    def items(self) -> list[tuple[TopicPartition, Leaving]]:
+        """Those that are still under way."""
+        return [(TopicPartition(*key), leaving) for key, leaving in self._leaving.items()]
+
+    def begin(
+        self, topic_partition: TopicPartition, *, topic_id: TopicId, delay_ms: int, partition: Partition | None = None
+    ) -> None:
+        """This one goes. `partition` if its log is open."""
+        self._begin(topic_partition, Leaving(partition, topic_id, delay_ms=delay_ms))
+
+    def set_aside(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        partition: Partition | None,
+        on_set_aside: OnSetAside,
+        cut: DamageCut | None = None,
+    ) -> None:
+        """The log of this one is damaged: it is kept under another name, or what is cut off. `partition` if it was
+        opened."""
+        self._begin(topic_partition, Leaving(partition, topic_id, on_set_aside=on_set_aside, cut=cut))
+
+    def _begin(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
+        self._leaving[topic_partition] = leaving
+        partition = leaving.partition
+        if partition is None:
+            self._abandoned(topic_partition)
+        else:
+            partition.abandon(lambda: self._abandoned(topic_partition))
+
+    def set_successor(self, key: tuple[str, int], successor: tuple[PartitionState, TopicConfig] | None) -> None:
+        """Have `on_free` told of this one, or of none, when the name is free."""
+        self._leaving[key].successor = successor
+
+    def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
+        """The successors' topics have these settings now."""
+        for (topic, _), leaving in self._leaving.items():
+            if leaving.successor is not None and topic in configs:
+                leaving.successor = (leaving.successor[0], configs[topic])
+
+    def _abandoned(self, topic_partition: TopicPartition) -> None:
+        """No flush of the partition is under way any more: its directory can be moved."""
+        leaving = self._leaving[topic_partition]
+        if leaving.cut is not None:
+            self._work.cut_damaged(topic_partition, leaving.cut, lambda path: self._gone(topic_partition, path))
+            return
+        move = self._work.delete if leaving.on_set_aside is None else self._work.set_aside_damaged
+        move(topic_partition, leaving.topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
+
+    def _gone(self, topic_partition: TopicPartition, set_aside: str | None) -> None:
+        """The directory of the partition has another name now: its own can be used again."""
+        leaving = self._leaving.pop(topic_partition)
+        if leaving.on_set_aside is not None:
+            leaving.on_set_aside(set_aside)
+        elif set_aside is not None:
+            due_ms = self._clock.monotonic_ms() + leaving.delay_ms
+            self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
+        if leaving.successor is not None:
+            self._on_free(topic_partition, *leaving.successor)

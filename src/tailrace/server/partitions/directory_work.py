@@ -1,0 +1,353 @@
+"""What a node does to the directory of its logs while it serves: new logs, deleted ones, checkpoints.
+
+All of it waits for the disk, so it is done behind the event loop, in batches: one batch is under way at a time, and
+what is asked for meanwhile goes into the next. The order within a batch, and so of everything:
+
+1. New logs, which were made on the event loop a few milliseconds at a time, are synced with their names.
+2. The directories of deleted logs are renamed, and their names synced.
+3. Checkpoints are written, also those that speak of deleted logs.
+
+A damaged log is set aside in two of these batches: its directory is renamed in the first one, and only when that is
+durable do checkpoints stop to speak of it. Otherwise what is left of it would pass for a short healthy log after a
+crash in between.
+
+Only then is anybody told. So a name can be used again as soon as its deletion is reported, and whoever created a topic
+is answered when its partitions are there for good.
+
+Flushes of logs wait for what is under way here. So a batch is bounded, and what was set aside is removed a few at a
+time: flushes come in between, however many partitions go at once.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import TopicPartition
+from tailrace.server.partitions.damage_cut import DamageCut
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.offset_checkpoints import NO_WRITE, CheckpointWrite
+from tailrace.server.ports import Clock, Disk
+
+_logger = logging.getLogger("tailrace.server")
+
+_SLICE_MS: Final = 5
+_MOST_PER_BATCH: Final = 1000
+"""Of new logs, and of deleted ones."""
+_MOST_REMOVED: Final = 4
+"""In one go: a directory may hold hundreds of large segments, which takes the disk some time for each."""
+
+OnDone = Callable[[], None]
+OnGone = Callable[[str | None], None]
+OnWritten = Callable[[KafkaError | None], None]
+
+
+class _NewLog:
+    """An empty log that is being made."""
+
+    __slots__ = ("is_made", "is_settled", "is_wanted", "partition", "topic_id")
+
+    def __init__(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.is_made = False
+        """Whether its files are there; they are not durable yet."""
+        self.is_wanted = True
+        """Whether it has not been deleted meanwhile."""
+        self.is_settled = False
+        """Whether nobody has to wait for it any more: it is durable, or deleted, or could not be made."""
+
+
+class _Deletion(NamedTuple):
+    """A log that has to go."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    on_gone: OnGone
+    is_damaged: bool = False
+    """Whether it is kept, under a name that nothing removes."""
+
+
+class _Batch:
+    """What goes to the disk in one go. Made on the event loop, `run` on the disk's thread."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self.made: list[_NewLog] = []
+        self.deletions: list[_Deletion] = []
+        self.gone: list[tuple[_Deletion, str]] = []
+        """Those that were set aside, and where they are now."""
+        self.kept: list[_Deletion] = []
+        """Damaged logs that could not be set aside."""
+        self.writes: dict[str, CheckpointWrite] = {}
+        self.on_written: list[tuple[str, OnWritten]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.made or self.deletions or self.writes)
+
+    def run(self) -> None:
+        """Do it. Raises StorageError if a sync fails."""
+        directory = self._directory
+        if self.made:
+            directory.sync_made([new.partition for new in self.made])
+        if self.deletions:
+            for deletion in self.deletions:
+                self._set_aside(deletion)
+            directory.sync_names()
+        for write in self.writes.values():
+            write.run()
+
+    def _set_aside(self, deletion: _Deletion) -> None:
+        directory = self._directory
+        set_aside = directory.set_aside_damaged if deletion.is_damaged else directory.set_aside
+        try:
+            path = set_aside(deletion.partition, deletion.topic_id)
+        except KafkaError as fault:
+            # Its name stays taken; the next start looks again.
+            event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
+            _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
+            if deletion.is_damaged:
+                self.kept.append(deletion)
+        else:
+            self.gone.append((deletion, path))
+
+
+class DirectoryWork:
+    """The work of one directory. Everything but a batch runs on the event loop."""
+
+    def __init__(self, directory: LogDirectory, *, disk: Disk, clock: Clock) -> None:
+        """`disk` must really sync, whatever log.durability is."""
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._new: dict[TopicPartition, _NewLog] = {}
+        self._to_make: deque[_NewLog] = deque()
+        self._next = _Batch(directory)
+        self._is_busy = False
+        self._is_making = False
+        self._asked_for = 0
+        """How many new logs."""
+        self._settled = 0
+        """So many of those, from the first on, are settled: one that overtakes others does not count yet."""
+        self._unsettled: deque[_NewLog] = deque()
+        self._on_made: deque[tuple[int, OnDone]] = deque()
+        self._news: deque[OnDone] = deque()
+        """What is to be told now."""
+        self._deletions: deque[_Deletion] = deque()
+        self._to_remove: deque[str] = deque()
+        self._is_removing = False
+
+    def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """Have an empty log made."""
+        new = self._new[partition] = _NewLog(partition, topic_id)
+        self._asked_for += 1
+        self._unsettled.append(new)
+        self._to_make.append(new)
+        if not self._is_making:
+            self._make_some()
+
+    def ensure_made(self, partition: TopicPartition) -> bool:
+        """Have the files of a log there, since somebody wants to use it; whether they are durable already.
+
+        Raises StorageError.
+        """
+        new = self._new.get(partition)
+        if new is None:
+            return True
+        self._make_now(new)
+        return False
+
+    def when_made(self, callback: OnDone) -> None:
+        """Call `callback` when all logs asked for so far are durable or deleted; at once if they are."""
+        if self._settled == self._asked_for:
+            callback()
+        else:
+            self._on_made.append((self._asked_for, callback))
+
+    def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
+        """Have the directory of a log that nobody uses set aside, and no checkpoint speak of it any more.
+
+        `on_gone` is given where it is now, None if it had not been made; only then may another log take the name.
+        """
+        new = self._new.pop(partition, None)
+        if new is not None:
+            new.is_wanted = False
+            if not new.is_made:
+                on_gone(None)
+                return
+        self._deletions.append(_Deletion(partition, topic_id, on_gone))
+        for name in self._directory.forget(partition):
+            self._note_write(name)
+        self._go_on()
+
+    def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
+        """Have the directory of a damaged log out of use set aside for good, and then no checkpoint speak of it.
+
+        `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
+        """
+
+        def renamed(path: str | None) -> None:
+            if path is None:
+                on_gone(None)
+                return
+            names = self._directory.forget(partition)
+            for name in names:
+                self._note_write(name)
+            if not names:
+                on_gone(path)
+                return
+            # Whatever hinders the last of them: a log with an older checkpoint counts as damaged, and that is safe.
+            self._next.on_written.append((names[-1], lambda _: on_gone(path)))
+            self._go_on()
+
+        self._deletions.append(_Deletion(partition, topic_id, renamed, is_damaged=True))
+        self._go_on()
+
+    def cut_damaged(self, partition: TopicPartition, cut: DamageCut, on_gone: OnGone) -> None:
+        """Have a damaged log out of use copied, then cut, and then no checkpoint demand what is gone.
+
+        `on_gone` is given where the copy is, None if the log is what it was: `cut.fault` says why.
+        """
+
+        def copied() -> None:
+            if cut.fault is None and not cut.is_copied:
+                self._disk.carry_out(cut.copy_some, copied)
+                return
+            if cut.fault is None:
+                cut.cut()
+            if cut.fault is not None:
+                on_gone(None)
+                return
+            first, last = self._directory.finish_cut(partition, cut.end_offset)
+            self._note_write(first)
+            # Whatever hinders them: a log with older checkpoints counts as damaged, and that is safe.
+            self.write_checkpoint(last, lambda _: on_gone(cut.set_aside))
+
+        self._disk.carry_out(cut.copy_some, copied)
+
+    def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
+        """Have a checkpoint file say what it is to say now. `on_written` is given the reason if it does not."""
+        self._note_write(name)
+        self._next.on_written.append((name, on_written))
+        self._go_on()
+
+    def remove(self, path: str) -> None:
+        """Remove what was set aside, some time."""
+        self._to_remove.append(path)
+        if not self._is_removing:
+            self._remove_some()
+
+    def close(self) -> list[TopicPartition]:
+        """Have durable what has been made, when the disk does nothing any more. Gives the logs that have not been made.
+
+        Raises StorageError.
+        """
+        made = [partition for partition, new in self._new.items() if new.is_made]
+        if made:
+            self._directory.sync_made(made)
+        return [partition for partition, new in self._new.items() if not new.is_made]
+
+    def _note_write(self, name: str) -> None:
+        self._next.writes.setdefault(name, NO_WRITE)
+
+    def _remove_some(self) -> None:
+        """Remove a few, and more of them when others have had the disk."""
+        paths = [self._to_remove.popleft() for _ in range(min(_MOST_REMOVED, len(self._to_remove)))]
+        self._is_removing = bool(paths)
+        if paths:
+            self._disk.carry_out(lambda: self._remove(paths), self._remove_some)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self._directory.remove(path)
+
+    def _go_on(self) -> None:
+        """Begin a batch with all that waits, unless one is under way."""
+        if self._is_busy:
+            return
+        batch = self._next
+        while self._deletions and len(batch.deletions) < _MOST_PER_BATCH:
+            batch.deletions.append(self._deletions.popleft())
+        if batch:
+            self._is_busy = True
+            self._next = _Batch(self._directory)
+            for name in batch.writes:
+                batch.writes[name] = self._directory.checkpoint(name).begin_write()
+            self._disk.carry_out(batch.run, lambda: self._finished(batch))
+
+    def _make_some(self) -> None:
+        """Make new logs for a few milliseconds, and more of them soon."""
+        self._is_making = True
+        self._clock.call_soon(self._make_more)  # also if something is raised below
+        made = self._next.made
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._to_make and len(made) < _MOST_PER_BATCH:
+            new = self._to_make.popleft()
+            if not new.is_wanted:
+                self._settle(new)
+                continue
+            try:
+                self._make_now(new)
+            except KafkaError as fault:
+                # It is tried again when somebody wants to use it, who is told then.
+                _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
+                self._settle(new)
+                continue
+            except BaseException:
+                self._settle(new)
+                raise
+            made.append(new)
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+        self._go_on()
+
+    def _make_more(self) -> None:
+        """In a turn of its own, so that no news is told inside somebody else's work."""
+        if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
+            self._make_some()
+        else:
+            self._is_making = False
+            self._go_on()
+        self._tell()
+
+    def _make_now(self, new: _NewLog) -> None:
+        if not new.is_made:
+            self._directory.make(new.partition, new.topic_id)
+            new.is_made = True
+
+    def _settle(self, new: _NewLog) -> None:
+        """This one is; whoever waits for it and for all before it is to be told."""
+        new.is_settled = True
+        while self._unsettled and self._unsettled[0].is_settled:
+            self._unsettled.popleft()
+            self._settled += 1
+        while self._on_made and self._on_made[0][0] <= self._settled:
+            self._news.append(self._on_made.popleft()[1])
+
+    def _finished(self, batch: _Batch) -> None:
+        self._is_busy = False
+        faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
+        self._news.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
+        self._news.extend(partial(deletion.on_gone, None) for deletion in batch.kept)
+        self._news.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
+        for new in batch.made:
+            if self._new.get(new.partition) is new:
+                del self._new[new.partition]
+            self._settle(new)
+        self._go_on()
+        if self._to_make and not self._is_making:
+            self._make_some()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell all news, each whatever the one before raises."""
+        while self._news:
+            try:
+                self._news.popleft()()
+            except BaseException:
+                # The fault is the event loop's to report; it must not keep the next ones from their news.
+                self._clock.call_soon(self._tell)
+                raise

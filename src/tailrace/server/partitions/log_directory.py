@@ -1,0 +1,489 @@
+"""The directory in which a node keeps its partitions, each in a directory of its own: `orders-3`.
+
+1. `partition.metadata` names the topic by id. A directory that holds another topic of the same name (deleted while this
+   node was down) is set aside, never opened.
+2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: whatever happens
+   then, it is not taken for a partition again, and `scan` removes it.
+3. A directory that no metadata speaks of is left alone: its data may be wanted. So is the log of a damaged replica that
+   was fetched anew: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only a person removes.
+4. No checkpoint speaks of a deleted log when a new one of its name begins.
+5. A directory that was there when the node stopped and is gone when it starts is reported as an error. An empty log
+   takes its place, as in Kafka: nothing here holds the records any more, and other replicas may.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
+from tailrace.model.ids import TopicId
+from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.partitions.damage_cut import DamageCut
+from tailrace.server.partitions.offset_checkpoints import OffsetCheckpoint
+from tailrace.storage import ClosedLog, ClosedLogs, ClosedTopic, FileSystem, Log
+from tailrace.storage.checkpoints import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    begin_partition_metadata,
+    read_partition_metadata,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_partition_metadata,
+)
+from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
+from tailrace.storage.file_names import LOG_SUFFIX, segment_name
+from tailrace.storage.files import join, parent
+
+DELETE_SUFFIX: Final = "-delete"
+DAMAGED_SUFFIX: Final = "-damaged"
+_MAX_NAME: Final = 255
+_NO_BROKER_EPOCH: Final = -1
+_BITS_PER_CHARACTER: Final = 6
+_PROBE: Final = "room.tmp"
+"""Of a topic's id, as files have it."""
+_MANY: Final = 17
+"""So many new logs are synced with all else on the disk. That waits for whatever any program has written there,
+and nothing bounds it; alone, each takes two syncs, which is 0.13 s for 16 where a sync takes 4 ms."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class SetAside(NamedTuple):
+    """Damaged logs that were set aside."""
+
+    directories: int = 0
+    size_bytes: int = 0
+
+
+class LogDirectory:
+    """The logs below one path, and the checkpoints of their offsets."""
+
+    def __init__(self, path: str, *, files: FileSystem, is_durable: bool = True) -> None:
+        """`is_durable`: log.durability=flushed; after a crash, recovery suspects what a failed sync may have lost."""
+        self.path = path
+        self._is_durable = is_durable
+        self._files = files
+        self._checkpoints: dict[str, OffsetCheckpoint] = {}
+        self._found: set[TopicPartition] = set()
+        self._distrusted: set[TopicPartition] = set()
+        self._closed: ClosedLogs = {}
+        self._vanished: dict[TopicPartition, int] = {}
+        """Logs whose directories are gone, and how far they were flushed; told of when somebody asks for them."""
+        self.was_clean = False
+        """Whether the last stop was clean: then logs are opened without looking through them."""
+        self.set_aside_logs = SetAside()
+        """The damaged logs that are kept here, as of the start or the last one that came."""
+
+    def scan(self) -> None:
+        """Read the checkpoints and see what is there. Finishes removals that a crash has cut short."""
+        if not self._files.exists(self.path):
+            self._files.make_dirs(self.path)
+        closed_in_epoch = take_clean_shutdown(self._files, self.path)
+        self.was_clean = closed_in_epoch is not None
+        if not self.was_clean:
+            # A process that was killed may have left names that no sync has covered: this directory and the partitions
+            # in it, a checkpoint it replaced, the clean mark it took away. What is acknowledged from now on needs them.
+            self._files.sync_dir(self.path)
+            self._files.sync_dir(parent(self.path))
+        for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
+            self._checkpoints[name] = OffsetCheckpoint(name, files=self._files, directory=self.path)
+        names = set(self._files.list_dir(self.path))
+        if closed_in_epoch is not None:
+            names -= self._take_closed_logs(names, closed_in_epoch)
+        for name in sorted(names):
+            if name.endswith(DELETE_SUFFIX):
+                self._files.remove_tree(join(self.path, name))
+            elif (found := parse_directory_name(name)) is not None:
+                self._found.add(found)
+        self._forget_vanished()
+        if any(name.endswith(DAMAGED_SUFFIX) for name in names):
+            self._measure_damaged()
+
+    def _forget_vanished(self) -> None:
+        """Have no checkpoint speak of a log whose directory is gone. Now: later, another thread may be writing them."""
+        here = self.unclaimed
+        known = {partition for checkpoint in self._checkpoints.values() for partition in checkpoint}
+        for partition in known - here:
+            if partition.topic == METADATA_TOPIC:
+                continue  # not ours to look for
+            self._vanished[partition] = self._checkpoints[RECOVERY_POINTS].get(partition)
+            self.forget(partition)
+        self.write_checkpoints()
+
+    def _take_closed_logs(self, names: set[str], epoch: int) -> set[str]:
+        """Know the logs that were noted at the clean stop and are still there; the names of their directories."""
+        try:
+            noted = read_closed_logs(self._files, self.path, broker_epoch=epoch)
+        except KafkaError as fault:
+            _logger.warning("event=closed-logs-ignored fault=%s action=open-all", fault)
+            return set()
+        taken: set[str] = set()
+        for topic, (_, lines) in noted.items():
+            here = {number: name for number in lines if (name := f"{topic}-{number}") in names}
+            for number in lines.keys() - here.keys():
+                vanished = TopicPartition(topic, number)
+                self._vanished[vanished] = self._checkpoints[RECOVERY_POINTS].get(vanished)
+                del lines[number]
+            taken.update(here.values())
+        self._closed = noted
+        return taken
+
+    def has_vanished(self, partition: TopicPartition) -> bool:
+        """Whether its log held something flushed, and its directory was not found by `scan`."""
+        return bool(self._vanished.get(partition))
+
+    @property
+    def free_bytes(self) -> int:
+        """The space left for us on its disk. Raises StorageError."""
+        return self._files.free_bytes(self.path)
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether so much can be written: a quota may refuse it where `free_bytes` says that there is room.
+
+        Writes a file and removes it.
+        """
+        path = join(self.path, _PROBE)
+        try:
+            file = self._files.open(path, create=True)
+            try:
+                return file.writev((bytes(size_bytes),)) == size_bytes
+            finally:
+                file.close()
+                self._files.unlink(path)
+        except StorageError:
+            return False
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of its disk. Raises StorageError."""
+        return self._files.total_bytes(self.path)
+
+    @property
+    def unclaimed(self) -> frozenset[TopicPartition]:
+        """Directories that `scan` found and nobody has opened."""
+        closed = (TopicPartition(name, number) for name, topic in self._closed.items() for number in topic.lines)
+        return frozenset((*self._found, *closed))
+
+    def is_found(self, partition: TopicPartition) -> bool:
+        """Whether `scan` has found its directory and it must be opened to know what is in it."""
+        return partition in self._found
+
+    def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
+        """What `reopen` takes for a log of this topic that is known to have been closed cleanly; None for others."""
+        topic = self._closed.get(partition.topic)
+        line = None if topic is None else topic.lines.pop(partition.partition, None)
+        if line is None:
+            return None
+        assert topic is not None
+        if topic.topic_id != topic_id:
+            self._found.add(partition)  # another topic of its name: its directory says so too
+            return None
+        return line
+
+    def open_log(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        config: TopicConfig,
+        now_ms: int,
+        leader_epoch: int | None = None,
+    ) -> Log:
+        """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
+
+        `leader_epoch` is the partition's in the metadata: nothing was written in a later one. `Log.recovery` says
+        whether something that was acknowledged is gone (`lost_acknowledged`); where it is damaged, DamagedLog is
+        raised. Syncs what it changes: for a start, not for an event loop.
+        """
+        directory = join(self.path, str(partition))
+        if partition in self._found:
+            self._check_topic(partition, directory, topic_id)
+            self._found.discard(partition)
+        if not self._files.exists(directory):
+            self.make(partition, topic_id)
+            self.sync_made((partition,))
+        try:
+            log = Log.open(
+                directory,
+                files=self._files,
+                config=config,
+                now_ms=now_ms,
+                recovery_point=self._checkpoints[RECOVERY_POINTS].get(partition),
+                high_watermark=self._checkpoints[HIGH_WATERMARKS].get(partition),
+                leader_epoch=leader_epoch,
+                log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
+                first_dirty_offset=self._checkpoints[CLEANER_OFFSETS].get(partition),
+                clean=self.was_clean and partition not in self._distrusted,
+                is_durable=self._is_durable,
+            )
+        except KafkaError:
+            # Its checkpoints must stay: without them, the damage would be a torn end next time, and be cut.
+            self._found.add(partition)
+            raise
+        if log.recovery.bytes_cut or log.recovery.segments_removed or log.recovery.lost_acknowledged:
+            is_lost = log.recovery.lost_acknowledged
+            _logger.log(
+                logging.ERROR if is_lost else logging.WARNING,
+                "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
+                partition,
+                log.log_end_offset,
+                log.recovery.bytes_cut,
+                log.recovery.segments_removed,
+                log.recovery.acknowledged_end_offset,
+                log.recovery.cut_reason,
+            )
+        if log.recovery.ignored_log_start is not None:
+            _logger.warning(
+                "event=log-start-ignored partition=%s noted=%d end_offset=%d",
+                partition,
+                log.recovery.ignored_log_start,
+                log.log_end_offset,
+            )
+        return log
+
+    def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:
+        try:
+            stored_id = read_partition_metadata(self._files, directory)
+        except CorruptRecords:
+            if self.was_clean or self._checkpoints[RECOVERY_POINTS].get(partition):
+                raise
+            stored_id = None  # the power went before it was synced, and so before anything was acknowledged
+        if stored_id is None:
+            write_partition_metadata(self._files, directory, topic_id)
+        elif stored_id != topic_id and _is_damaged_id(stored_id, topic_id):
+            _logger.error("event=partition-metadata-damaged partition=%s action=write-anew", partition)
+            write_partition_metadata(self._files, directory, topic_id)
+        elif stored_id != topic_id:
+            _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
+            path = self.set_aside(partition, stored_id)
+            self._found.discard(partition)  # whatever fails from here on
+            self._files.sync_dir(self.path)
+            self._files.remove_tree(path)
+        elif not self.was_clean:
+            # A process that was killed may have written it without a sync, and all that is acknowledged needs it.
+            self._files.sync_file(join(directory, PARTITION_METADATA))
+
+    def _name_topic(self, directory: str, topic_id: TopicId) -> None:
+        """Write down the topic of a log, if that cannot be read: an administrator has chosen the log for it."""
+        try:
+            read_partition_metadata(self._files, directory)
+        except CorruptRecords:
+            write_partition_metadata(self._files, directory, topic_id)
+
+    def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """Begin an empty log. Nothing of it is durable before `sync_made`."""
+        known_end = self._vanished.pop(partition, None)
+        if known_end is not None:
+            _report_vanished(partition, known_end)
+        if self.forget(partition):  # those of another topic, whose directory was set aside
+            self.write_checkpoints()
+        directory = join(self.path, str(partition))
+        self._files.make_dirs(directory)
+        begin_partition_metadata(self._files, directory, topic_id)
+        self._files.open(join(directory, segment_name(0) + LOG_SUFFIX), create=True).close()
+
+    def sync_made(self, partitions: Collection[TopicPartition]) -> None:
+        """Have new logs durable, with their names. On any thread."""
+        if len(partitions) >= _MANY and self._files.sync_all(self.path):
+            return
+        for partition in partitions:
+            directory = join(self.path, str(partition))
+            self._files.sync_file(join(directory, PARTITION_METADATA))
+            self._files.sync_dir(directory)
+        self._files.sync_dir(self.path)
+
+    def reopen(
+        self, partition: TopicPartition, closed: ClosedLog, *, config: TopicConfig, is_durable: bool = True
+    ) -> Log:
+        """A log that was closed cleanly, or was just made, perhaps not durably yet. See `Log.reopen`."""
+        directory = join(self.path, str(partition))
+        unsynced = () if is_durable else (self._files.open(join(directory, PARTITION_METADATA)),)
+        return Log.reopen(
+            directory, closed, files=self._files, config=config, is_new=not is_durable, unsynced_files=unsynced
+        )
+
+    def distrust(self, partition: TopicPartition) -> None:
+        """A log that has been in use since the start, or was cut: it must be opened from its files, and looked through.
+
+        How the last stop was says nothing of it.
+        """
+        self._found.add(partition)
+        self._distrusted.add(partition)
+
+    def vanished_end_of(self, partition: TopicPartition) -> int:
+        """How far its log was flushed if its directory is gone; 0 for others."""
+        return self._vanished.get(partition, 0)
+
+    def high_watermark_of(self, partition: TopicPartition) -> int:
+        """The high watermark as last written down, 0 if it never was."""
+        return self._checkpoints[HIGH_WATERMARKS].get(partition)
+
+    def set_aside(self, partition: TopicPartition, topic_id: TopicId) -> str:
+        """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
+        number = int.from_bytes(topic_id)
+        while self._files.exists(path := self._aside(partition, number)):
+            number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
+        self._files.rename(join(self.path, str(partition)), path)
+        return path
+
+    def _aside(self, partition: TopicPartition, number: int) -> str:
+        suffix = f"-{partition.partition}.{number:032x}{DELETE_SUFFIX}"
+        return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
+
+    def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
+        """Rename the directory of a damaged log, durably; its path from now on. On any thread. Raises StorageError.
+
+        Its checkpoints must stay until this is done: whatever is left of it would pass for a short healthy log.
+        """
+        number = 1
+        while self._files.exists(path := self._damaged(partition, topic_id, number)):
+            number += 1
+        self._files.rename(join(self.path, str(partition)), path)
+        self._files.sync_dir(self.path)
+        self._measure_damaged()
+        return path
+
+    def damage_cut(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: TopicId,
+        good_end_offset: int,
+        config: TopicConfig,
+        now_ms: int,
+        leader_epoch: int,
+    ) -> DamageCut:
+        """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
+        directory, number = join(self.path, str(partition)), 1
+        while self._files.exists(path := self._damaged(partition, topic_id, number)):
+            number += 1
+        recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
+        high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
+
+        def open_cut() -> Log:
+            self._name_topic(directory, topic_id)
+            return Log.open(
+                directory,
+                files=self._files,
+                config=config,
+                now_ms=now_ms,
+                recovery_point=recovery_point,
+                high_watermark=high_watermark,
+                leader_epoch=leader_epoch,
+                log_start_offset=self._checkpoints[LOG_STARTS].get(partition),
+                cuts_damage=True,
+                check_from=good_end_offset,
+                is_durable=self._is_durable,
+            )
+
+        return DamageCut(directory, path, files=self._files, check_from=good_end_offset, open_cut=open_cut)
+
+    def finish_cut(self, partition: TopicPartition, end_offset: int) -> list[str]:
+        """Have no checkpoint demand more of a log than this; which ones have to be written for that."""
+        self._measure_damaged()
+        names = [RECOVERY_POINTS, HIGH_WATERMARKS]
+        for name in names:
+            checkpoint = self._checkpoints[name]
+            checkpoint.take([(partition, min(checkpoint.get(partition), end_offset))])
+        return names
+
+    def take_set_aside(self, partition: TopicPartition) -> None:
+        """Its directory has been set aside: there is none any more that must be opened."""
+        self._found.discard(partition)
+        self._distrusted.discard(partition)
+
+    def _damaged(self, partition: TopicPartition, topic_id: TopicId, number: int) -> str:
+        suffix = f"-{partition.partition}.{topic_id.hex()}.{number}{DAMAGED_SUFFIX}"
+        return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
+
+    def _measure_damaged(self) -> None:
+        """Count what can be counted. Raises nothing: people remove these directories, perhaps now."""
+        try:
+            names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
+        except StorageError:
+            return  # they are what they were, as far as is known
+        sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
+        self.set_aside_logs = SetAside(len(sizes), sum(sizes))
+
+    def _size_of(self, path: str) -> int | None:
+        """The bytes of all files in a directory that are still there; None if it is not, or is a file."""
+        try:
+            names = self._files.list_dir(path)
+        except StorageError:
+            return None
+        size_bytes = 0
+        for name in names:
+            with suppress(StorageError):
+                size_bytes += self._files.size_of(join(path, name))
+        return size_bytes
+
+    def set_aside_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """As `set_aside`, durably, for a stop that comes before it was done. Raises StorageError."""
+        if self._files.exists(join(self.path, str(partition))):
+            self.set_aside(partition, topic_id)
+            self.sync_names()
+
+    def sync_names(self) -> None:
+        """Have the names of the partitions' directories durable. On any thread."""
+        self._files.sync_dir(self.path)
+
+    def remove(self, path: str) -> None:
+        """Remove what was set aside."""
+        if self._files.exists(path):
+            self._files.remove_tree(path)
+
+    def checkpoint(self, name: str) -> OffsetCheckpoint:
+        """One of the checkpoints of offsets."""
+        return self._checkpoints[name]
+
+    def forget(self, partition: TopicPartition) -> list[str]:
+        """Have no checkpoint speak of a deleted log; which ones have to be written for that."""
+        return [name for name, checkpoint in self._checkpoints.items() if checkpoint.forget(partition)]
+
+    def write_checkpoints(self) -> None:
+        """Write those that have changed, durably."""
+        for checkpoint in self._checkpoints.values():
+            checkpoint.write()
+
+    def mark_clean(self, closed: Mapping[str, ClosedTopic]) -> None:
+        """Say that every log was closed cleanly, and what is known of those. Others are opened from their files."""
+        logs = dict(closed)
+        for name, (topic_id, lines) in self._closed.items():
+            if name not in logs or logs[name].topic_id == topic_id:
+                logs[name] = ClosedTopic(topic_id, lines | logs[name].lines if name in logs else lines)
+        write_closed_logs(self._files, self.path, logs, broker_epoch=_NO_BROKER_EPOCH)
+        write_clean_shutdown(self._files, self.path, broker_epoch=_NO_BROKER_EPOCH)
+
+
+def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
+    """Whether one flipped bit in the file has made this id of the other: they differ within one character of 6 bits.
+
+    Ids are random, so that those of two topics differ all over. The log of another topic is set aside.
+    """
+    difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
+    lowest_bit = difference & -difference
+    return difference // lowest_bit < 1 << _BITS_PER_CHARACTER
+
+
+def _report_vanished(partition: TopicPartition, known_end: int) -> None:
+    """Say that records are gone which nobody has deleted, and what can be done."""
+    _logger.error(
+        "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
+        "hint='stop the node and put the directory back, if there is a copy of it'",
+        partition,
+        known_end,
+    )
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """The partition in a directory of this name, or None if there is none: `__cluster_metadata-0` is not ours."""
+    topic, dash, number = name.rpartition("-")
+    if not dash or topic_name_fault(topic) is not None or not (number.isascii() and number.isdecimal()):
+        return None
+    partition = TopicPartition(topic, int(number))
+    return partition if topic != METADATA_TOPIC and str(partition) == name else None

@@ -1,0 +1,110 @@
+"""What a node does to its partitions from time to time: retention, checkpoints, flushes, forgetting idle producers.
+
+Compaction and the look at logs at rest have rhythms of their own (`server.partitions.cleaner`,
+`server.partitions.scrubber`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
+from tailrace.server.partitions.disk_reserve import DiskReserve
+from tailrace.server.partitions.rounds import Rounds
+from tailrace.server.partitions.scrubber import Scrubber, ScrubberConfig
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, Disk, Timer
+
+RETENTION_INITIAL_DELAY_MS = 30_000
+DISK_CHECK_INTERVAL_MS = 500
+_NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """How often, in ms, with Kafka's names and defaults."""
+
+    log_retention_check_interval_ms: int = 300_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_scheduler_interval_ms: int = _NEVER
+    """How often flush.ms is looked at: never by default, as in Kafka."""
+    log_dir_reserve_bytes: int = 0
+    """Ours: less than this free, and producers are refused; 0: no reserve."""
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    scrubber: ScrubberConfig = field(default_factory=ScrubberConfig)
+
+
+class Upkeep:
+    """Runs the chores of one table by the clock, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        *,
+        clock: Clock,
+        config: UpkeepConfig | None = None,
+        disk: Disk | None = None,
+        on_short_of_room: Callable[[bool], None] = lambda is_short: None,
+    ) -> None:
+        """`disk` carries out what a look through the logs reads; without one there is none. `on_short_of_room` is told
+        when the disk runs short of room, and when it no longer is.
+        """
+        self._clock = clock
+        config = config or UpkeepConfig()
+        self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
+        rounds = Rounds(table, clock=clock)
+        self._reserve = DiskReserve(
+            table,
+            reserve_bytes=config.log_dir_reserve_bytes,
+            apply_retention=rounds.apply_retention,
+            on_change=on_short_of_room,
+        )
+        table.on_disk_full = self._reserve.note_full
+        chores: list[tuple[int, Callable[[], None]]] = [
+            (config.log_retention_check_interval_ms, rounds.apply_retention),
+            (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
+            (config.log_flush_offset_checkpoint_interval_ms, table.write_recovery_points),
+            (config.log_flush_start_offset_checkpoint_interval_ms, table.write_log_starts),
+            (
+                config.producer_id_expiration_check_interval_ms,
+                lambda: rounds.expire_producers(config.producer_id_expiration_ms),
+            ),
+        ]
+        chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
+        if config.log_flush_scheduler_interval_ms < _NEVER:
+            chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
+        self.scrubber = None if disk is None else Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
+        """Looks through logs at rest."""
+        self._chores = tuple(chores)
+        self._timers: dict[int, Timer] = {}
+
+    def start(self) -> None:
+        """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
+        self._reserve.check()
+        self._cleaner.start()
+        if self.scrubber is not None:
+            self.scrubber.start()
+        for chore, (interval_ms, _) in enumerate(self._chores):
+            self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
+
+    def stop(self) -> None:
+        """Run nothing any more."""
+        self._cleaner.stop()
+        if self.scrubber is not None:
+            self.scrubber.stop()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _plan(self, chore: int, delay_ms: int) -> None:
+        self._timers[chore] = self._clock.call_at(
+            self._clock.monotonic_ms() + max(1, delay_ms), lambda: self._run(chore)
+        )
+
+    def _run(self, chore: int) -> None:
+        interval_ms, work = self._chores[chore]
+        self._plan(chore, interval_ms)  # before the work, so that one failure does not end the chore
+        work()

@@ -1,0 +1,322 @@
+"""What a Produce request is answered, as far as it is known: the parts of its partitions, and when it leaves.
+
+A part is known when its batch is refused or in the log; with acks=-1 when the high watermark has passed it, or at the
+producer's deadline. None keeps any of the request's bytes: they are used again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER
+from tailrace.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+    encode_produced,
+)
+from tailrace.replication.admission import InvalidRecords
+from tailrace.replication.outcomes import Appended, NotLeader
+from tailrace.replication.partition import Partition
+from tailrace.server.context import RequestContext
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.waiters import Deadlines
+
+FIRST_WITH_ENDPOINTS: Final = 10
+FIRST_WITH_TOPIC_IDS: Final = 13
+MAX_TIMEOUT_MS: Final = 300_000
+"""The longest a producer may wait for acks=-1: a limit of ours."""
+
+_ALL: Final = -1
+_NO_LEADER_HINT = LeaderIdAndEpoch()
+
+
+class _Refusal(NamedTuple):
+    """Code and words of an error. Not the error itself: its traceback would keep the request's bytes alive."""
+
+    error_code: int
+    error_message: str | None
+    record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
+    leader: LeaderIdAndEpoch = _NO_LEADER_HINT
+
+
+class Answer(ABC):
+    """What one partition answers, as far as it is known. Keeps none of the request's bytes: they are used again."""
+
+    __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
+
+    def __init__(self, context: RequestContext, acks: int, index: int, topic: TopicProduceData) -> None:
+        self.context = context
+        self.acks = acks
+        self.index = index
+        self.topic_name = topic.name
+        self.topic_id = topic.topic_id
+        self.is_open = False
+        self.partition: Partition | None = None
+        self.appended: Appended | None = None
+        self.refusal: _Refusal | None = None
+
+    @abstractmethod
+    def wait(self) -> None:
+        """The partition waits for its high watermark: from now on there is a deadline."""
+
+    @abstractmethod
+    def closed(self) -> None:
+        """The partition's answer is known."""
+
+    def written(self, outcome: Appended | KafkaError) -> None:
+        """The batch is in the log, or could not be written."""
+        if not self.is_open:
+            return  # timed out while it was held for its transaction; what is in the log now, a retry finds
+        if isinstance(outcome, KafkaError):
+            self.refuse(outcome)
+        else:
+            self.appended = outcome
+            if self.acks == _ALL:
+                partition, end_offset = self.partition, outcome.last_offset + 1
+                assert partition is not None
+                if partition.high_watermark < end_offset:
+                    self.wait()
+                    partition.when_high_watermark_reaches(end_offset, self.passed)
+                    return
+        self.is_open = False
+        self.closed()
+
+    def passed(self, failure: KafkaError | None) -> None:
+        """The high watermark has passed the batch, or never will as far as this broker knows."""
+        if not self.is_open:
+            return  # timed out before
+        if failure is not None:
+            self.refuse(failure)
+        self.is_open = False
+        self.closed()
+
+    def time_out(self, timeout_ms: int) -> None:
+        """Not safe within the producer's timeout, if it is not safe yet."""
+        if self.is_open:
+            self.is_open = False
+            partition = self.partition
+            if partition is not None and self.appended is not None:
+                partition.wait_no_more(self.appended.last_offset + 1, self.passed)  # that may take hours
+            is_enough = partition is None or partition.has_enough_in_sync
+            self.refusal = _Refusal(
+                ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"in the leader's log, but not on enough replicas after {timeout_ms} ms",
+            )
+
+    def refuse(self, error: KafkaError) -> None:
+        """Answer with this error."""
+        record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
+        leader = _NO_LEADER_HINT
+        if isinstance(error, InvalidRecords):
+            record_errors = tuple(
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in error.record_errors
+            )
+        elif isinstance(error, NotLeader) and error.leader != NO_LEADER:
+            leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
+        self.refusal = _Refusal(error.code, error.detail or None, record_errors, leader)
+
+    def response(self, leaders: list[int]) -> PartitionProduceResponse:
+        """The partition's part of the answer. `leaders` gets the one that it names, if it names one."""
+        refusal, appended = self.refusal, self.appended
+        if refusal is not None:
+            if refusal.leader is not _NO_LEADER_HINT:
+                leaders.append(refusal.leader.leader_id)
+            return PartitionProduceResponse(
+                index=self.index,
+                error_code=refusal.error_code,
+                base_offset=-1,
+                record_errors=refusal.record_errors,
+                error_message=refusal.error_message,
+                current_leader=refusal.leader,
+            )
+        assert appended is not None
+        return PartitionProduceResponse(
+            index=self.index,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.log_append_time_ms,
+            log_start_offset=appended.log_start_offset,
+        )
+
+
+class SoleAnswer(Answer):
+    """A request of one partition: most requests of most clients. It is its own deadline and its own end."""
+
+    __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms")
+
+    def __init__(
+        self,
+        context: RequestContext,
+        acks: int,
+        index: int,
+        topic: TopicProduceData,
+        timeout_ms: int,
+        deadlines: Deadlines,
+        endpoints: LeaderEndpoints | None,
+    ) -> None:
+        self.context = context
+        self.acks = acks
+        self.index = index
+        self.topic_name = topic.name
+        self.topic_id = topic.topic_id
+        self.is_open = False
+        self.appended = None
+        self.refusal = None
+        self._timeout_ms = timeout_ms
+        self._deadlines = deadlines
+        self._endpoints = endpoints
+        self._is_waiting = False
+
+    def wait(self) -> None:
+        self._timeout_ms = _bounded(self._timeout_ms)
+        self._is_waiting = True
+        self._deadlines.add(self, self._timeout_ms)
+
+    def closed(self) -> None:
+        if self._is_waiting:
+            self._deadlines.remove(self, self._timeout_ms)
+        self.finish()
+
+    def expire(self) -> None:
+        """The producer's timeout is over."""
+        self.time_out(self._timeout_ms)
+        self.finish()
+
+    def finish(self) -> None:
+        """Send the answer."""
+        context, appended = self.context, self.appended
+        if self.refusal is None and self.acks and appended is not None:
+            version = context.api_version
+            context.respond_encoded(
+                encode_produced(
+                    version,
+                    context.correlation_id,
+                    self.topic_name if version < FIRST_WITH_TOPIC_IDS else self.topic_id,
+                    self.index,
+                    appended.base_offset,
+                    appended.log_append_time_ms,
+                    appended.log_start_offset,
+                )
+            )
+        else:
+            _finish(context, self.acks, (self,), self._endpoints)
+
+
+class SeveralAnswers:
+    """A request of several partitions, or of none, until it is answered."""
+
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_context",
+        "_deadlines",
+        "_endpoints",
+        "_is_waiting",
+        "_open_answers",
+        "_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        context: RequestContext,
+        acks: int,
+        timeout_ms: int,
+        deadlines: Deadlines,
+        endpoints: LeaderEndpoints | None,
+    ) -> None:
+        self._context = context
+        self._acks = acks
+        self._timeout_ms = _bounded(timeout_ms)
+        self._deadlines = deadlines
+        self._endpoints = endpoints
+        self._is_waiting = False
+        self._open_answers = 0
+        self._answers: list[_PartOfAnswer] = []
+
+    def new_answer(self, topic: TopicProduceData, index: int) -> "_PartOfAnswer":
+        """The answer of the next partition, in the order of the request."""
+        answer = _PartOfAnswer(self, self._context, self._acks, index, topic)
+        self._answers.append(answer)
+        return answer
+
+    def staged(self) -> None:
+        """Every partition is staged or refused."""
+        self._open_answers = sum(answer.is_open for answer in self._answers)
+        if self._open_answers == 0:
+            self._finish()
+
+    def wait(self) -> None:
+        """At least one partition waits for its high watermark."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._deadlines.add(self, self._timeout_ms)
+
+    def one_closed(self) -> None:
+        """One more partition's answer is known."""
+        self._open_answers -= 1
+        if self._open_answers == 0:
+            if self._is_waiting:
+                self._deadlines.remove(self, self._timeout_ms)
+            self._finish()
+
+    def expire(self) -> None:
+        """The producer's timeout is over."""
+        for answer in self._answers:
+            answer.time_out(self._timeout_ms)
+        self._finish()
+
+    def _finish(self) -> None:
+        answers, self._answers = self._answers, []  # they know this object: no cycle is left for the collector
+        _finish(self._context, self._acks, answers, self._endpoints)
+
+
+class _PartOfAnswer(Answer):
+    """One partition of several."""
+
+    __slots__ = ("_several",)
+
+    def __init__(
+        self, several: SeveralAnswers, context: RequestContext, acks: int, index: int, topic: TopicProduceData
+    ) -> None:
+        super().__init__(context, acks, index, topic)
+        self._several = several
+
+    def wait(self) -> None:
+        self._several.wait()
+
+    def closed(self) -> None:
+        self._several.one_closed()
+
+
+def _bounded(timeout_ms: int) -> int:
+    return min(max(0, timeout_ms), MAX_TIMEOUT_MS)
+
+
+def _finish(context: RequestContext, acks: int, answers: Sequence[Answer], endpoints: LeaderEndpoints | None) -> None:
+    """Send the answer that the acks ask for."""
+    if acks != 0:
+        leaders: list[int] = []
+        topics = tuple(
+            TopicProduceResponse(
+                name=name, topic_id=topic_id, partition_responses=tuple(answer.response(leaders) for answer in of_topic)
+            )
+            for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
+        )
+        told: tuple[NodeEndpoint, ...] = ()
+        if leaders and endpoints is not None and context.api_version >= FIRST_WITH_ENDPOINTS:
+            told = endpoints.of(leaders, context.connection.listener_name, NodeEndpoint)
+        context.respond(ProduceResponse(responses=topics, node_endpoints=told))
+        return
+    for answer in answers:
+        if answer.refusal is not None:
+            where, code = f"{answer.topic_name}-{answer.index}", ErrorCode(answer.refusal.error_code).name
+            context.connection.close(f"produce with acks=0 failed for {where}: {code}")
+            return
+    context.respond_nothing()

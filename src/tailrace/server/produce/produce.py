@@ -1,0 +1,229 @@
+"""Produce (0): batches into partitions, and an answer when they are as safe as the producer asked for.
+
+acks=0: no answer at all; on any error the connection is closed, which is all such a producer can notice.
+acks=1: the answer leaves once the batches are in the log, at the end of the turn.
+acks=-1: the answer leaves once the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
+    retry of an idempotent producer finds them.
+
+Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
+error message and the records at fault; v10 who leads instead, and where that one listens (KIP-951); v12 adds the
+partitions to the producer's transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names
+(KIP-516).
+"""
+
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.produce import (
+    MAX_FORMS,
+    ProduceForms,
+    ProduceRequest,
+    TopicProduceData,
+    form_of,
+)
+from tailrace.protocol.schema import Buffer
+from tailrace.replication.partition import Partition
+from tailrace.replication.verification import UNNAMED, Verification
+from tailrace.server.context import RequestContext
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, ServerConnection
+from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, Answer, SeveralAnswers, SoleAnswer
+from tailrace.server.produce.transaction_verifier import TransactionVerifier
+from tailrace.server.produce.transactional_appends import TransactionalAppends
+from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.waiters import Deadlines
+
+ADMIN_CLIENT: Final = "__admin_client"
+"""The client id that may write to internal topics, as in Kafka."""
+
+_PATIENCE: Final = MAX_FORMS
+
+
+class ProduceHandler:
+    """Answers Produce."""
+
+    def __init__(
+        self,
+        *,
+        partitions: PartitionTable,
+        deadlines: Deadlines,
+        clock: Clock,
+        verifier: TransactionVerifier | None = None,
+        is_verified: bool = True,
+        endpoints: LeaderEndpoints | None = None,
+    ) -> None:
+        """`verifier` asks about transactions; without one, none is open. `is_verified`: whether it is asked at all.
+
+        That is transaction.partition.verification.enable. Without `endpoints` nobody is told where new leaders listen.
+        """
+        self._verifier = verifier
+        self._is_verified = is_verified
+        self._partitions = partitions
+        self._deadlines = deadlines
+        self._clock = clock
+        self._endpoints = endpoints
+        self._lanes: dict[ServerConnection, _Lane] = {}
+
+    def handle(self, request: ProduceRequest, context: RequestContext) -> None:
+        topics = request.topic_data
+        if len(topics) == 1 and len(topics[0].partition_data) == 1:
+            (data,) = topics[0].partition_data
+            self._handle_sole(request, topics[0], data.index, data.records, context)
+            return
+        now_ms = self._clock.now_ms()
+        answers = SeveralAnswers(context, request.acks, request.timeout_ms, self._deadlines, self._endpoints)
+        transaction = self._transaction_of(request, context)
+        for topic in topics:
+            for data in topic.partition_data:
+                answer = answers.new_answer(topic, data.index)
+                self._append(answer, topic, data.index, data.records, now_ms, transaction)
+        answers.staged()
+        if transaction is not None:
+            transaction.ask()
+
+    def _transaction_of(self, request: ProduceRequest, context: RequestContext) -> TransactionalAppends | None:
+        if request.transactional_id is None or self._verifier is None:
+            return None
+        return TransactionalAppends(
+            request.transactional_id,
+            produce_version=context.api_version,
+            verifier=self._verifier,
+            is_verified=self._is_verified,
+        )
+
+    def _handle_sole(
+        self,
+        request: ProduceRequest,
+        topic: TopicProduceData,
+        index: int,
+        records: Buffer | None,
+        context: RequestContext,
+    ) -> None:
+        sole = SoleAnswer(context, request.acks, index, topic, request.timeout_ms, self._deadlines, self._endpoints)
+        transaction = None if request.transactional_id is None else self._transaction_of(request, context)
+        self._append(sole, topic, index, records, self._clock.now_ms(), transaction)
+        if not sole.is_open:
+            sole.finish()
+        elif transaction is not None:
+            transaction.ask()
+
+    def take_frame(
+        self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
+    ) -> bool:
+        """Carry out a request that is like one before it of its connection, but for partition and records.
+
+        False: it is not, and has to be decoded; `learn` is told then what it was.
+        """
+        lane = self._lanes.get(connection)
+        if lane is None:
+            return False
+        forms = lane.forms
+        form = forms.last
+        if form is None or form.version != version:
+            return False
+        sole = form.read(frame)
+        if sole is None:
+            form = forms.find(frame)
+            if form is None or form.version != version or (sole := form.read(frame)) is None:
+                return False
+        lane.patience = _PATIENCE
+        context = RequestContext(
+            connection=connection,
+            slot=slot,
+            api_key=0,
+            api_version=version,
+            correlation_id=correlation_id,
+            client_id=form.client_id,
+            errors=lane.errors,
+        )
+        self._handle_sole(form.request, form.topic, sole[0], sole[1], context)
+        return True
+
+    def learn(self, frame: memoryview, request: ProduceRequest, context: RequestContext) -> None:
+        """Remember what the requests of this connection are like, if some are alike."""
+        connection = context.connection
+        lane = self._lanes.get(connection)
+        if lane is None:
+            lane = self._lanes[connection] = _Lane(context.errors)
+            connection.on_close(lambda: self._forget(connection))
+        if lane.patience > 0:
+            lane.patience -= 1
+            if not lane.patience:
+                lane.forms = ProduceForms()
+            elif (form := form_of(frame, context.api_version, context.client_id, request)) is not None:
+                lane.forms.add(form)
+
+    def _forget(self, connection: ServerConnection) -> None:
+        self._lanes.pop(connection, None)
+
+    def _append(
+        self,
+        answer: Answer,
+        topic: TopicProduceData,
+        index: int,
+        records: Buffer | None,
+        now_ms: int,
+        transaction: TransactionalAppends | None,
+    ) -> None:
+        """Stage one batch; `answer` is open then, or it knows why the batch was refused."""
+        context, acks = answer.context, answer.acks
+        version = context.api_version
+        try:
+            if version < FIRST_WITH_TOPIC_IDS:
+                partition = self._partitions.get(topic.name, index)
+            else:
+                partition = self._partitions.get_by_id(topic.topic_id, index)
+            if not -1 <= acks <= 1:  # what is not there is told first, as in Kafka
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; there are -1, 0 and 1")
+            if partition.is_internal and context.client_id != ADMIN_CLIENT:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by brokers only"
+                )
+            if transaction is None:
+                partition.append_as_leader(
+                    records,
+                    acks=acks,
+                    produce_version=version,
+                    now_ms=now_ms,
+                    on_done=answer.written,
+                    verification=UNNAMED,
+                )
+            else:
+                self._append_in_transaction(answer, partition, records, transaction)
+        except KafkaError as refusal:
+            answer.refuse(refusal)
+        else:
+            answer.partition = partition
+            answer.is_open = True
+
+    def _append_in_transaction(
+        self, answer: Answer, partition: Partition, records: Buffer | None, transaction: TransactionalAppends
+    ) -> None:
+        """Stage the batch, or have it wait until its transaction is known to include the partition."""
+
+        def append(records: Buffer | None, verification: Verification | None) -> None:
+            partition.append_as_leader(
+                records,
+                acks=answer.acks,
+                produce_version=answer.context.api_version,
+                now_ms=self._clock.now_ms(),
+                on_done=answer.written,
+                verification=verification,
+            )
+
+        if not transaction.hold(partition, records, append, refuse=answer.passed):
+            append(records, transaction.default)
+
+
+class _Lane:
+    """What is known of one connection: the forms of its requests, and whether it is worth looking at forms."""
+
+    __slots__ = ("errors", "forms", "patience")
+
+    def __init__(self, errors: ResponseErrors | None) -> None:
+        self.errors = errors
+        self.forms = ProduceForms()
+        self.patience = _PATIENCE
+        """So many requests in a row may differ from those before; then all are decoded, and none is looked at."""

@@ -1,0 +1,110 @@
+"""Batches of transactions that wait for the word of their producer's coordinator before they are written (KIP-890).
+
+One request asks once, for all partitions that its producer has no transaction open in. What comes for such a partition
+while the answer is under way waits too, behind the others, so that the batches are written in the order they came in.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import BatchHeader, read_header
+from tailrace.protocol.schema import Buffer
+from tailrace.replication.partition import Partition
+from tailrace.replication.verification import UNVERIFIED, Verification
+from tailrace.server.produce.transaction_verifier import (
+    FIRST_THAT_ADDS_PARTITIONS,
+    AskedTransaction,
+    TransactionVerifier,
+    refusal_of,
+)
+
+Append = Callable[[bytearray, Verification], None]
+"""Appends the batch. Raises KafkaError if it is refused."""
+Refuse = Callable[[KafkaError], None]
+
+
+class TransactionalAppends:
+    """The batches of one Produce request with a transactional id. `ask` when all were shown to `hold`."""
+
+    def __init__(
+        self, transactional_id: str, *, produce_version: int, verifier: TransactionVerifier, is_verified: bool
+    ) -> None:
+        """`is_verified` is transaction.partition.verification.enable."""
+        self._transactional_id = transactional_id
+        self._version = produce_version
+        self._verifier = verifier
+        self._adds_partitions = produce_version >= FIRST_THAT_ADDS_PARTITIONS
+        self._is_verified = is_verified or self._adds_partitions
+        self._producer: tuple[int, int] | None = None
+        self._asked: dict[TopicPartition, tuple[Partition, Verification]] = {}
+
+    @property
+    def default(self) -> Verification | None:
+        """What comes with batches that need not wait."""
+        return None if self._is_verified else UNVERIFIED
+
+    def hold(self, partition: Partition, records: Buffer | None, append: Append, refuse: Refuse) -> bool:
+        """Keep the batch if it has to wait: then `append` is called with its bytes, or `refuse`, but never at once.
+
+        What is no whole batch need not wait: it is refused by who looks closer. Raises KafkaError
+        INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
+        """
+        header = _header_of(records)
+        if header is None or not header.is_transactional or header.producer_id < 0 or not self._is_verified:
+            return False
+        producer = (header.producer_id, header.producer_epoch)
+        if self._producer is None:
+            self._producer = producer
+        elif producer != self._producer:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one request has transactional batches of several producers"
+            )
+        producers = partition.log.producers
+        if not partition.is_leader or producers.is_in_transaction(*producer) or producers.is_duplicate(header):
+            return False
+        verification = partition.verifications.begin(header, adds_partition=self._adds_partitions)
+        assert records is not None
+        verification.wait(partial(_answered, bytearray(records), verification, append, refuse))
+        if not verification.is_asked:
+            verification.is_asked = True
+            self._asked[partition.topic_partition] = (partition, verification)
+        return True
+
+    def ask(self) -> None:
+        """Ask the coordinator about the partitions of batches that were kept, if it is not being asked already."""
+        if self._asked:
+            assert self._producer is not None
+            producer_id, producer_epoch = self._producer
+            asked = AskedTransaction(
+                self._transactional_id, producer_id, producer_epoch, tuple(self._asked), self._adds_partitions
+            )
+            self._verifier.verify(asked, self._verified)
+
+    def _verified(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        assert self._producer is not None
+        for topic_partition, (partition, verification) in self._asked.items():
+            code = codes.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            refusal = refusal_of(code, topic_partition, produce_version=self._version)
+            if refusal is not None and not refusal.code.retriable:
+                partition.verifications.end(self._producer[0])
+            verification.answer(refusal)
+
+
+def _answered(
+    records: bytearray, verification: Verification, append: Append, refuse: Refuse, error: KafkaError | None
+) -> None:
+    try:
+        if error is not None:
+            raise KafkaError(error.code, error.detail)
+        append(records, verification)
+    except KafkaError as refusal:
+        refuse(refusal)
+
+
+def _header_of(records: Buffer | None) -> BatchHeader | None:
+    try:
+        return read_header(records) if records else None
+    except CorruptRecords:
+        return None

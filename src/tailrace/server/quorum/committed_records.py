@@ -1,0 +1,55 @@
+"""Reads what is committed from the metadata log, in steps."""
+
+from typing import Final, NamedTuple
+
+from tailrace.metadata.derive import SLICE, Steps
+from tailrace.metadata.stored_partitions import RecordReader, StoredRecord
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.raft.rpc import SnapshotId
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
+
+SLICE_BYTES: Final = 64 * 1024
+"""What is read at a time; one batch may be more."""
+
+
+class CommittedRecords(NamedTuple):
+    """Some batches."""
+
+    records: list[StoredRecord]
+    end: SnapshotId
+    """Where they end, and the epoch of the last one."""
+    appended_ms: int
+    size_bytes: int
+
+
+def read_committed(log: QuorumLog, offset: int, high_watermark: int, reader: RecordReader) -> Steps[CommittedRecords]:
+    """The next batches from this offset on. Raises CorruptRecords, StorageError, and what `decode_record` raises."""
+    buffers = log.read(offset, max_bytes=SLICE_BYTES, end_offset=high_watermark)
+    records: list[StoredRecord] = []
+    last = None
+    for buffer in buffers:
+        for position, header in iter_batches(buffer):
+            if header.end_offset <= offset:
+                continue
+            last = header
+            if not header.is_control:
+                records += yield from _decoded(buffer, position, reader)
+    if last is None:
+        raise CorruptRecords(f"{METADATA_PARTITION}: nothing can be read at {offset}, which is committed")
+    end = SnapshotId(last.end_offset, last.partition_leader_epoch)
+    return CommittedRecords(records, end, last.max_timestamp, sum(map(len, buffers)))
+
+
+def _decoded(buffer: Buffer, position: int, reader: RecordReader) -> Steps[list[StoredRecord]]:
+    decoded = []
+    for index, record in enumerate(read_records(buffer, position), 1):
+        if record.value is None:
+            raise CorruptRecords(f"{METADATA_PARTITION}: the record at {record.offset} has no value")
+        decoded.append(reader.read(record.value))
+        if index % SLICE == 0:
+            yield
+    return decoded

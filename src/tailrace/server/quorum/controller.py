@@ -1,0 +1,454 @@
+"""Runs the controller on a metadata log that several nodes keep: the state machine of `QuorumHost`.
+
+    following --elected, all before applied, own epoch committed--> active --leadership gone--> following
+
+1. Only an active controller decides, on `latest` (all that it has appended); everybody sees `committed` only: images,
+   snapshots, and answers, be they refusals, come out when the high watermark has passed what they were based on.
+2. A decision is tried on the image before it is appended: a record that does not fit must never reach the log.
+3. A failed append changes nothing: no image, and the one who asked gets the error.
+4. On loss of leadership `latest` and the waiting answers are dropped with NOT_CONTROLLER; whatever of it is committed
+   later comes back from the log.
+5. Whoever listens to images hears of a change before the answer to it goes out. The answer does not wait for what they
+   do about it behind the event loop: it is true already. Who wants to see that done too asks `when_applied`.
+
+A node that follows, or has not caught up yet, applies what is committed from snapshots and log, in slices, and reports
+several batches as one change.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.derive import Steps
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.image_difference import difference_steps
+from tailrace.metadata.replay import Replay
+from tailrace.metadata.stored_partitions import RecordReader
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.raft.effects import RoleChanged
+from tailrace.raft.rpc import SnapshotId
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.server.controller_link.session_watch import SessionWatch
+from tailrace.server.ports import Clock
+from tailrace.server.quorum.awaited_offsets import AwaitedOffsets
+from tailrace.server.quorum.change_log import Cause, ChangeLog
+from tailrace.server.quorum.committed_records import read_committed
+from tailrace.server.quorum.decisions import prepared
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.measure import QuorumMeasure, measure_of
+from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
+from tailrace.server.quorum.snapshot_loading import SnapshotLoading
+from tailrace.server.quorum.snapshots import MetadataSnapshots
+from tailrace.server.quorum.stepwise import OnLongWork, StepwiseWork, nobody_cares
+
+SLICE_PARTITIONS: Final = 200
+"""Whose changes this node acts on in one turn: some are in use, and cost more."""
+
+OnDone = Callable[[ControllerResponse | KafkaError], None]
+WhenSettled = Callable[[Callable[[], None]], None]
+"""Calls what it is given when everything has been carried out that this node has heard of so far."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class _Change(NamedTuple):
+    """What records make of the image."""
+
+    image: ClusterImage
+    delta: ImageDelta
+    id: SnapshotId
+    """Where they end, and their epoch."""
+    size_bytes: int
+    appended_ms: int
+    cause: Cause | None = None
+    """For the log of the controller that has decided on it."""
+
+
+class _Pending(NamedTuple):
+    """An answer that waits until the high watermark has reached `end_offset`."""
+
+    end_offset: int
+    change: _Change | None
+    answer: ControllerResponse | KafkaError
+    on_done: OnDone
+
+
+class _Leadership(NamedTuple):
+    """This node leads, in this epoch, which begins there."""
+
+    epoch: int
+    start_offset: int
+
+
+class QuorumController:
+    """The metadata of a cluster on one of its nodes: a `server.ports.Controller`, wherever the active one is."""
+
+    def __init__(
+        self,
+        machine: ControllerMachine,
+        *,
+        host: QuorumHost,
+        clock: Clock,
+        snapshot_trigger: SnapshotTrigger | None = None,
+        slice_partitions: int = SLICE_PARTITIONS,
+        on_long_work: OnLongWork = nobody_cares,
+    ) -> None:
+        """`slice_partitions`: how many changes listeners are told of in one turn."""
+        self._machine = machine
+        self._host = host
+        self._clock = clock
+        self._snapshots = MetadataSnapshots(host, clock=clock, trigger=snapshot_trigger or SnapshotTrigger())
+        self._committed = EMPTY_IMAGE
+        self._applied = SnapshotId(0, 0)
+        self._applied_ms = 0
+        self._high_watermark = 0
+        self._leadership: _Leadership | None = None
+        self._is_active = False
+        self._loading: SnapshotLoading | None = None
+        self._slice_partitions = slice_partitions
+        self._acted_end_offset = 0
+        self._latest_end = 0
+        self._listeners: list[OnImage] = []
+        self._when_settled: WhenSettled = _at_once
+        self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
+        self._deciding_for: OnDone | None = None
+        self._pending: deque[_Pending] = deque()
+        self._deciding = StepwiseWork(self._next_decision, later=self._later, on_long_work=on_long_work)
+        self._applying = StepwiseWork(
+            self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
+        )
+        self._awaited = AwaitedOffsets()
+        self._reader = RecordReader()
+        self._change_log = ChangeLog(clock)
+        self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
+        self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
+
+    # server.ports.Controller
+
+    @property
+    def image(self) -> ClusterImage:
+        """The committed image: all reads are from it."""
+        return self._committed
+
+    @property
+    def leader_id(self) -> BrokerId:
+        """The active controller, as far as this node knows; -1 if it does not."""
+        return BrokerId(self._host.node.leader_id)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest epoch that this node knows of."""
+        return self._host.node.epoch
+
+    @property
+    def is_active(self) -> bool:
+        """Whether decisions are made here."""
+        return self._is_active
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a snapshot is being read; `image` is older meanwhile."""
+        return self._loading is not None
+
+    @property
+    def applied_end_offset(self) -> int:
+        """Everything below is in `image`; whoever listens to images may not have heard of all of it: `when_applied`."""
+        return self._applied.end_offset
+
+    def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call `callback` once when `image` includes everything below, and this node has acted on it (`answer_when`).
+
+        Perhaps before this returns; never, if the controller is closed before.
+        """
+        self._awaited.add(end_offset, callback)
+        self._host.perform(self._tell_who_waits)
+
+    def _tell_who_waits(self) -> None:
+        for callback in self._awaited.reached(self._acted_end_offset):
+            self._host.perform(partial(self._when_settled, callback))
+
+    def measure(self) -> QuorumMeasure:
+        """This replica in numbers."""
+        return measure_of(self._host, self._snapshots.measures, image=self._committed, applied=self._applied)
+
+    def on_image(self, callback: OnImage) -> None:
+        """Have every later change of `image` reported, before the answer to whoever caused it goes out."""
+        self._listeners.append(callback)
+
+    def answer_when(self, settled: WhenSettled) -> None:
+        """Have `when_applied` wait also for what the changes lead to on this node."""
+        self._when_settled = settled
+
+    def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
+        """Have the command decided; `on_done` is called once, when the decision is committed, or with NOT_CONTROLLER.
+
+        After NOT_CONTROLLER or KAFKA_STORAGE_ERROR the command may still take effect.
+        """
+        if self._host.is_closed:
+            on_done(KafkaError(ErrorCode.NOT_CONTROLLER, "the controller has stopped"))
+        else:
+            self._host.perform(lambda: self._submit(command, on_done))
+
+    # Life
+
+    def start(self) -> None:
+        """Begin with the newest snapshot, and take part."""
+        snapshots = self._host.log.snapshots
+        if snapshots:
+            self._begin_loading(snapshots[-1].id)
+        self._host.start(self)
+        self._host.perform(self._advance)
+
+    def close(self) -> None:
+        """Stop: whoever still waits is refused. The disk has been stopped before; the log is closed."""
+        self._step_down("the controller stops")
+        self._applying.drop()
+        self._stop_loading()
+        self._host.close()
+
+    # Deciding
+
+    def _submit(self, command: ControllerCommand, on_done: OnDone) -> None:
+        if self._leadership is None or not self._is_active:
+            on_done(self._not_controller())
+            return
+        self._commands.append((command, on_done))
+        self._deciding.advance()
+
+    def _next_decision(self) -> Steps[None] | None:
+        leadership = self._leadership
+        if leadership is None or not self._commands:
+            return None
+        command, self._deciding_for = self._commands.popleft()
+        return self._decide_for(command, self._deciding_for, leadership)
+
+    def _decide_for(self, command: ControllerCommand, on_done: OnDone, leadership: _Leadership) -> Steps[None]:
+        change: _Change | None
+        answer: ControllerResponse | KafkaError
+        try:
+            change, answer = yield from self._decide(command, leadership)
+        except KafkaError as refusal:
+            change, answer = None, refusal
+        self._deciding_for = None
+        self._pending.append(_Pending(self._latest_end, change, answer, on_done))
+        self._sessions.look_again()
+        self._applying.advance()
+
+    def _not_controller(self) -> KafkaError:
+        leader_id = self.leader_id
+        if leader_id == self._host.node.key.id:
+            return KafkaError(ErrorCode.NOT_CONTROLLER, "the controller has not read its log to the end yet")
+        active = f"the active controller is {leader_id}" if leader_id >= 0 else "no active controller is known"
+        return KafkaError(ErrorCode.NOT_CONTROLLER, active)
+
+    def _decide(
+        self, command: ControllerCommand, leadership: _Leadership
+    ) -> Steps[tuple[_Change | None, ControllerResponse]]:
+        cause = self._cause(command)
+        made = yield from prepared(self._machine, self._host.log, command, self._clock.monotonic_ms())
+        if not made.values:
+            return None, made.response
+        self._latest_end = self._host.append(leadership.epoch, made.values)
+        self._machine.adopt(made.image)
+        appended = SnapshotId(self._latest_end, leadership.epoch)
+        return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms(), cause), made.response
+
+    def _cause(self, command: ControllerCommand) -> Cause:
+        """Asked before the decision: it ends the session of the broker that it fences."""
+        now_ms, heartbeats = self._clock.monotonic_ms(), self._machine.heartbeats
+        silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
+        return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
+
+    # What the quorum says, in the middle of its steps
+
+    def committed(self, high_watermark: int) -> None:
+        """All below is committed."""
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        self._host.perform(self._advance)
+
+    def role_changed(self, change: RoleChanged) -> None:
+        """This node leads from now on, or does not any more."""
+        start_offset = change.epoch_start_offset
+        leadership = None if start_offset is None else _Leadership(change.epoch, start_offset)
+        self._host.perform(lambda: self._take_role(leadership))
+
+    def load_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """The log begins here now: all that was applied gives way to the snapshot."""
+        self._begin_loading(snapshot_id)
+        self._host.perform(self._advance)
+
+    def _begin_loading(self, snapshot_id: SnapshotId) -> None:
+        self._stop_loading()
+        self._loading = SnapshotLoading(self._host.log, snapshot_id)
+        self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
+
+    def _stop_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.close()
+            self._loading = None
+
+    def _take_role(self, leadership: _Leadership | None) -> None:
+        if self._leadership is not None:
+            self._step_down(None)
+        self._leadership = leadership
+        self._advance()
+
+    def _step_down(self, why: str | None) -> None:
+        self._leadership = None
+        self._is_active = False
+        self._sessions.stop()
+        self._deciding.drop()
+        waiting = [pending.on_done for pending in self._pending]
+        waiting += [self._deciding_for] if self._deciding_for is not None else []
+        waiting += [on_done for _, on_done in self._commands]
+        self._pending.clear()
+        self._commands.clear()
+        self._deciding_for = None
+        for on_done in waiting:
+            refusal = self._not_controller() if why is None else KafkaError(ErrorCode.NOT_CONTROLLER, why)
+            self._tell(on_done, refusal)
+
+    # Applying
+
+    def _advance(self) -> None:
+        """Bring the image nearer to the high watermark, by one step; more in later turns."""
+        if self._host.failure is None:
+            self._applying.advance()
+
+    def _later(self, task: Callable[[], None]) -> None:
+        self._clock.call_soon(lambda: self._host.perform(task))
+
+    def _next_change(self) -> Steps[None] | None:
+        """What comes next for the image; one after the other, whatever becomes of this node's role meanwhile."""
+        if self._is_active:
+            return self._publish() if self._has_something_to_publish else None
+        if self._host.failure is not None:
+            return None
+        if self._loading is not None:
+            return self._guarded(self._load(self._loading))
+        if self._applied.end_offset < self._high_watermark:
+            return self._guarded(self._follow())
+        return None
+
+    def _guarded(self, steps: Steps[None]) -> Steps[None]:
+        try:
+            yield from steps
+        except KafkaError as fault:  # damage, a disk that fails, and records of a kind that a newer release writes
+            self._host.fail(fault)
+
+    def _caught_up(self) -> None:
+        self._tell_who_waits()
+        if self._host.failure is None:
+            self._perhaps_become_active()
+
+    def _load(self, loading: SnapshotLoading) -> Steps[None]:
+        begun_ms = self._clock.monotonic_ms()
+        if not (yield from loading.steps()):
+            return
+        if loading.id.end_offset <= self._applied.end_offset:
+            self._stop_loading()
+            return
+        image = loading.image()
+        delta = yield from difference_steps(self._committed, image)
+        if self._loading is loading:
+            self._stop_loading()
+            self._applied = loading.id
+            self._snapshots.loaded(image, loading.id, loading.records_count)
+            yield from self._show(image, delta)
+            self._snapshots.measures.loaded.note(self._clock.monotonic_ms() - begun_ms)
+
+    def _follow(self) -> Steps[None]:
+        """Apply what is committed and can be read in one go."""
+        read = yield from read_committed(self._host.log, self._applied.end_offset, self._high_watermark, self._reader)
+        replay = Replay(self._committed)
+        yield from replay.steps(read.records)
+        image, delta = yield from replay.finishing()
+        yield from self._act_on(_Change(image, delta, read.end, read.size_bytes, read.appended_ms))
+        if self._applied.end_offset < self._high_watermark:
+            yield
+
+    def _act_on(self, change: _Change) -> Steps[None]:
+        before = self._committed
+        self._applied, self._applied_ms = change.id, change.appended_ms
+        self._snapshots.appended(change.size_bytes)
+        self._snapshots.changed(change.image, change.delta)
+        yield from self._show(change.image, change.delta)
+        if change.cause is not None:
+            yield from self._change_log.steps(before, change.image, change.delta, change.cause)
+        self._perhaps_snapshot()
+
+    def _show(self, image: ClusterImage, delta: ImageDelta) -> Steps[None]:
+        """Everybody reads the new image at once; those who act on changes get them in portions."""
+        applied = self._applied
+        self._committed = image
+        for number, portion in enumerate(delta.pieces(self._slice_partitions)):
+            if number:
+                yield
+            tell_each(self._listeners, image, portion)
+        self._acted_end_offset = applied.end_offset
+        self._tell_who_waits()
+
+    def _perhaps_snapshot(self) -> None:
+        if self._snapshots.is_due:
+            self.write_snapshot()
+
+    def write_snapshot(self) -> bool:
+        """Begin to write a snapshot of what is applied, due or not. Whether it may be written. In a task."""
+        return self._loading is None and self._snapshots.begin(self._committed, self._applied, self._applied_ms)
+
+    # Leading
+
+    def _perhaps_become_active(self) -> None:
+        leadership = self._leadership
+        # Only when a record of the own epoch is committed nothing of earlier epochs can still turn up.
+        if self._is_active or leadership is None or self._high_watermark <= leadership.start_offset:
+            return
+        self._is_active = True
+        self._latest_end = self._applied.end_offset
+        self._machine.adopt(self._committed)
+        # Also one that shuts down: if it dies over that, somebody has to fence it.
+        unfenced = (broker.broker_id for broker in self._committed.brokers.values() if not broker.fenced)
+        self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
+        _logger.info(
+            "event=controller-active epoch=%d offset=%d topics=%d",
+            leadership.epoch,
+            self._applied.end_offset,
+            len(self._committed.topics),
+        )
+        self._sessions.start()
+        self._submit(FinalizeMetadataVersion(), _log_refusal)
+
+    @property
+    def _has_something_to_publish(self) -> bool:
+        return bool(self._pending) and self._pending[0].end_offset <= self._high_watermark
+
+    def _publish(self) -> Steps[None]:
+        """Make visible, in order, what the high watermark has passed."""
+        while self._has_something_to_publish:
+            pending = self._pending.popleft()
+            if pending.change is not None:
+                yield from self._act_on(pending.change)
+            self._tell(pending.on_done, pending.answer)
+
+    def _tell(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
+        """A task of its own: whoever cannot take an answer keeps nobody else from theirs."""
+        self._host.perform(partial(on_done, answer))
+
+    def broker_gone(self, broker_id: BrokerId) -> None:
+        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        self._host.perform(lambda: self._sessions.hurry(broker_id))
+
+
+def _log_refusal(answer: ControllerResponse | KafkaError) -> None:
+    if isinstance(answer, KafkaError):
+        _logger.info("event=controller-command-refused reason=%s", answer)
+
+
+def _at_once(callback: Callable[[], None]) -> None:
+    callback()

@@ -1,0 +1,125 @@
+"""DescribeQuorum (55) of a log that several nodes keep: how the voters and observers stand, by their leader.
+
+v1 times (KIP-836), v2 directories and addresses (KIP-853). Who does not lead answers NOT_LEADER_OR_FOLLOWER and names
+the leader, and the voters as far as it knows them. A request names the metadata log's partition and nothing else, as
+in Kafka.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.quorum import (
+    DescribedQuorumPartition,
+    DescribedQuorumTopic,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumPartition,
+    QuorumReplica,
+    QuorumTopic,
+)
+from tailrace.raft.rpc import QuorumDescription, ReplicaDescription
+from tailrace.raft.voters import Voter, VoterSet
+from tailrace.server.context import RequestContext
+from tailrace.server.ports import Clock, Controller
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
+
+WANTED: Final = (
+    DescribedQuorumTopic(
+        topic_name=METADATA_PARTITION.topic,
+        partitions=(DescribedQuorumPartition(partition_index=METADATA_PARTITION.partition),),
+    ),
+)
+"""What a request names."""
+
+
+class QuorumDescriptionHandler:
+    """Describes the quorum, as this node's replica knows it."""
+
+    def __init__(self, host: QuorumHost, *, clock: Clock, controller: Controller | None = None) -> None:
+        """`controller` knows where the broker of a voter listens that has no listener of its own: one that is alone."""
+        self._host = host
+        self._clock = clock
+        self._controller = controller
+
+    def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse | None:
+        if request.topics != WANTED:
+            return DescribeQuorumResponse(topics=tuple(unknown_topic(topic) for topic in request.topics))
+        self._host.describe(lambda description: context.respond(self._response(description)))
+        return None
+
+    def _response(self, description: QuorumDescription) -> DescribeQuorumResponse:
+        is_known = description.error is ErrorCode.NONE
+        partition = QuorumPartition(
+            partition_index=METADATA_PARTITION.partition,
+            error_code=description.error,
+            error_message=None if is_known else f"the leader is {description.leader_id}",
+            leader_id=description.leader_id,
+            leader_epoch=description.leader_epoch,
+            high_watermark=description.high_watermark,
+            current_voters=self._replicas(description.voters) if is_known else _known(self._host.node.voters),
+            observers=self._replicas(description.observers),
+        )
+        topic = QuorumTopic(topic_name=METADATA_PARTITION.topic, partitions=(partition,))
+        return DescribeQuorumResponse(topics=(topic,), nodes=self._nodes())
+
+    def _nodes(self) -> tuple[QuorumNode, ...]:
+        return tuple(
+            QuorumNode(node_id=voter.key.id, listeners=self._listeners(voter)) for voter in self._host.node.voters
+        )
+
+    def _listeners(self, voter: Voter) -> tuple[QuorumListener, ...]:
+        if voter.endpoints:
+            return tuple(QuorumListener(name=one.name, host=one.host, port=one.port) for one in voter.endpoints)
+        broker = None if self._controller is None else self._controller.image.brokers.get(BrokerId(voter.key.id))
+        found = () if broker is None else broker.endpoints
+        return tuple(QuorumListener(name=one.listener_name, host=one.host, port=one.port) for one in found)
+
+    def _replicas(self, replicas: Iterable[ReplicaDescription]) -> tuple[QuorumReplica, ...]:
+        return tuple(
+            QuorumReplica(
+                replica_id=one.key.id,
+                replica_directory_id=one.key.directory_id,
+                log_end_offset=one.log_end_offset,
+                last_fetch_timestamp=self._wall_ms(one.last_fetch_ms),
+                last_caught_up_timestamp=self._wall_ms(one.last_caught_up_ms),
+            )
+            for one in replicas
+        )
+
+    def _wall_ms(self, monotonic_ms: int) -> int:
+        """The machine's time as one that people read; -1 stays."""
+        if monotonic_ms < 0:
+            return -1
+        return self._clock.now_ms() - self._clock.monotonic_ms() + monotonic_ms
+
+
+def _known(voters: VoterSet) -> tuple[QuorumReplica, ...]:
+    """The voters, of which only the leader could say more."""
+    return tuple(
+        QuorumReplica(replica_id=key.id, replica_directory_id=key.directory_id, log_end_offset=-1)
+        for key in voters.keys
+    )
+
+
+def unknown_topic(topic: DescribedQuorumTopic) -> QuorumTopic:
+    """The answer for anything else than the metadata log."""
+    return QuorumTopic(
+        topic_name=topic.topic_name,
+        partitions=tuple(
+            QuorumPartition(
+                partition_index=each.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                leader_id=-1,
+                leader_epoch=-1,
+                high_watermark=-1,
+                current_voters=(),
+                observers=(),
+            )
+            for each in topic.partitions
+        ),
+    )

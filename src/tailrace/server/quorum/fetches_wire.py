@@ -1,0 +1,265 @@
+"""What replicas of the metadata log fetch, records and snapshots, as Kafka's messages: Fetch (1), FetchSnapshot (59).
+For `raft_wire`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.protocol.messages import fetch, fetch_snapshot
+from tailrace.raft.rpc import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LogEnd,
+    SnapshotId,
+)
+from tailrace.raft.voters import ReplicaKey
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
+from tailrace.server.quorum.metadata_partition_wire import (
+    INDEX,
+    TOPIC,
+    Where,
+    answered,
+    is_for_all,
+    known_code,
+    leadership,
+)
+
+_MOST_SNAPSHOTS: Final = 16
+"""Asked for in one request: a replica asks for one, and each takes a step of the machine."""
+
+# What is asked
+
+
+def fetch_request(request: FetchRequest) -> fetch.FetchRequest:
+    partition = fetch.FetchPartition(
+        partition=INDEX,
+        current_leader_epoch=request.leader_epoch,
+        fetch_offset=request.fetch_offset,
+        last_fetched_epoch=request.last_fetched_epoch,
+        partition_max_bytes=request.max_bytes,
+        replica_directory_id=request.replica.directory_id,
+        high_watermark=request.high_watermark,
+    )
+    return fetch.FetchRequest(
+        cluster_id=request.cluster_id,
+        replica_id=request.replica.id,
+        replica_state=fetch.ReplicaState(replica_id=request.replica.id),
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=0,
+        max_bytes=request.max_bytes,
+        topics=(fetch.FetchTopic(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(partition,)),),
+    )
+
+
+def fetch_snapshot_request(request: FetchSnapshotRequest) -> fetch_snapshot.FetchSnapshotRequest:
+    position = fetch_snapshot.SnapshotPosition(
+        partition=INDEX,
+        current_leader_epoch=request.leader_epoch,
+        snapshot_id=_wire_id(request.snapshot_id),
+        position=request.position,
+        replica_directory_id=request.replica.directory_id,
+    )
+    topic = fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(position,))
+    return fetch_snapshot.FetchSnapshotRequest(
+        cluster_id=request.cluster_id, replica_id=request.replica.id, max_bytes=request.max_bytes, topics=(topic,)
+    )
+
+
+def _wire_id(snapshot_id: SnapshotId | None) -> fetch.SnapshotId:
+    if snapshot_id is None:
+        return fetch.SnapshotId()
+    return fetch.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+
+
+def is_of_metadata(message: fetch.FetchRequest) -> bool:
+    """Whether a Fetch is for the metadata log: by its name, or by its id."""
+    topics = message.topics
+    return len(topics) == 1 and (topics[0].topic == TOPIC or topics[0].topic_id == METADATA_TOPIC_ID)
+
+
+def fetch_asked(message: fetch.FetchRequest) -> FetchRequest:
+    if not is_of_metadata(message) or len(message.topics[0].partitions) != 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"asked for anything else than {METADATA_PARTITION}")
+    part = message.topics[0].partitions[0]
+    if part.partition != INDEX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{TOPIC} has no partition {part.partition}")
+    replica_id = message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
+    return FetchRequest(
+        cluster_id=message.cluster_id,
+        replica=ReplicaKey(replica_id, part.replica_directory_id),
+        leader_epoch=part.current_leader_epoch,
+        fetch_offset=part.fetch_offset,
+        last_fetched_epoch=part.last_fetched_epoch,
+        max_wait_ms=message.max_wait_ms,
+        max_bytes=max(0, message.max_bytes),  # Kafka's replicas leave the partition's at 0, and its leader ignores it
+        high_watermark=part.high_watermark,
+    )
+
+
+def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple[FetchSnapshotRequest, ...]:
+    """One for each snapshot, or position in one, that is asked for; partitions without snapshots have none.
+
+    Each may have `max_bytes` of the message, which is what all of them together may have.
+    """
+    wanted = [part for topic in message.topics if topic.name == TOPIC for part in topic.partitions]
+    wanted = [part for part in wanted if part.partition == INDEX]
+    if len(wanted) > _MOST_SNAPSHOTS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{METADATA_PARTITION} is asked for {len(wanted)} times, more than {_MOST_SNAPSHOTS}",
+        )
+    if not wanted:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"only {METADATA_PARTITION} has snapshots")
+    return tuple(_snapshot_asked(message, part) for part in wanted)
+
+
+def _snapshot_asked(
+    message: fetch_snapshot.FetchSnapshotRequest, part: fetch_snapshot.SnapshotPosition
+) -> FetchSnapshotRequest:
+    return FetchSnapshotRequest(
+        cluster_id=message.cluster_id,
+        replica=ReplicaKey(message.replica_id, part.replica_directory_id),
+        leader_epoch=part.current_leader_epoch,
+        snapshot_id=SnapshotId(part.snapshot_id.end_offset, part.snapshot_id.epoch),
+        position=part.position,
+        max_bytes=message.max_bytes,
+    )
+
+
+# What is answered
+
+
+def fetch_response(response: FetchResponse, where: Where) -> fetch.FetchResponse:
+    if is_for_all(response):
+        return fetch.FetchResponse(error_code=response.error, responses=())
+    diverging = response.diverging
+    records = response.records
+    assert records is None or isinstance(records, bytes | bytearray | memoryview), f"not records: {type(records)}"
+    partition = fetch.PartitionData(
+        partition_index=INDEX,
+        error_code=response.error,
+        high_watermark=response.high_watermark,
+        last_stable_offset=response.high_watermark,
+        log_start_offset=response.log_start_offset,
+        diverging_epoch=fetch.EpochEndOffset()
+        if diverging is None
+        else fetch.EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.offset),
+        current_leader=fetch.LeaderIdAndEpoch(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
+        snapshot_id=_wire_id(response.snapshot_id),
+        aborted_transactions=None,
+        records=b"" if records is None else records,
+    )
+    topic = fetch.FetchableTopicResponse(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(partition,))
+    endpoints = () if where is None else (fetch.NodeEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
+    return fetch.FetchResponse(responses=(topic,), node_endpoints=endpoints)
+
+
+def fetch_snapshot_response(
+    responses: Sequence[FetchSnapshotResponse], request: fetch_snapshot.FetchSnapshotRequest, where: Where
+) -> fetch_snapshot.FetchSnapshotResponse:
+    """`responses` answer, in order, what `fetch_snapshots_asked` has made of the request."""
+    for response in responses:
+        if is_for_all(response):
+            return fetch_snapshot.FetchSnapshotResponse(error_code=response.error, topics=())
+    parts = map(_snapshot_part, responses)
+    topics = tuple(
+        fetch_snapshot.SnapshotPartTopic(
+            name=topic.name,
+            partitions=tuple(
+                next(parts) if (topic.name, one.partition) == METADATA_PARTITION else unknown_snapshot_part(one)
+                for one in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    endpoints = (
+        ()
+        if where is None
+        else (fetch_snapshot.SnapshotLeaderEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
+    )
+    return fetch_snapshot.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
+
+
+def _snapshot_part(response: FetchSnapshotResponse) -> fetch_snapshot.SnapshotPart:
+    return fetch_snapshot.SnapshotPart(
+        index=INDEX,
+        error_code=response.error,
+        snapshot_id=_wire_id(response.snapshot_id),
+        current_leader=fetch_snapshot.SnapshotLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
+        size=response.size,
+        position=response.position,
+        unaligned_records=response.data,
+    )
+
+
+def unknown_snapshot_part(
+    asked: fetch_snapshot.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+) -> fetch_snapshot.SnapshotPart:
+    """The answer for a partition that has no snapshots."""
+    return fetch_snapshot.SnapshotPart(
+        index=asked.partition,
+        error_code=error,
+        snapshot_id=asked.snapshot_id,
+        size=0,
+        position=asked.position,
+        unaligned_records=b"",
+    )
+
+
+def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchResponse:
+    if for_all is not ErrorCode.NONE:
+        return FetchResponse(error=for_all)
+    part = answered(
+        message.responses,
+        lambda topic, one: (
+            (topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID) and one.partition_index == INDEX
+        ),
+    )
+    diverging, snapshot_id = part.diverging_epoch, part.snapshot_id
+    return FetchResponse(
+        error=known_code(part.error_code),
+        high_watermark=part.high_watermark,
+        log_start_offset=part.log_start_offset,
+        diverging=LogEnd(*whole) if (whole := _whole(diverging.epoch, diverging.end_offset)) else None,
+        snapshot_id=SnapshotId(*whole) if (whole := _whole(snapshot_id.end_offset, snapshot_id.epoch)) else None,
+        records=part.records or None,
+        **leadership(part.current_leader.leader_id, part.current_leader.leader_epoch),
+    )
+
+
+def fetch_snapshot_answer(message: fetch_snapshot.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotResponse:
+    if for_all is not ErrorCode.NONE:
+        return FetchSnapshotResponse(error=for_all)
+    part = answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)
+    if part.size < 0 or part.position < 0:
+        raise MalformedMessage(f"bytes of a snapshot at {part.position} of {part.size}")
+    return FetchSnapshotResponse(
+        error=known_code(part.error_code),
+        snapshot_id=_known_id(part.snapshot_id),
+        size=part.size,
+        position=part.position,
+        data=part.unaligned_records,
+        **leadership(part.current_leader.leader_id, part.current_leader.leader_epoch),
+    )
+
+
+def _whole(*pair: int) -> tuple[int, ...] | None:
+    """An epoch and an offset, or None if both are not set. Raises MalformedMessage if one is.
+
+    An answer with half of them would pass for one with neither, which says that the replica's log is a prefix of the
+    leader's. Kafka ignores such an answer too, and asks again after a while.
+    """
+    if all(number < 0 for number in pair):
+        return None
+    if any(number < 0 for number in pair):
+        raise MalformedMessage(f"an answer with half a SnapshotId or half a DivergingEpoch: {pair}")
+    return pair
+
+
+def _known_id(snapshot_id: fetch.SnapshotId) -> SnapshotId | None:
+    if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0:
+        return None
+    return SnapshotId(snapshot_id.end_offset, snapshot_id.epoch)

@@ -1,0 +1,78 @@
+"""The flushes of the metadata log: one at a time, and none while a snapshot is put in the place of the log.
+
+A flush that cannot be begun is a failure of the log. In a step it is raised, as those of all other effects; between two
+steps nobody would hear of it, so the host is told.
+"""
+
+from collections.abc import Callable
+
+from tailrace.model.errors import StorageError
+from tailrace.server.quorum.log import QuorumFlush, QuorumLog
+
+Task = Callable[[], None]
+
+
+class QuorumFlushes:
+    """What the machine wants flushed is; several wishes meanwhile become one flush."""
+
+    def __init__(
+        self,
+        log: QuorumLog,
+        *,
+        carry_out: Callable[[Task, Task], None],
+        has_failed: Callable[[], bool],
+        on_flushed: Callable[[int], None],
+        on_failed: Callable[[StorageError], None],
+    ) -> None:
+        """`carry_out` has the disk do something, and something done then. `on_flushed` is told the number of the wish
+        that has come true, and of all before it; `on_failed` why the next one cannot, unless `want` raises it."""
+        self._log = log
+        self._carry_out = carry_out
+        self._has_failed = has_failed
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._wanted = self._begun = 0
+        self._under_way: QuorumFlush | None = None
+        self._is_on_hold = False
+
+    def want(self, number: int) -> None:
+        """Flush all that is appended now, at once or next. In a step. Raises StorageError."""
+        self._wanted = number
+        self._begin()
+
+    def hold(self) -> None:
+        """Begin none from now on."""
+        self._is_on_hold = True
+
+    def resume(self) -> None:
+        """Go on with what is wanted. Between two steps."""
+        self._is_on_hold = False
+        self._go_on()
+
+    def close(self) -> None:
+        """Finish what is under way: the disk has been stopped before, and will not. Raises StorageError."""
+        if self._under_way is not None:
+            self._under_way.sync()
+            self._log.finish_flush(self._under_way)
+
+    def _begin(self) -> None:
+        is_wanted = self._begun < self._wanted and not self._has_failed()
+        if not is_wanted or self._under_way is not None or self._is_on_hold:
+            return
+        number = self._begun = self._wanted
+        flush = self._under_way = self._log.begin_flush()
+        self._carry_out(flush.sync, lambda: self._done(number, flush))
+
+    def _done(self, number: int, flush: QuorumFlush) -> None:
+        self._under_way = None
+        if self._has_failed():
+            return
+        self._log.finish_flush(flush)
+        self._on_flushed(number)  # first, whatever becomes of the next
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            self._begin()
+        except StorageError as fault:
+            self._on_failed(fault)

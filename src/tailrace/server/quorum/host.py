@@ -1,0 +1,441 @@
+"""Runs one replica of the metadata log: feeds `RaftNode` with messages, time and the disk's news, and obeys it.
+
+1. The effects of a step are carried out in their order before the next step. Whatever happens meanwhile, and whatever
+   a state machine wants to do between two steps, is a task that waits for its turn (`perform`).
+2. What waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file `quorum-state`,
+   flushes, snapshots that are checked and published. The machine itself keeps back what depends on them.
+3. One flush at a time, and none while a snapshot is put in the place of the log (`quorum_flushes`).
+4. When the disk fails where nothing can be taken back (a write, a read of what was written), this replica says so to
+   the machine and never touches its log again: it neither votes nor leads, and tells the others, until it is started
+   anew. A failure of a flush ends the process (`server.ports.Disk`).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.ids import BrokerId
+from tailrace.model.throttle import Throttle
+from tailrace.raft import effects as do
+from tailrace.raft import events
+from tailrace.raft.node import RaftNode
+from tailrace.raft.ports import Jitter, QuorumState, RaftConfig
+from tailrace.raft.rpc import FetchRequest, QuorumDescription, Request, Response, SnapshotId
+from tailrace.raft.voters import Endpoint, ReplicaKey, VoterSet
+from tailrace.server.alarm import Alarm
+from tailrace.server.ports import Clock, Disk, Peer
+from tailrace.server.quorum.flushes import QuorumFlushes
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, answer, filled, unreadable
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
+from tailrace.server.quorum.state import QuorumState as StoredState
+from tailrace.server.quorum.task_queue import Task, TaskQueue
+from tailrace.storage.snapshot_writer import Publication
+
+RETIRE_INTERVAL_MS: Final = 10_000
+"""How often segments are looked for that lie below the log start."""
+LONGEST_WAIT_MS: Final = 5_000
+"""How long a Fetch may wait here, ten times as long as replicas want: whoever asked may be gone meanwhile, and nobody
+takes the question back."""
+_WAITING_ROLES: Final = frozenset(("unattached", "prospective", "candidate"))
+_WAITING_LINE_MS: Final = 60_000
+
+OnAnswer = Callable[[Response], None]
+OnVotersChanged = Callable[[ErrorCode, str], None]
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class StateMachine(Protocol):
+    """What the log is for. Called in the middle of a step: it may note what it hears, and acts in tasks of its own."""
+
+    def committed(self, high_watermark: int) -> None:
+        """All below is committed."""
+        ...
+
+    def role_changed(self, change: do.RoleChanged) -> None: ...
+
+    def load_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """The log begins here now."""
+        ...
+
+
+def read_quorum_state(directory: MetadataDirectory) -> QuorumState:
+    """The promises of this replica. Raises CorruptRecords."""
+    stored = directory.read_quorum_state()
+    voted = None if stored.voted_id < 0 else ReplicaKey(stored.voted_id, stored.voted_directory_id)
+    return QuorumState(stored.leader_epoch, stored.leader_id, voted)
+
+
+class QuorumHost:
+    """One replica, from its start to its end."""
+
+    def __init__(
+        self,
+        *,
+        key: ReplicaKey,
+        cluster_id: str | None,
+        log: QuorumLog,
+        directory: MetadataDirectory,
+        initial_voters: VoterSet,
+        bootstrap_ids: Sequence[int] = (),
+        config: RaftConfig,
+        jitter: Jitter,
+        clock: Clock,
+        disk: Disk,
+        peer: Peer,
+        listeners: Sequence[Endpoint] = (),
+        on_storage_failed: Callable[[KafkaError], None] = lambda _: None,
+        on_broken_step: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` where this replica listens for
+        others. `on_broken_step` is told of an exception that is no fault of the log's storage: what the machine
+        believes and what was done have parted. Raises CorruptRecords if `quorum-state` is illegible."""
+        self.log = log
+        log.tell_times_by(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
+        self.cluster_id = cluster_id
+        self.failure: KafkaError | None = None
+        """Why this replica has given up its log."""
+        self.node = RaftNode(
+            key=key,
+            cluster_id=cluster_id,
+            log=log,
+            state=read_quorum_state(directory),
+            initial_voters=initial_voters,
+            voters_in_log=log.voters_in_log,
+            bootstrap_ids=bootstrap_ids,
+            config=config,
+            jitter=jitter,
+            now_ms=clock.monotonic_ms(),
+        )
+        self._directory = directory
+        self._clock = clock
+        self._disk = disk
+        self._refusals = RefusalLines(clock)
+        self._requests = QuorumRequests(
+            key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step, refusals=self._refusals
+        )
+        self._flushes = QuorumFlushes(
+            log,
+            carry_out=self.carry_out,
+            has_failed=self._has_failed,
+            on_flushed=self._flushed,
+            on_failed=self.fail,
+        )
+        self._on_storage_failed = on_storage_failed
+        self._on_broken_step = on_broken_step
+        self._machine: StateMachine | None = None
+        self._waiting_lines = Throttle(_WAITING_LINE_MS)
+        self._tasks = TaskQueue(clock, on_idle=self._schedule_tick)
+        self._alarm = Alarm(clock, self._tick)
+        self._is_stepping = False
+        self._refusal: do.AppendRefused | None = None
+        self._on_shut_down: list[Callable[[], None]] = []
+
+    # Life
+
+    def start(self, machine: StateMachine) -> None:
+        """Take part from now on."""
+        self._machine = machine
+        self._retire_later()
+        self.step(events.Tick())
+
+    def shut_down(self, on_done: Callable[[], None]) -> None:
+        """Leave in good order, then call `on_done`: somebody else leads, or it does not matter. `close` comes next."""
+        self._on_shut_down.append(on_done)
+        self.step(events.Shutdown())
+
+    def close(self) -> None:
+        """Stop, and close the log. The disk has been stopped before. Raises StorageError."""
+        self._tasks.close()
+        self._alarm.cancel()
+        if self.failure is not None:
+            return
+        self._flushes.close()
+        self.log.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._tasks.is_closed
+
+    # Tasks and steps
+
+    def perform(self, task: Task) -> None:
+        """Do this between two steps: now, if nothing else is under way, or when all before it is done."""
+        self._tasks.perform(task)
+
+    def step(self, event: events.Event) -> None:
+        """Let the machine take this event when its turn has come."""
+        self.perform(lambda: self._step(event))
+
+    def _step(self, event: events.Event) -> None:
+        following: events.Event | None = event
+        while following is not None:
+            assert not self._is_stepping, "a step within a step"
+            self._is_stepping = True
+            try:
+                following = self._stepped(following)
+            except Exception as bug:
+                self._on_broken_step(bug)
+                raise
+            finally:
+                self._is_stepping = False
+
+    def _stepped(self, event: events.Event) -> events.Event | None:
+        """Carry out one step; the event that must come next, if there is one."""
+        following: events.Event | None = None
+        for effect in self.node.step(event, self._clock.monotonic_ms()):
+            if self.failure is not None:
+                self._carry_out_without_log(effect)
+                continue
+            try:
+                following = self._carry_out(effect) or following
+            except (StorageError, CorruptRecords) as fault:
+                self._fail(fault)
+                self._carry_out_without_log(effect)
+                following = events.StorageFailed(fault.detail)
+        return following
+
+    def _fail(self, fault: KafkaError) -> None:
+        self.failure = fault
+        _logger.error("event=metadata-log-failed node=%d fault=%s", self.node.key.id, fault)
+        self._on_storage_failed(fault)
+
+    def fail(self, fault: KafkaError) -> None:
+        """The log is of no use any more: stop to vote and to lead. For a task of a state machine."""
+        if self.failure is None:
+            self._fail(fault)
+            self._step(events.StorageFailed(fault.detail))
+
+    def _schedule_tick(self) -> None:
+        deadline_ms = self.node.next_deadline_ms
+        if not self.is_closed and deadline_ms is not None:
+            # At once is the next turn at the soonest: a machine that is never satisfied must not stop the world.
+            self._alarm.set(max(deadline_ms, self._clock.monotonic_ms() + 1))
+
+    def _tick(self) -> None:
+        self.step(events.Tick())
+
+    # What others ask
+
+    def leader_endpoint(self, listener_name: str, leader_id: int) -> Endpoint | None:
+        """Where this leader listens, under this name if it has one of that name; None if that is not known.
+
+        It is the one that an answer names: another may lead when the answer leaves, which has waited for the disk.
+        """
+        leader = self.node.voters.find(leader_id)
+        if leader is None or not leader.endpoints:
+            return None
+        return next((one for one in leader.endpoints if one.name == listener_name), leader.endpoints[0])
+
+    def receive(self, request: Request, on_answer: OnAnswer) -> None:
+        """A replica asks. It is answered once, now or later; never, if this replica closes before."""
+        if isinstance(request, FetchRequest) and request.max_wait_ms > LONGEST_WAIT_MS:
+            request = replace(request, max_wait_ms=LONGEST_WAIT_MS)
+        self.step(events.RequestReceived(on_answer, request))
+
+    def describe(self, on_answer: Callable[[QuorumDescription], None]) -> None:
+        """How the replicas stand, if this one leads. Times are of the clock that never jumps."""
+
+        def answer(response: Response) -> None:
+            assert isinstance(response, QuorumDescription), f"no description: {response}"
+            on_answer(response)
+
+        self.step(events.DescribeQuorum(answer))
+
+    def change_voters(
+        self,
+        change: events.VoterChange,
+        on_done: OnVotersChanged,
+        *,
+        timeout_ms: int = 30_000,
+        ack_when_committed: bool = True,
+    ) -> None:
+        """Have one voter added, removed or described anew, if this replica leads."""
+        self.step(events.ChangeVoters(on_done, change, timeout_ms, ack_when_committed))
+
+    # What the state machine asks
+
+    def append(self, epoch: int, values: tuple[bytes, ...]) -> int:
+        """Append these records in one batch as leader of this epoch; where they end. Only in a task.
+
+        Raises NOT_CONTROLLER if this replica does not lead in that epoch any more, and StorageError; nothing is
+        appended then.
+        """
+        self._refusal = None
+        self._step(events.ClientAppend(None, epoch, values, len(values)))
+        if self.failure is not None:
+            raise KafkaError(self.failure.code, self.failure.detail)
+        if self._refusal is not None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, self._refusal.detail)
+        return self.log.end_offset
+
+    def carry_out(self, work: Callable[[], None], task: Task) -> None:
+        """Have the disk do this work, and this task done then."""
+        self._disk.carry_out(work, lambda: self.perform(task))
+
+    def publish(self, publication: Publication, task: Task) -> None:
+        """Have a snapshot checked and given its name, some megabytes at a time, and this task done then."""
+
+        def stepped() -> None:
+            if publication.is_over:
+                task()
+            else:
+                self.publish(publication, task)
+
+        self.carry_out(publication.step, stepped)
+
+    # Effects
+
+    def _carry_out(self, effect: do.Effect) -> events.Event | None:
+        """Do it; what the machine must be told before anything else. Raises StorageError, CorruptRecords."""
+        match effect:
+            case do.Persist(number, state):
+                self._persist(number, state)
+            case do.Flush(number):
+                self._flushes.want(number)
+            case do.AppendAsLeader():
+                self.log.append_as_leader(effect, now_ms=self._clock.now_ms())
+            case do.AppendFetched():
+                outcome = self.log.append_fetched(effect)
+                if isinstance(outcome, events.AppendRejected):
+                    self._refusals.write("fetched-metadata-refused", outcome.detail)
+                return outcome
+            case do.SendRequest(request_id, destination, request):
+                self._requests.send(request_id, destination, request)
+            case do.SendResponse(token, response, read):
+                answer(token, response if read is None else filled(self.log, response, read))
+            case do.HighWatermarkMoved(offset):
+                self.log.commit(offset)
+                self._state_machine.committed(min(offset, self.log.end_offset))
+            case _:
+                self._carry_out_rare(effect)
+        return None
+
+    def _carry_out_rare(self, effect: do.Effect) -> None:
+        match effect:
+            case do.Truncate(end_offset):
+                _logger.info("event=metadata-log-cut end=%d was=%d", end_offset, self.log.end_offset)
+                self.log.truncate(end_offset)
+            case do.RaiseLogStart(offset):
+                self.log.raise_log_start(offset)
+                self.log.retire_segments(self._clock.now_ms())
+            case do.DeleteSnapshots(ids):
+                self.log.delete_snapshots(ids)
+                self._remove_files()
+            case do.WriteSnapshotPart():
+                self.log.write_part(effect)
+            case do.DiscardSnapshotPart(snapshot_id):
+                self.log.discard_part(snapshot_id)
+            case do.InstallSnapshot(snapshot_id):
+                self._flushes.hold()
+                publication = self.log.begin_install(snapshot_id)
+                self.publish(publication, lambda: self._installed(publication))
+            case do.LoadSnapshot(snapshot_id):
+                self._state_machine.load_snapshot(snapshot_id)
+            case _:
+                self._carry_out_without_log(effect)
+
+    def _carry_out_without_log(self, effect: do.Effect) -> None:
+        """What is left to do for a replica whose log has failed, and what needs no log anyway."""
+        match effect:
+            case do.Persist(number, state):
+                self._persist(number, state)
+            case do.SendRequest(request_id, destination, request):
+                self._requests.send(request_id, destination, request)
+            case do.SendResponse(token, response, read):
+                answer(token, response if read is None else unreadable(response))
+            case do.RoleChanged():
+                self._log_role(effect)
+                self._state_machine.role_changed(effect)
+            case do.AppendRefused():
+                self._refusal = effect
+            case do.VoterChangeDone(token, error, detail):
+                assert callable(token), "who asked for the change is not known"
+                token(error, detail)
+            case do.ShutdownDone():
+                waiting, self._on_shut_down = self._on_shut_down, []
+                for on_done in waiting:
+                    on_done()
+            case _:
+                assert self.failure is not None, f"not an effect: {effect}"
+
+    def _log_role(self, change: do.RoleChanged) -> None:
+        """While a replica waits for its peers it goes to and fro between roles of little news: a line a minute each.
+
+        The first of them behind any other role is news: a leader is lost.
+        """
+        role = change.role.lower()
+        if role not in _WAITING_ROLES:
+            self._waiting_lines = Throttle(_WAITING_LINE_MS)
+        is_news = role not in _WAITING_ROLES or self._waiting_lines.admits(role, self._clock.monotonic_ms())
+        _logger.log(
+            logging.INFO if is_news else logging.DEBUG,
+            "event=quorum-role node=%d role=%s epoch=%d leader=%d",
+            self.node.key.id,
+            role,
+            change.epoch,
+            change.leader_id,
+        )
+
+    @property
+    def _state_machine(self) -> StateMachine:
+        assert self._machine is not None, "the replica was not started"
+        return self._machine
+
+    # The disk
+
+    def _persist(self, number: int, state: QuorumState) -> None:
+        voters = self.node.voters
+        voted = state.voted or ReplicaKey(-1)
+        stored = StoredState(
+            leader_id=BrokerId(state.leader_id),
+            leader_epoch=state.epoch,
+            voted_id=BrokerId(voted.id),
+            voted_directory_id=voted.directory_id if voters.is_dynamic else bytes(16),
+            voters=() if voters.is_dynamic else tuple(BrokerId(key.id) for key in voters.keys),
+        )
+        self.carry_out(
+            lambda: self._directory.write_quorum_state(stored),
+            lambda: self._step(events.QuorumStatePersisted(number)),
+        )
+
+    def _has_failed(self) -> bool:
+        return self.failure is not None
+
+    def _flushed(self, number: int) -> None:
+        self._step(events.LogFlushed(number))
+
+    def _installed(self, publication: Publication) -> None:
+        if self.failure is not None:
+            return
+        try:
+            outcome = self.log.finish_install(publication)
+        except StorageError as fault:
+            self.fail(fault)
+            return
+        if isinstance(outcome, events.SnapshotRejected):
+            _logger.warning("event=fetched-snapshot-refused id=%s reason=%s", outcome.snapshot_id, outcome.detail)
+        else:
+            _logger.info("event=snapshot-installed id=%s", outcome.snapshot_id)
+        self._step(outcome)  # first, whatever becomes of the next flush
+        self._flushes.resume()
+
+    def _remove_files(self) -> None:
+        removal = self.log.take_removal()
+        if removal is not None:
+            self.carry_out(removal, lambda: None)
+
+    def _retire_later(self) -> None:
+        def retire() -> None:
+            if self.failure is None:
+                try:
+                    self.log.retire_segments(self._clock.now_ms())
+                    self._remove_files()
+                except StorageError as fault:
+                    self.fail(fault)
+            self._retire_later()
+
+        self._clock.call_at(self._clock.monotonic_ms() + RETIRE_INTERVAL_MS, lambda: self.perform(retire))

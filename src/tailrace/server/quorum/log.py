@@ -1,0 +1,429 @@
+"""The log of a quorum on a real disk, with its snapshots: what the Raft machine sees of it and wants done to it.
+
+1. Only what is committed is remembered as safe: the recovery point is the smaller of what is flushed and the high
+   watermark. A replica cuts its log above the high watermark only, so a shorter log than that is always damage.
+2. A snapshot stands for committed records. Where it and the end of the log disagree, the log is replaced by it: also at
+   the next start, if the power goes after the snapshot had its name and before the log was replaced.
+3. What waits for the disk is an object with a method for the thread that waits, begun and finished here:
+   `QuorumFlush.sync`, `Publication.step`, `Installation.step`, `Removal`. They are carried out one after the other, in
+   the order in which they were begun (`server.ports.Disk.carry_out`).
+4. After a StorageError the host says StorageFailed to the machine; a CorruptRecords of `open` names file and position,
+   and the node has no log to vote with.
+
+Records are the values of a state machine's records; a snapshot ends where a batch of the log ends.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.model.ids import LeaderEpoch
+from tailrace.model.partitions import OffsetAndEpoch, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import BatchHeader, check_crc, iter_batches, read_header
+from tailrace.protocol.records.control import build_control_batch
+from tailrace.protocol.records.record import BatchBuilder
+from tailrace.raft.effects import AppendAsLeader, AppendFetched, WriteSnapshotPart
+from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled, SnapshotRejected, SnapshotWritten
+from tailrace.raft.ports import SnapshotFile
+from tailrace.raft.rpc import LogEnd, SnapshotId
+from tailrace.raft.voters import VotersAt, VoterSet
+from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL, Checkpoints, QuorumFlush
+from tailrace.server.quorum.records import (
+    control_value,
+    snapshot_control,
+    voters_of_batch,
+    voters_of_snapshot,
+)
+from tailrace.server.quorum.start import (
+    check_snapshots,
+    check_stored_batch,
+    forget_stale_epochs,
+    log_end_of,
+    takes_the_logs_place,
+)
+from tailrace.storage import AppendBatch, Buffer, FileSystem, Log
+from tailrace.storage.files import parent
+from tailrace.storage.snapshot_format import SnapshotHeader
+from tailrace.storage.snapshot_store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
+from tailrace.storage.snapshot_writer import Publication, SnapshotWriter
+
+__all__ = ["QuorumFlush", "QuorumLog", "ReplayChunk"]
+
+_READ_BYTES: Final = 1 << 20
+
+
+class ReplayChunk(NamedTuple):
+    """Whole batches for a state machine."""
+
+    content: Buffer
+    end_offset: int
+    """What they lead to: all chunks of a snapshot together to its end, one of the log to its own."""
+    is_snapshot: bool
+
+
+class QuorumLog:
+    """A `raft.ports.LogView` on files. Made by `QuorumLog.open`."""
+
+    def __init__(self, log: Log, store: SnapshotStore, checkpoints: Checkpoints) -> None:
+        self._log = log
+        self._store = store
+        self._checkpoints = checkpoints
+        self._is_installing = False
+        self._wall_ahead_ms = 0
+        self._voters_in_log: list[VotersAt] = []
+        self._snapshots: tuple[SnapshotFile, ...] = ()
+        self._take_snapshots()
+        newest_end = self._snapshots[-1].id.end_offset if self._snapshots else 0
+        self.high_watermark = max(checkpoints.recovery_point, newest_end)
+        """What is known to be committed, at least. Rises with `commit`."""
+
+    @classmethod
+    def open(
+        cls, directory: str, partition: TopicPartition, *, files: FileSystem, config: TopicConfig, now_ms: int
+    ) -> "QuorumLog":
+        """The log in this directory, made if it is not there; what a crash has left is put in order (KIP-630).
+
+        Raises CorruptRecords that names the file if a snapshot is damaged, if the log is damaged where it was safe, or
+        if the two do not fit: such a node neither votes nor leads until somebody has seen to it.
+        """
+        files.make_dirs(directory)
+        store = SnapshotStore.open(directory, files=files)
+        checkpoints = Checkpoints(directory, partition, files=files)
+        newest = store.newest
+        if newest is not None:
+            forget_stale_epochs(files, directory, newest.id)
+        log = Log.open(
+            directory,
+            files=files,
+            config=replace(config, retention_ms=-1, retention_bytes=-1),
+            now_ms=now_ms,
+            recovery_point=checkpoints.recovery_point,
+            log_start_offset=checkpoints.log_start_offset,
+        )
+        opened = cls(log, store, checkpoints)
+        if newest is not None and takes_the_logs_place(newest.id, opened, checkpoints.recovery_point):
+            checkpoints.forget_recovery_point()
+            log.truncate_fully_and_start_at(newest.id.offset)
+        check_snapshots(opened, directory)
+        opened._voters_in_log = opened._check_log()
+        opened._drop_old_snapshots()
+        log.flush()
+        # A process that was killed may have left names that no sync has covered yet.
+        files.sync_dir(directory)
+        files.sync_dir(parent(directory))
+        return opened
+
+    def _drop_old_snapshots(self) -> None:
+        start = self.log_start_offset
+        self.delete_snapshots([one.id for one in self._snapshots if one.id.end_offset < start])
+        removal = self.take_removal()
+        if removal is not None:
+            removal()
+
+    # raft.ports.LogView
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.log_end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record; of an empty log that of the snapshot it starts at, or 0."""
+        return log_end_of(self).epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
+        """The largest epoch up to this one of which the log has records, and where they end. None if it has none."""
+        found, end = None, self.end_offset
+        for entry in reversed(self._log.epochs.entries):
+            if entry.start_offset >= self.end_offset:
+                continue  # begun, and without a record yet
+            if entry.epoch <= epoch:
+                found = LogEnd(entry.epoch, end)
+                break
+            end = entry.start_offset
+        return found
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotFile]:
+        return self._snapshots
+
+    def tell_times_by(self, *, wall_ahead_ms: int) -> None:
+        """Have `snapshots` tell times of the machine's clock, which never jumps and is so far behind."""
+        self._wall_ahead_ms = wall_ahead_ms
+        self._take_snapshots()
+
+    def _take_snapshots(self) -> None:
+        self._snapshots = tuple(
+            SnapshotFile(SnapshotId(*one.id), one.size_bytes, one.header.last_contained_ms - self._wall_ahead_ms)
+            for one in self._store.snapshots
+            if one.id.offset > 0  # Kafka's bootstrap snapshot stands for no record
+        )
+
+    # The log
+
+    def append_as_leader(self, batch: AppendAsLeader, *, now_ms: int) -> None:
+        """Append one batch: control records, or values of the state machine's records. Raises StorageError."""
+        assert batch.base_offset == self.end_offset, f"{batch.base_offset} is not the end {self.end_offset}"
+        if batch.control:
+            built = build_control_batch(
+                [control_value(record) for record in batch.control],
+                timestamp=now_ms,
+                base_offset=batch.base_offset,
+                leader_epoch=batch.leader_epoch,
+            )
+        else:
+            assert isinstance(batch.records, tuple), f"records of a quorum are values, not {type(batch.records)}"
+            builder = BatchBuilder(base_offset=batch.base_offset, leader_epoch=batch.leader_epoch)
+            for value in batch.records:
+                builder.append(now_ms, None, value)
+            built = builder.build()
+        self._log.append([AppendBatch(built, read_header(built))])
+
+    def append_fetched(self, fetched: AppendFetched) -> LogAppended | AppendRejected:
+        """Check and append what a leader has sent. Raises StorageError; records that do not fit are rejected."""
+        assert fetched.base_offset == self.end_offset, f"{fetched.base_offset} is not the end {self.end_offset}"
+        records = fetched.records
+        assert isinstance(records, bytes | bytearray | memoryview), f"fetched records are bytes, not {type(records)}"
+        try:
+            batches = list(self._checked(records, fetched.leader_epoch))
+            voters = [
+                one
+                for _, position, header in batches
+                if header.is_control
+                for one in voters_of_batch(records, position)
+            ]
+            if not batches:
+                raise CorruptRecords("no whole batch was sent")
+        except CorruptRecords as fault:
+            return AppendRejected(fault.detail)
+        self._log.append([batch for batch, _, _ in batches])
+        return LogAppended(self.end_offset, self.last_epoch, tuple(voters))
+
+    def _checked(self, records: Buffer, leader_epoch: int) -> Iterator[tuple[AppendBatch, int, BatchHeader]]:
+        """The whole batches, each found right; the last may be cut short, as in any answer to Fetch (KIP-74)."""
+        end_offset, epoch = self.end_offset, self.last_epoch
+        view = memoryview(records)
+        for position, header in iter_batches(records):
+            check_crc(records, position, header)
+            if header.base_offset != end_offset or header.records_count != header.last_offset_delta + 1:
+                raise CorruptRecords(
+                    f"{header.records_count} records for the offsets {header.base_offset} to {header.last_offset} came"
+                    f" where {end_offset} is next"
+                )
+            if not epoch <= header.partition_leader_epoch <= leader_epoch:
+                raise CorruptRecords(
+                    f"leader epoch {header.partition_leader_epoch} at offset {end_offset} is not between {epoch} and"
+                    f" the leader's {leader_epoch}"
+                )
+            end_offset, epoch = header.end_offset, header.partition_leader_epoch
+            yield AppendBatch(view[position : position + header.size_bytes], header), position, header
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut the log so that it ends here. Raises StorageError."""
+        assert end_offset >= self.high_watermark, f"{end_offset} is committed: up to {self.high_watermark}"
+        self._log.truncate_to(end_offset)
+        assert self.end_offset == end_offset, f"{end_offset} is inside of a batch"
+
+    def commit(self, high_watermark: int) -> None:
+        """All below is committed."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+
+    def begin_flush(self) -> QuorumFlush:
+        """What has to be synced for the log to be durable as it is now. One at a time."""
+        return self._begin_flush(RECOVERY_POINT_INTERVAL)
+
+    def _begin_flush(self, interval: int) -> QuorumFlush:
+        ticket = self._log.begin_flush()
+        point = min(ticket.end_offset, self.high_watermark)
+        # While a snapshot is installed the log is about to be replaced: it must be allowed to be short.
+        offsets = self._checkpoints.due(
+            log_start_offset=self.log_start_offset,
+            recovery_point=0 if self._is_installing else point,
+            interval=interval,
+        )
+        return QuorumFlush(ticket, self._checkpoints, offsets)
+
+    def finish_flush(self, flush: QuorumFlush) -> None:
+        """Take over what `sync` has made durable."""
+        self._log.finish_flush(flush.ticket)
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
+        """Whole batches from the one that holds this offset, at least one if there is one. Raises CorruptRecords."""
+        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
+
+    def raise_log_start(self, offset: int) -> None:
+        """A snapshot stands for what lies below; its segments go with `retire_segments`."""
+        assert self._snapshots, f"no snapshot stands for what is below {offset}"
+        assert self._snapshots[-1].id.end_offset >= offset, f"the newest snapshot ends before {offset}"
+        self._log.advance_log_start(offset)
+
+    def retire_segments(self, now_ms: int) -> None:
+        """Retire the segments below the log start, and remove those retired some time ago. Now and then."""
+        self._log.apply_retention(now_ms, self.high_watermark)
+
+    @property
+    def voters_in_log(self) -> Sequence[VotersAt]:
+        """The sets of voters that the newest snapshot and the log behind it stated when the log was opened."""
+        return self._voters_in_log
+
+    @property
+    def founding_voters(self) -> VoterSet | None:
+        """Who founded the quorum, if this replica was among them: what the snapshot of nothing states (KIP-853)."""
+        first = next((one for one in self._store.snapshots if one.id.offset == 0), None)
+        return None if first is None else voters_of_snapshot(first.header.control)
+
+    def found(self, voters: VoterSet, *, now_ms: int) -> None:
+        """Note durably that these found the quorum, in Kafka's form: a snapshot of no record. Of a log that is empty,
+        or has never stated any voters. Raises StorageError."""
+        assert not self._voters_in_log, f"the log states its voters: {self._voters_in_log}"
+        writer = self.begin_snapshot(SnapshotId(0, 0), last_contained_ms=now_ms, voters=voters)
+        writer.seal()
+        publication = Publication(writer.part)
+        publication.carry_out()
+        self._store.finish(publication)
+
+    def _check_log(self) -> list[VotersAt]:
+        """Read the whole log once: recovery trusts segments far below the recovery point, a voter must not.
+
+        Gives what it states of voters. Raises CorruptRecords.
+        """
+        found: list[VotersAt] = []
+        newest = self._store.newest
+        covered = 0 if newest is None else newest.id.offset
+        if covered and newest is not None and (voters := voters_of_snapshot(newest.header.control)) is not None:
+            found.append(VotersAt(covered - 1, voters))
+        end_offset = -1
+        try:
+            for chunk in self._chunks(self.log_start_offset, self.end_offset):
+                for position, header in iter_batches(chunk.content):
+                    check_stored_batch(self._log, chunk.content, position, header, end_offset)
+                    end_offset = header.end_offset
+                    if header.is_control:
+                        found += (one for one in voters_of_batch(chunk.content, position) if one.offset >= covered)
+        except StorageError as fault:
+            if self._log.is_damaged:  # no disk that may answer later: what it answers is wrong
+                raise CorruptRecords(fault.detail) from fault
+            raise
+        return found
+
+    # Replay
+
+    def replay(self, *, end_offset: int) -> Generator[ReplayChunk]:
+        """The newest snapshot and then the log up to this offset, in chunks of about a MiB. Raises CorruptRecords.
+
+        A chunk may begin with control batches and hold more of them. It may be left at any time.
+        """
+        offset = self.log_start_offset
+        newest = self._store.newest
+        if newest is not None:
+            yield from self.load(SnapshotId(*newest.id))
+            offset = max(offset, newest.id.offset)
+        yield from self._chunks(offset, end_offset)
+
+    def load(self, snapshot_id: SnapshotId) -> Generator[ReplayChunk]:
+        """The data of one snapshot. It is whole when the iteration ends by itself, not before."""
+        reader = self.open_snapshot(snapshot_id)
+        try:
+            for content in reader.batches():
+                yield ReplayChunk(content, snapshot_id.end_offset, True)
+        finally:
+            reader.close()
+
+    def _chunks(self, offset: int, end_offset: int) -> Iterator[ReplayChunk]:
+        while offset < end_offset:
+            begun_at = offset
+            for content in self.read(offset, max_bytes=_READ_BYTES, end_offset=end_offset):
+                for _, header in iter_batches(content):
+                    offset = header.end_offset
+                yield ReplayChunk(content, offset, False)
+            if offset <= begun_at:  # a header that lies, of a batch in the middle of a segment
+                raise CorruptRecords(f"the log in {self._log.directory} cannot be read at offset {begun_at}")
+
+    # Snapshots
+
+    def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        """A reader of a whole snapshot. Raises SNAPSHOT_NOT_FOUND."""
+        return self._store.open_reader(_stored_id(snapshot_id))
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> Buffer:
+        """Bytes for FetchSnapshot. Raises SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE, StorageError."""
+        return self._store.read(_stored_id(snapshot_id), position, max_bytes)
+
+    def begin_snapshot(
+        self, snapshot_id: SnapshotId, *, last_contained_ms: int, voters: VoterSet | None
+    ) -> SnapshotWriter:
+        """Write a snapshot of this node's own, which `RaftNode.snapshot_fault` must allow. Raises StorageError.
+
+        `last_contained_ms` is the timestamp of the last record it stands for; `voters` are `RaftNode.voters_at` there.
+        """
+        header = SnapshotHeader(last_contained_ms, snapshot_control(voters))
+        return self._store.begin_writing(_stored_id(snapshot_id), header)
+
+    def abandon_snapshot(self, writer: SnapshotWriter) -> None:
+        """Give up what is being written, after a StorageError for example."""
+        self._store.abandon(writer.part)
+
+    def finish_snapshot(self, publication: Publication) -> SnapshotWritten:
+        """Take over a snapshot of this node's own. Raises CorruptRecords if it does not read as it was written."""
+        stored = self._store.finish(publication)
+        self._take_snapshots()
+        return SnapshotWritten(SnapshotId(*stored.id))
+
+    def write_part(self, part: WriteSnapshotPart) -> None:
+        """Write fetched bytes. Raises StorageError; the part is gone then."""
+        self._store.write_part(_stored_id(part.snapshot_id), part.position, part.data)
+
+    def discard_part(self, snapshot_id: SnapshotId) -> None:
+        """A part is of no use any more."""
+        self._store.discard_part(_stored_id(snapshot_id))
+
+    def begin_install(self, snapshot_id: SnapshotId) -> Publication:
+        """The part is complete: to be checked and published; then `finish_install`. No appends meanwhile."""
+        part = self._store.part(_stored_id(snapshot_id))
+        assert part is not None, f"there is no part of {snapshot_id}"
+        self._is_installing = True
+        return Publication(part, after=self._checkpoints.forget_recovery_point)
+
+    def finish_install(self, publication: Publication) -> SnapshotInstalled | SnapshotRejected:
+        """Replace the log by the snapshot if it is one; durable on return. Raises StorageError."""
+        self._is_installing = False
+        snapshot_id = SnapshotId(*publication.part.id)
+        try:
+            voters = self._install(publication)
+        except CorruptRecords as fault:
+            return SnapshotRejected(snapshot_id, fault.detail)
+        return SnapshotInstalled(snapshot_id, voters)
+
+    def _install(self, publication: Publication) -> VoterSet | None:
+        stored: StoredSnapshot = self._store.finish(publication)
+        self._take_snapshots()
+        self._log.truncate_fully_and_start_at(stored.id.offset)
+        self.commit(stored.id.offset)
+        return voters_of_snapshot(stored.header.control)
+
+    def delete_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> None:
+        """Take these off the list; their files go with `take_removal`, or when their last reader is done."""
+        self._store.delete(map(_stored_id, snapshot_ids))
+        self._take_snapshots()
+
+    def take_removal(self) -> Removal | None:
+        """The removal of deleted files, for the thread that waits for the disk; None if there is nothing to remove."""
+        return self._store.take_removal()
+
+    def close(self) -> None:
+        """Make all durable and give the descriptors back. Raises StorageError."""
+        flush = self._begin_flush(1)
+        flush.sync()
+        self.finish_flush(flush)
+        self._store.close()
+        self._log.close()
+
+
+def _stored_id(snapshot_id: SnapshotId) -> OffsetAndEpoch:
+    return OffsetAndEpoch(snapshot_id.end_offset, LeaderEpoch(snapshot_id.epoch))

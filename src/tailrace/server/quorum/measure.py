@@ -1,0 +1,108 @@
+"""What one replica of the metadata log can say about itself, in numbers (KIP-595, KIP-630 "Metrics")."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage
+from tailrace.raft.rpc import SnapshotId
+from tailrace.server.quorum.host import QuorumHost
+
+_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+
+
+class Latencies:
+    """How long something took, each time: a histogram, since the start of the process."""
+
+    bounds_ms: Sequence[int] = _BOUNDS_MS
+
+    def __init__(self) -> None:
+        self.sum_ms = 0
+        self._counts = [0] * (len(_BOUNDS_MS) + 1)
+
+    def note(self, milliseconds: int) -> None:
+        """It has taken so long."""
+        self.sum_ms += milliseconds
+        self._counts[bisect_left(_BOUNDS_MS, milliseconds)] += 1
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How often it took no longer than each of `bounds_ms`, and more than the one before; last, longer than all."""
+        return tuple(self._counts)
+
+    @property
+    def count(self) -> int:
+        """How often it was done."""
+        return sum(self._counts)
+
+
+class SnapshotMeasures:
+    """What the state machine has done with snapshots."""
+
+    def __init__(self) -> None:
+        self.generated = Latencies()
+        """From the decision to write one until it has its name."""
+        self.loaded = Latencies()
+        """From the first byte until everybody sees the image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumMeasure:
+    """One replica, as it is now."""
+
+    state: str
+    """Its role: `leader`, `follower`, `candidate` ...; a replica without a vote that follows is an `observer`."""
+    leader_id: int
+    epoch: int
+    voted_id: int
+    voters: int
+    high_watermark: int
+    """-1 while it is not known."""
+    log_start_offset: int
+    log_end_offset: int
+    log_end_epoch: int
+    applied_end_offset: int
+    metadata_version: int
+    """-1 while the log names none."""
+    snapshot_end_offset: int
+    """Of the newest snapshot; 0 without one."""
+    snapshot_size_bytes: int
+    has_failed: bool
+    """The log is of no use any more: see `QuorumHost.failure`."""
+    generated: Latencies
+    loaded: Latencies
+
+    @property
+    def snapshot_lag(self) -> int:
+        """Offsets between the newest snapshot and the high watermark."""
+        return max(self.high_watermark - self.snapshot_end_offset, 0)
+
+
+def measure_of(
+    host: QuorumHost, measures: SnapshotMeasures, *, image: ClusterImage, applied: SnapshotId
+) -> QuorumMeasure:
+    """The replica of this host, whose state machine has come so far."""
+    node, log = host.node, host.log
+    newest = log.snapshots[-1] if log.snapshots else None
+    voted = node.quorum_state.voted
+    role = type(node.role).__name__.lower()
+    is_voter = any(key == node.key for key in node.voters.keys)
+    return QuorumMeasure(
+        state="observer" if role == "follower" and not is_voter else role,
+        leader_id=node.leader_id,
+        epoch=node.epoch,
+        voted_id=-1 if voted is None else voted.id,
+        voters=len(node.voters.keys),
+        high_watermark=-1 if node.high_watermark is None else node.high_watermark,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.end_offset,
+        log_end_epoch=log.last_epoch,
+        applied_end_offset=applied.end_offset,
+        metadata_version=image.metadata_version or -1,
+        snapshot_end_offset=0 if newest is None else newest.id.end_offset,
+        snapshot_size_bytes=0 if newest is None else newest.size_bytes,
+        has_failed=host.failure is not None,
+        generated=measures.generated,
+        loaded=measures.loaded,
+    )

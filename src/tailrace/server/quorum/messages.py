@@ -1,0 +1,120 @@
+"""What one replica of the metadata log sends: requests, whose outcome is an event for its machine, and answers."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.throttle import Throttle
+from tailrace.raft import effects as do
+from tailrace.raft import events
+from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response
+from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.server.ports import Clock, Peer, QuorumResponse
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.raft_wire import oldest_version, request_to_wire, response_from_wire
+
+_REFUSAL_LINE_MS: Final = 60_000
+_NUMBER: Final = re.compile(r"\d+")
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class RefusalLines:
+    """Warnings about answers of other replicas that are of no use: one a minute for each reason.
+
+    A broken leader is asked again at once, and may give such an answer fifty times a second. Reasons that differ by
+    numbers are one: offsets and epochs differ from answer to answer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._throttle = Throttle(_REFUSAL_LINE_MS)
+
+    def write(self, event: str, reason: str) -> None:
+        """Write `event=EVENT reason=REASON`: a warning, or for debugging when that was said within the minute."""
+        is_news = self._throttle.admits((event, _NUMBER.sub("", reason)), self._clock.monotonic_ms())
+        _logger.log(logging.WARNING if is_news else logging.DEBUG, "event=%s reason=%s", event, reason)
+
+
+class QuorumRequests:
+    """The requests of one replica to the others."""
+
+    def __init__(
+        self,
+        key: ReplicaKey,
+        cluster_id: str | None,
+        *,
+        peer: Peer,
+        listeners: Sequence[Endpoint],
+        on_outcome: Callable[[events.Event], None],
+        refusals: RefusalLines,
+    ) -> None:
+        """`listeners`: where this replica listens for others. `on_outcome` is called once per request."""
+        self._key = key
+        self._cluster_id = cluster_id
+        self._peer = peer
+        self._listeners = tuple(listeners)
+        self._on_outcome = on_outcome
+        self._refusals = refusals
+        self._is_stranger = False
+
+    def send(self, request_id: int, destination: int, request: Request) -> None:
+        """Ask another replica, or a place whose replica is not known yet."""
+        message = request_to_wire(request, listeners=self._listeners)
+
+        def replied(reply: QuorumResponse | None) -> None:
+            self._on_outcome(self._outcome(request_id, reply))
+
+        self._peer.send(destination, message, replied, oldest_version=oldest_version(request))
+
+    def _outcome(self, request_id: int, reply: QuorumResponse | None) -> events.Event:
+        if reply is None:
+            return events.RequestFailed(request_id)
+        try:
+            response = response_from_wire(reply)
+            if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self._say_other_cluster()
+            return events.ResponseReceived(request_id, response)
+        except KafkaError as fault:
+            self._refusals.write("quorum-answer-ignored", str(fault))
+            return events.RequestFailed(request_id)
+
+    def _say_other_cluster(self) -> None:
+        """Once: it will be said to every request."""
+        if not self._is_stranger:
+            self._is_stranger = True
+            _logger.error(
+                "event=other-cluster node=%d cluster=%s: a controller that was asked belongs to another cluster; name"
+                " those of this one, or start with an empty directory",
+                self._key.id,
+                self._cluster_id,
+            )
+
+
+def answer(token: object, response: Response) -> None:
+    """Give the answer to whoever asked: `token` is what takes it."""
+    assert callable(token), "who asked is not known"
+    token(response)
+
+
+def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
+    """The answer with what it shall carry. Raises CorruptRecords, StorageError: then nobody gets any bytes."""
+    try:
+        if isinstance(read, do.ReadLog):
+            assert isinstance(response, FetchResponse), f"records are for a Fetch, not {response}"
+            return replace(response, records=b"".join(log.read(read.offset, max_bytes=read.max_bytes)))
+        assert isinstance(response, FetchSnapshotResponse), f"bytes are for a FetchSnapshot, not {response}"
+        return replace(response, data=bytes(log.read_snapshot(read.snapshot_id, read.position, read.size_bytes)))
+    except (CorruptRecords, StorageError):
+        raise
+    except KafkaError as fault:
+        # The answer waited for the disk; what it is about has gone meanwhile.
+        return replace(response, error=fault.code)
+
+
+def unreadable(response: Response) -> Response:
+    """The answer of a replica that has nothing to read any more."""
+    return replace(response, error=ErrorCode.KAFKA_STORAGE_ERROR)

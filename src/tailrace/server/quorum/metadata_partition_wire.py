@@ -1,0 +1,68 @@
+"""The one partition that replicas of the metadata log speak of, as it stands in their messages.
+
+What comes from outside is checked here as far as its form goes: that it is about this partition alone, and in answers
+ids and epochs. Whether values make sense is for the machine to judge, but for epochs that leave none to come.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.raft.rpc import NOBODY, Response
+from tailrace.raft.voters import Endpoint
+from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
+
+TOPIC: Final = METADATA_PARTITION.topic
+INDEX: Final = METADATA_PARTITION.partition
+
+NEWEST_EPOCH: Final = 2**31 - 1 - 2**16
+"""The newest epoch that others are believed. A replica enters the epoch it hears of, and each election is one epoch
+more. In files, batches and messages an epoch is an int32: a lone voter that had entered the last would elect itself in
+one that nothing can hold, end there, and do so again at each start. From here it still has 65,536 elections. No quorum
+comes here by its elections: one in each second would take 68 years."""
+
+Where = tuple[Endpoint, int] | None
+"""Where the leader listens that an answer names, and its id; None if that is not known."""
+
+
+def only(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:
+    """The one partition that a request may name. Raises INVALID_REQUEST for any other, as Kafka does."""
+    if len(topics) == 1 and getattr(topics[0], topic_name) == TOPIC and len(topics[0].partitions) == 1:
+        found = topics[0].partitions[0]
+        if getattr(found, partition_name) == INDEX:
+            return found
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"asked for anything else than {METADATA_PARTITION}")
+
+
+def asked_epoch(epoch: int) -> int:
+    """The epoch that a request would have this replica enter. Raises INVALID_REQUEST above `NEWEST_EPOCH`."""
+    if epoch > NEWEST_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"epoch {epoch}: hardly any could follow it")
+    return epoch
+
+
+def is_for_all(response: Response) -> bool:
+    """Whether the error concerns the request and not one partition."""
+    return response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
+    """The one partition that an answer is about. Raises MalformedMessage."""
+    if len(topics) == 1 and len(topics[0].partitions) == 1 and is_here(topics[0], topics[0].partitions[0]):
+        return topics[0].partitions[0]
+    raise MalformedMessage(f"an answer that is not about {METADATA_PARTITION} alone")
+
+
+def leadership(leader_id: int, leader_epoch: int) -> Mapping[str, int]:
+    """Who leads in which epoch, as an answer says. Raises MalformedMessage for what can be nobody's word."""
+    if leader_id < NOBODY or not -1 <= leader_epoch <= NEWEST_EPOCH:
+        raise MalformedMessage(f"an answer that names leader {leader_id} of epoch {leader_epoch}")
+    return {"leader_id": leader_id, "leader_epoch": leader_epoch}
+
+
+def known_code(code: int) -> ErrorCode:
+    """The error of an answer, also of one that this release has no name for."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

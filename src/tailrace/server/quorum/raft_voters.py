@@ -1,0 +1,132 @@
+"""AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82): one change of the quorum at a time (KIP-853).
+
+Only the leader of the metadata log can; anybody else answers NOT_LEADER_OR_FOLLOWER. 80 and 81 come from people, 82
+from a voter that listens elsewhere now. Answered when the change is committed, or with v1 of 80 when it is appended.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.raft_voters import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    RaftLeader,
+    RaftVoterListener,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
+from tailrace.raft.voters import Endpoint, ReplicaKey, Voter
+from tailrace.server.context import RequestContext
+from tailrace.server.controller_link.controller_peers import MAX_LISTENERS
+from tailrace.server.errors import error_response
+from tailrace.server.quorum.host import QuorumHost
+
+
+@dataclass(frozen=True, slots=True)
+class AddRaftVoterHandler:
+    """Lets a replica vote that has caught up. What it understands of kraft.version is taken to be 0 and 1."""
+
+    host: QuorumHost
+
+    def handle(self, request: AddRaftVoterRequest, context: RequestContext) -> None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+        voter = Voter(_key(request.voter_id, request.voter_directory_id), _endpoints(request.listeners))
+
+        def answer(error: ErrorCode, detail: str) -> None:
+            response = AddRaftVoterResponse()
+            if error is not ErrorCode.NONE:
+                response = error_response(request, context.api_version, KafkaError(error, detail))
+            context.respond(response)
+
+        self.host.change_voters(
+            AddVoter(voter),
+            answer,
+            timeout_ms=max(0, request.timeout_ms),
+            ack_when_committed=request.ack_when_committed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRaftVoterHandler:
+    """Lets a replica vote no more."""
+
+    host: QuorumHost
+
+    def handle(self, request: RemoveRaftVoterRequest, context: RequestContext) -> None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+
+        def answer(error: ErrorCode, detail: str) -> None:
+            response = RemoveRaftVoterResponse()
+            if error is not ErrorCode.NONE:
+                response = error_response(request, context.api_version, KafkaError(error, detail))
+            context.respond(response)
+
+        self.host.change_voters(RemoveVoter(_key(request.voter_id, request.voter_directory_id)), answer)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRaftVoterHandler:
+    """Describes a voter anew, if it asks the leader of the epoch that it names."""
+
+    host: QuorumHost
+
+    def handle(self, request: UpdateRaftVoterRequest, context: RequestContext) -> UpdateRaftVoterResponse | None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+        versions = request.k_raft_version_feature
+        voter = Voter(
+            _key(request.voter_id, request.voter_directory_id),
+            _endpoints(request.listeners),
+            versions.min_supported_version,
+            versions.max_supported_version,
+        )
+        listener_name = context.connection.listener_name
+        epoch = self.host.node.epoch
+        if request.current_leader_epoch != epoch:
+            is_old = request.current_leader_epoch < epoch
+            return self._response(
+                ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH, listener_name
+            )
+        self.host.change_voters(
+            UpdateVoter(voter), lambda error, _: context.respond(self._response(error, listener_name))
+        )
+        return None
+
+    def _response(self, error: ErrorCode, listener_name: str) -> UpdateRaftVoterResponse:
+        node = self.host.node
+        endpoint = self.host.leader_endpoint(listener_name, node.leader_id)
+        leader = RaftLeader(
+            leader_id=node.leader_id,
+            leader_epoch=node.epoch,
+            host="" if endpoint is None else endpoint.host,
+            port=0 if endpoint is None else endpoint.port,
+        )
+        return UpdateRaftVoterResponse(error_code=error, current_leader=leader)
+
+
+def _check_cluster(host: QuorumHost, cluster_id: str | None) -> None:
+    if cluster_id is not None and host.cluster_id is not None and cluster_id != host.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {host.cluster_id}, the request is for {cluster_id}"
+        )
+
+
+def _key(voter_id: int, directory_id: bytes) -> ReplicaKey:
+    if voter_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no voter has the id {voter_id}")
+    return ReplicaKey(voter_id, directory_id)
+
+
+def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[Endpoint, ...]:
+    names = [one.name for one in listeners]
+    if len(names) > MAX_LISTENERS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has at most {MAX_LISTENERS} listeners, not {len(names)}")
+    if not listeners or len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter needs listeners, each with a name of its own: {names}")
+    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)

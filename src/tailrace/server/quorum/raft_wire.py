@@ -1,0 +1,167 @@
+"""What replicas of the metadata log say to each other, as Kafka's messages: `raft.rpc` to the wire and back.
+
+A message is made in the fullest form; encoding leaves out what an older version does not have. `oldest_version` says
+which version a request needs at least so that nothing of weight is lost. The log has one partition, so one stands in
+each message. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
+
+What comes from outside is checked as far as its form goes (`metadata_partition_wire`). Whether values make sense
+(offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer epoch that
+it hears of, so an epoch that leaves none to come is refused here; those of Fetch and FetchSnapshot are only compared.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.raft.rpc import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumDescription,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.server.ports import QuorumRequest, QuorumResponse
+from tailrace.server.quorum import elections_wire as elections
+from tailrace.server.quorum import fetches_wire as fetches
+from tailrace.server.quorum.fetches_wire import is_of_metadata, unknown_snapshot_part
+from tailrace.server.quorum.metadata_partition_wire import Where, known_code
+
+__all__ = [
+    "is_of_metadata",
+    "oldest_version",
+    "request_from_wire",
+    "request_to_wire",
+    "response_for_snapshots",
+    "response_from_wire",
+    "response_to_wire",
+    "snapshots_from_wire",
+    "unknown_snapshot_part",
+]
+
+
+def oldest_version(request: Request) -> int:
+    """The lowest version that says all that matters: directories, and that a vote is only asked about."""
+    match request:
+        case VoteRequest():
+            keys = (request.candidate, *([request.voter] if request.voter is not None else ()))
+            return 2 if request.pre_vote else int(_any_directory(keys))
+        case BeginQuorumEpochRequest():
+            return int(request.voter is not None and _any_directory((request.voter,)))
+        case EndQuorumEpochRequest():
+            return int(_any_directory(request.preferred_candidates))
+        case FetchRequest():
+            return 17 if _any_directory((request.replica,)) else 12
+        case FetchSnapshotRequest():
+            return int(_any_directory((request.replica,)))
+    assert_never(request)
+
+
+def _any_directory(keys: Sequence[ReplicaKey]) -> bool:
+    return any(any(key.directory_id) for key in keys)
+
+
+def request_to_wire(request: Request, *, listeners: Sequence[Endpoint] = ()) -> QuorumRequest:
+    """The message that asks this. `listeners` are the sender's, for those who may be led by it."""
+    match request:
+        case VoteRequest():
+            return elections.vote_request(request)
+        case BeginQuorumEpochRequest():
+            return elections.begin_request(request, elections.named(listeners))
+        case EndQuorumEpochRequest():
+            return elections.end_request(request, elections.named(listeners))
+        case FetchRequest():
+            return fetches.fetch_request(request)
+        case FetchSnapshotRequest():
+            return fetches.fetch_snapshot_request(request)
+    assert_never(request)
+
+
+def request_from_wire(message: QuorumRequest) -> Request:
+    """What a message asks of this log.
+
+    Raises INVALID_REQUEST if it asks for another partition or for several, as Kafka does, or names an epoch above
+    `NEWEST_EPOCH`, and UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
+    """
+    match message:
+        case quorum.VoteRequest():
+            return elections.vote_asked(message)
+        case quorum.BeginQuorumEpochRequest():
+            return elections.begin_asked(message)
+        case quorum.EndQuorumEpochRequest():
+            return elections.end_asked(message)
+        case fetch.FetchRequest():
+            return fetches.fetch_asked(message)
+        case fetch_snapshot.FetchSnapshotRequest():
+            asked = snapshots_from_wire(message)
+            if len(asked) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(asked)} snapshots are asked for at once")
+            return asked[0]
+    assert_never(message)
+
+
+def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshotRequest]:
+    """The requests that a FetchSnapshot makes of this log, one for each snapshot. Raises as `request_from_wire`."""
+    return fetches.fetch_snapshots_asked(message)
+
+
+def response_for_snapshots(
+    responses: Sequence[FetchSnapshotResponse],
+    request: fetch_snapshot.FetchSnapshotRequest,
+    *,
+    leader: Endpoint | None = None,
+) -> fetch_snapshot.FetchSnapshotResponse:
+    """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
+    return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
+
+
+Answered = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+"""All answers but a description, which is no replica's business."""
+
+
+def response_to_wire(response: Response, request: QuorumRequest, *, leader: Endpoint | None = None) -> QuorumResponse:
+    """The message that answers this. `leader` is where the leader named in it listens, if that is known."""
+    where = _where(leader, response.leader_id)
+    match response:
+        case VoteResponse():
+            return elections.vote_response(response, where)
+        case BeginQuorumEpochResponse() | EndQuorumEpochResponse():
+            return elections.epoch_response(response, where)
+        case FetchResponse():
+            return fetches.fetch_response(response, where)
+        case FetchSnapshotResponse():
+            assert isinstance(request, fetch_snapshot.FetchSnapshotRequest), f"not an answer to {request}"
+            return fetches.fetch_snapshot_response((response,), request, where)
+        case QuorumDescription():
+            raise AssertionError("a description is not for replicas")
+    assert_never(response)
+
+
+def _where(leader: Endpoint | None, leader_id: int) -> Where:
+    return (leader, leader_id) if leader is not None and leader_id >= 0 else None
+
+
+def response_from_wire(message: QuorumResponse) -> Answered:
+    """What an answer says of this log. Raises MalformedMessage if it is no answer about this log alone."""
+    for_all = ErrorCode.NONE if message.error_code == 0 else known_code(message.error_code)
+    match message:
+        case quorum.VoteResponse():
+            return elections.vote_answer(message, for_all)
+        case quorum.BeginQuorumEpochResponse():
+            return BeginQuorumEpochResponse(**elections.epoch_answer(message.topics, for_all))
+        case quorum.EndQuorumEpochResponse():
+            return EndQuorumEpochResponse(**elections.epoch_answer(message.topics, for_all))
+        case fetch.FetchResponse():
+            return fetches.fetch_answer(message, for_all)
+        case fetch_snapshot.FetchSnapshotResponse():
+            return fetches.fetch_snapshot_answer(message, for_all)
+    assert_never(message)

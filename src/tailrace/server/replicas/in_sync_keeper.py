@@ -1,0 +1,233 @@
+"""Has the controller told who is in sync with the partitions that this node leads (KIP-497).
+
+A follower's fetch may show that it has caught up; time, that it has not. Either way the partition makes a proposal, and
+all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One command is
+under way at a time. A change that the controller has neither carried out nor refused is proposed again, until it is
+news; after a refusal something else may have to be proposed at once (`replication.leadership`, rule 4).
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    InSyncChange,
+    InSyncReplica,
+    PartitionsAltered,
+)
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState
+from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, InSyncProposal
+from tailrace.replication.partition import Partition
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, Controller, Timer
+
+_BACKOFF_MS: Final = 50
+_SLICE_MS: Final = 5
+_UNKNOWN: Final = -1
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class _Proposed(NamedTuple):
+    """One partition's proposal."""
+
+    partition: Partition
+    proposal: InSyncProposal
+    growth: int
+    """How many more replicas would be in sync."""
+
+    @property
+    def is_current(self) -> bool:
+        return not self.partition.is_closed and self.partition.is_proposed(self.proposal)
+
+
+class InSyncKeeper:
+    """Of all partitions that this node leads, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        partitions: PartitionTable,
+        controller: Controller,
+        clock: Clock,
+        replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
+    ) -> None:
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._controller = controller
+        self._clock = clock
+        self._interval_ms = max(1, replica_lag_time_max_ms // 2)
+        self._waiting: dict[Partition, None] = {}
+        self._unseen: deque[Partition] = deque()  # to be looked at since it is time to
+        self._image = EMPTY_IMAGE
+        self._gone: set[BrokerId] = set()
+        self._to_exclude_from: deque[Partition] = deque()
+        self._repeated: list[_Proposed] = []
+        self._is_busy = self._is_planned = False
+        self._timer: Timer | None = None
+        self._is_stopped = False
+        self.expansions = self.shrinks = 0
+        """Changes that this node has proposed, and that were made."""
+
+    def start(self) -> None:
+        """Look now and then who lags behind."""
+        now_ms = self._clock.monotonic_ms()
+        self._timer = self._clock.call_at(now_ms + self._interval_ms, self._look_around)
+
+    def stop(self) -> None:
+        """Propose nothing any more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def load(self, image: ClusterImage) -> None:
+        """End the recovery of what this node leads already without being known to be complete."""
+        for topic in image.topics.values():
+            self._recover((topic.name, number, state) for number, state in topic.partitions.items())
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """As `load`, of what has changed; and nobody waits for brokers that are gone.
+
+        To be called when the partitions have their roles: their logs are open then.
+        """
+        self._recover((*topic_partition, state) for topic_partition, state in delta.changed_partitions)
+        changed = ((broker_id, image.brokers.get(broker_id)) for broker_id in delta.changed_brokers)
+        gone = [broker_id for broker_id, broker in changed if broker is None or not broker.is_alive]
+        self._image = image
+        if gone:
+            is_under_way = bool(self._to_exclude_from)
+            self._gone.update(gone)
+            self._to_exclude_from = deque(self._partitions)
+            if not is_under_way:
+                self._exclude_some()
+
+    def _exclude_some(self) -> None:
+        """Have partitions wait no more for brokers that are gone, and have not come back meanwhile."""
+        brokers = self._image.brokers
+        self._gone = {one for one in self._gone if (broker := brokers.get(one)) is None or not broker.is_alive}
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._to_exclude_from and self._gone:
+            if self._clock.monotonic_ms() >= until_ms:
+                self._clock.call_soon(self._exclude_some)
+                return
+            self._to_exclude_from.popleft().exclude_followers(self._gone)
+        self._to_exclude_from.clear()
+        self._gone.clear()
+
+    def _recover(self, partitions: Iterable[tuple[str, int, PartitionState]]) -> None:
+        for topic, number, state in partitions:
+            if state.is_recovering and state.leader == self._broker_id:
+                partition = self._partitions.find(topic, number)
+                if partition is not None:
+                    self.consider(partition)
+
+    def consider(self, partition: Partition) -> None:
+        """Soon, look whether others should be in sync with this partition."""
+        self._waiting[partition] = None
+        self._plan()
+
+    def _look_around(self) -> None:
+        self.start()
+        self._unseen = deque(self._partitions)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not (self._is_busy or self._is_planned or self._is_stopped):
+            self._is_planned = True
+            self._clock.call_soon(self._propose)
+
+    def _propose(self) -> None:
+        self._is_planned = False
+        if self._is_busy or self._is_stopped:
+            return
+        repeated, self._repeated = self._repeated, []
+        proposed = [one for one in repeated if one.is_current]
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._clock.monotonic_ms() < until_ms and (partition := self._next_partition()) is not None:
+            proposal = partition.propose_in_sync()
+            if proposal is not None and partition.state is not None:
+                growth = len(proposal.members) - len(partition.state.in_sync_replicas)
+                proposed.append(_Proposed(partition, proposal, growth))
+        if not proposed:
+            if self._waiting or self._unseen:
+                self._plan()
+        else:
+            self._is_busy = True
+            command = AlterPartition(
+                broker_id=self._broker_id,
+                broker_epoch=self._broker_epoch,
+                changes=tuple(self._change(one) for one in proposed),
+            )
+            self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+
+    def _next_partition(self) -> Partition | None:
+        if self._waiting:
+            partition = next(iter(self._waiting))
+            del self._waiting[partition]
+            return partition
+        return self._unseen.popleft() if self._unseen else None
+
+    @property
+    def _broker_epoch(self) -> int:
+        registered = self._controller.image.brokers.get(self._broker_id)
+        return _UNKNOWN if registered is None else registered.broker_epoch
+
+    def _change(self, one: _Proposed) -> InSyncChange:
+        proposal = one.proposal
+        return InSyncChange(
+            topic_id=one.partition.topic_id,
+            partition=one.partition.topic_partition.partition,
+            leader_epoch=proposal.leader_epoch,
+            partition_epoch=proposal.partition_epoch,
+            in_sync_replicas=tuple(
+                InSyncReplica(
+                    broker_id=member, broker_epoch=self._broker_epoch if member == self._broker_id else broker_epoch
+                )
+                for member, broker_epoch in proposal.members
+            ),
+        )
+
+    def _answered(self, proposed: Sequence[_Proposed], answer: Any) -> None:
+        self._is_busy = False
+        if isinstance(answer, PartitionsAltered):
+            outcomes = [outcome.result for outcome in answer.outcomes]
+        else:
+            assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
+            outcomes = [answer] * len(proposed)
+        refusals: Counter[str] = Counter()
+        for one, outcome in zip(proposed, outcomes, strict=True):
+            refusals[outcome.code.name if isinstance(outcome, KafkaError) else "NONE"] += 1
+            self._settle(one, outcome)
+        _logger.debug(
+            "event=in-sync-answered partitions=%d answers=%s",
+            len(proposed),
+            ",".join(f"{code}:{count}" for code, count in sorted(refusals.items())),
+        )
+        if self._repeated:
+            self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
+        elif self._waiting or self._unseen:
+            self._plan()
+
+    def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
+        partition = one.partition
+        if partition.is_closed:
+            return
+        if isinstance(outcome, KafkaError):
+            _logger.debug("event=in-sync-refused partition=%s fault=%s", partition.topic_partition, outcome)
+        else:
+            self.expansions += one.growth > 0
+            self.shrinks += one.growth < 0
+            _logger.debug(
+                "event=in-sync-changed partition=%s in_sync=%s", partition.topic_partition, outcome.in_sync_replicas
+            )
+        next_step = partition.in_sync_answered(one.proposal, outcome)
+        if next_step is AfterAnswer.REPEAT:
+            self._repeated.append(one)
+        elif next_step is AfterAnswer.PROPOSE_ANEW:
+            self._waiting[partition] = None

@@ -1,0 +1,188 @@
+"""Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
+
+It runs before the answer to whoever caused a change, which waits, for this node's own clients, for new partitions to be
+durable as well: a client that was told of a topic can produce to it at once. Settings and states that change together
+reach a partition together: what may be committed depends on both. A partition whose log cannot be opened is left out
+and reported, and so is one whose log fails while it is changed; the others go on.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from tailrace.metadata.image import ClusterImage, ImageDelta, ResourceType, TopicImage
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.partitions.table import KnownLeader
+from tailrace.server.ports import Controller
+
+_MOST_CONFIGS: Final = 1_000
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class Partitions(Protocol):
+    """The partitions of this broker, as far as metadata has a say: see `server.partitions.table.PartitionTable`."""
+
+    def has(self, topic: str, partition: int, /) -> bool: ...
+
+    def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None: ...
+
+    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, /) -> None: ...
+
+    def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
+
+    def delete(self, topic: str, index: int, /) -> None:
+        """Does nothing for a partition that is not here."""
+        ...
+
+
+class MetadataApplier:
+    """Carries images out on one broker. `load` or `steps` come first, then `on_image` for each change."""
+
+    def __init__(self, *, partitions: Partitions, broker_id: BrokerId, settings: LiveSettings) -> None:
+        self._partitions = partitions
+        self._broker_id = broker_id
+        self._settings = settings
+        self.failed: set[TopicPartition] = set()
+        """Partitions that should be here and could not be opened or changed."""
+        self._said: dict[TopicPartition, str] = {}
+        """Why, as last said in the log."""
+        self._defaults: TopicConfig | None = None
+        self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        """Settings on top of these defaults, by what topics say themselves: most topics say the same."""
+
+    def load(self, image: ClusterImage) -> None:
+        """Add every partition that this broker has a replica of."""
+        for _ in self.steps(image):
+            pass
+
+    def steps(self, image: ClusterImage) -> Iterator[None]:
+        """As `load`, one partition at a time: after a crash each takes as long as it takes to look at its log."""
+        for topic in image.topics.values():
+            config = self._config(image, topic.name)
+            for topic_partition, state in self._of_this_broker(topic):
+                self._open(topic_partition, state, config)
+                yield
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Act on one change."""
+        for topic in delta.deleted_topics:
+            self._delete(topic)
+        for topic in delta.created_topics:
+            self._create(image, topic)
+        for topic_partition, state in delta.changed_partitions:
+            self._change(image, topic_partition, state)
+        created = {topic.name for topic in delta.created_topics}
+        changed = [name for name in self._reconfigured(image, delta) if name not in created]
+        if changed:
+            self._partitions.update_configs({name: self._config(image, name) for name in changed})
+
+    def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
+        """The topics whose settings may be others now: all of them, if the broker's own have changed."""
+        if any(self._settings.concerns(resource) for resource in delta.changed_configs):
+            return image.topics
+        changed = (resource.name for resource in delta.changed_configs if resource.type == ResourceType.TOPIC)
+        return [name for name in changed if name in image.topics]
+
+    def _create(self, image: ClusterImage, topic: TopicImage) -> None:
+        config = self._config(image, topic.name)
+        for topic_partition, state in self._of_this_broker(topic):
+            self._open(topic_partition, state, config)
+
+    def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+        try:
+            self._partitions.add(topic_partition, state=state, config=config)
+        except KafkaError as fault:
+            self._failed(topic_partition, fault)
+        else:
+            self._works(topic_partition)
+
+    def reopen(self, image: ClusterImage, topic_partition: TopicPartition) -> None:
+        """Add a partition again whose log was set aside, if this broker has a replica of it still."""
+        state = image.partition(*topic_partition)
+        if state is not None and self._broker_id in state.replicas:
+            self._open(topic_partition, state, self._config(image, topic_partition.topic))
+
+    def config_of(self, image: ClusterImage, topic: str) -> TopicConfig:
+        """The settings of this topic on this broker."""
+        return self._config(image, topic)
+
+    def _change(self, image: ClusterImage, topic_partition: TopicPartition, state: PartitionState) -> None:
+        if self._broker_id not in state.replicas:
+            self._remove(topic_partition)
+        elif self._partitions.has(*topic_partition):
+            self._update(topic_partition, state, self._config(image, topic_partition.topic))
+        else:
+            self._open(topic_partition, state, self._config(image, topic_partition.topic))
+
+    def _update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+        try:
+            self._partitions.update(topic_partition, state, config)
+        except KafkaError as fault:
+            self._failed(topic_partition, fault)
+        else:
+            self._works(topic_partition)
+
+    def _failed(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+        self.failed.add(topic_partition)
+        if self._said.get(topic_partition) != fault.detail:  # it is tried with each change of the partition
+            self._said[topic_partition] = fault.detail
+            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
+
+    def _works(self, topic_partition: TopicPartition) -> None:
+        self.failed.discard(topic_partition)
+        self._said.pop(topic_partition, None)
+
+    def _delete(self, topic: TopicImage) -> None:
+        for topic_partition, _ in self._of_this_broker(topic):
+            self._remove(topic_partition)
+
+    def _remove(self, topic_partition: TopicPartition) -> None:
+        self._works(topic_partition)
+        try:
+            self._partitions.delete(*topic_partition)
+        except KafkaError as fault:
+            self.failed.add(topic_partition)
+            _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
+
+    def _of_this_broker(self, topic: TopicImage) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        for number, state in topic.partitions.items():
+            if self._broker_id in state.replicas:
+                yield TopicPartition(topic.name, number), state
+
+    def _config(self, image: ClusterImage, topic: str) -> TopicConfig:
+        defaults = self._settings.at(image).topic_defaults
+        if defaults is not self._defaults or len(self._configs) >= _MOST_CONFIGS:
+            self._configs.clear()
+            self._defaults = defaults
+        overrides = image.topic_overrides(topic)
+        key = frozenset(overrides.items())
+        try:
+            config = self._configs.get(key)
+            if config is None:
+                config = self._configs[key] = defaults.with_overrides(overrides)
+            return config
+        except KafkaError as fault:
+            # Only a log of another release can say this: nothing illegal gets past the controller.
+            _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)
+            return defaults
+
+
+class ImageLeaders:
+    """What the partition table asks of the cluster's metadata."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        """Who leads the partition, or None if there is no such partition."""
+        state = self._controller.image.partition(topic, partition)
+        return None if state is None else KnownLeader(state.leader, state.leader_epoch)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The topic with this id, or None if there is none."""
+        return self._controller.image.topic_names.get(topic_id)

@@ -1,0 +1,330 @@
+"""Repairs the replicas of this node that have lost something: each is set aside, and fetched anew from its leader.
+
+A replica is repaired when the image counts on it no more (`hosts.replica_failures` sees to that) and another one leads
+that it can be fetched from: that leader has just answered a read. When all nodes start together the image may name a
+leader that is not there yet, and whose log is damaged too. Without a leader nothing is touched. In this order, each
+step durable before the next:
+
+1. The directory of the damaged log is renamed. Whatever it holds stays there until a person removes it.
+2. Checkpoints stop to speak of the log.
+3. An empty log is begun, and fetched.
+
+If an administrator has chosen this replica to lead with what it has (`PartitionState.accepts_loss`), its log is cut
+where it is damaged instead (`server.partitions.damage_cut`), and leads. No other election cuts anything.
+
+A crash before 1 leaves a damaged log, one before 2 a log that has vanished: both are lost again at the next start, and
+never pass for a short healthy log. A replica that is damaged again and again is repaired ever later.
+"""
+
+import logging
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.replication.partition import Partition
+from tailrace.server.partitions.damage_cut import DamageCut
+from tailrace.server.partitions.log_directory import SetAside
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, Controller, Peer, Timer
+
+LOOK_MS: Final = 500
+FIRST_BACKOFF_MS: Final = 5_000
+"""Before the second repair of a replica; each later one waits twice as long."""
+LONGEST_BACKOFF_MS: Final = 300_000
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_OF_LEADERS: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
+FORGOTTEN_MS: Final = 600_000
+"""After so long without damage the next repair is a first one again."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class LostReplicas(Protocol):
+    """The replicas that have been lost here: `server.replicas.failures.ReplicaFailures`."""
+
+    @property
+    def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
+
+    def recovered(self, topic_partition: TopicPartition, /) -> None:
+        """It is well again: what it lacks, it will be fetched before it is in sync, or was given up."""
+        ...
+
+    def given_up(self, topic_partition: TopicPartition, /) -> None:
+        """It was named to lead although it is lost, and its log cannot be cut."""
+        ...
+
+
+class Opener(Protocol):
+    """Adds partitions: `server.replicas.metadata_applier.MetadataApplier`."""
+
+    def reopen(self, image: ClusterImage, topic_partition: TopicPartition, /) -> None: ...
+
+    def config_of(self, image: ClusterImage, topic: str, /) -> TopicConfig: ...
+
+
+class Followers(Protocol):
+    """Fetches partitions: `server.replicas.followers.FollowerHosts`."""
+
+    def is_fetching(self, topic_partition: TopicPartition, /) -> bool: ...
+
+    def follow_anew(self, topic_partition: TopicPartition, /) -> None: ...
+
+
+class Keeper(Protocol):
+    """Tells the controller that a leader has recovered: `server.replicas.in_sync_keeper.InSyncKeeper`."""
+
+    def consider(self, partition: Partition, /) -> None: ...
+
+
+class _Repairs(NamedTuple):
+    """Of one replica."""
+
+    times: int
+    last_ms: int
+
+    @property
+    def due_ms(self) -> int:
+        return self.last_ms + min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << min(self.times - 1, 16))
+
+
+class ReplicaRepairs:
+    """The repairs of one broker. `on_image`: when the partitions have their roles. All of it on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        partitions: PartitionTable,
+        failures: LostReplicas,
+        opener: Opener,
+        followers: Followers,
+        keeper: Keeper,
+        peer: Peer,
+        controller: Controller,
+        clock: Clock,
+    ) -> None:
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._failures = failures
+        self._opener = opener
+        self._followers = followers
+        self._keeper = keeper
+        self._peer = peer
+        self._asked: set[TopicPartition] = set()  # whether their leaders serve
+        self._controller = controller
+        self._clock = clock
+        self._under_way: set[TopicPartition] = set()  # being set aside, or not durable yet
+        self._fetching: dict[TopicPartition, int] = {}  # since when
+        self._repairs: dict[TopicPartition, _Repairs] = {}
+        self._timer: Timer | None = None
+        self._is_stopped = False
+        self.repaired = 0
+        """Replicas that were set aside, fetched anew, and were in sync again."""
+
+    @property
+    def in_repair(self) -> int:
+        """Replicas whose repair has begun, and that are not in sync again yet."""
+        return len(self._under_way) + len(self._fetching)
+
+    @property
+    def set_aside_logs(self) -> SetAside:
+        """The damaged logs that are kept on this node."""
+        return self._partitions.directory.set_aside_logs
+
+    def start(self) -> None:
+        """Begin: the partitions have their roles."""
+        self._look()
+
+    def stop(self) -> None:
+        """Begin no more repairs."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Take notice of replicas that are in sync again, and of those that are gone."""
+        for topic in delta.deleted_topics:
+            for number in topic.partitions:
+                self._fetching.pop(TopicPartition(topic.name, number), None)
+        if not self._fetching:
+            return
+        for topic_partition, state in delta.changed_partitions:
+            if self._broker_id in state.in_sync_replicas and topic_partition in self._fetching:
+                took_ms = self._clock.monotonic_ms() - self._fetching.pop(topic_partition)
+                self.repaired += 1
+                _logger.info(
+                    "event=replica-repaired partition=%s leader=%d took_ms=%d", topic_partition, state.leader, took_ms
+                )
+            elif self._broker_id not in state.replicas:
+                self._fetching.pop(topic_partition, None)
+
+    def _look(self) -> None:
+        """Begin what can be begun now, and look again soon."""
+        if self._is_stopped:
+            return
+        image, now_ms = self._controller.image, self._clock.monotonic_ms()
+        for topic_partition in self._failures.lost_replicas:
+            state = image.partition(*topic_partition)
+            if state is not None and state.accepts_loss and state.leader == self._broker_id:
+                self._lead_with_what_is_left(topic_partition, state)
+                continue
+            if state is None or not self._can_be_fetched(topic_partition, state):
+                continue
+            if not self._partitions.why_offline(topic_partition):
+                self._failures.recovered(topic_partition)  # it is short, and no more than that
+            elif self._is_due(topic_partition, now_ms):
+                self._ask_leader(topic_partition, state)
+        self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
+
+    def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether another replica leads, and nothing counts on this one, nor will on what the log had before.
+
+        A replica that is lost has its leader begin a new epoch; in that one it fetches nothing until it is repaired.
+        """
+        if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
+            return False
+        is_follower = self._broker_id in state.replicas and state.leader not in (NO_LEADER, self._broker_id)
+        is_fetching = self._followers.is_fetching(topic_partition)
+        return is_follower and not is_fetching and not _is_counted_on(self._broker_id, state)
+
+    def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+        before = self._repairs.get(topic_partition)
+        return before is None or now_ms >= before.due_ms
+
+    def _ask_leader(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Have the leader answer a read, and repair the replica then."""
+        if topic_partition in self._asked:
+            return
+        self._asked.add(topic_partition)
+
+        def answered(response: FetchResponse | None) -> None:
+            self._asked.discard(topic_partition)
+            now = self._controller.image.partition(*topic_partition)
+            if self._is_stopped or now is None or response is None or not _serves(response):
+                return  # it is asked again soon
+            is_same = (now.topic_id, now.leader_epoch) == (state.topic_id, state.leader_epoch)
+            is_lost = topic_partition in self._failures.lost_replicas and self._partitions.why_offline(topic_partition)
+            if is_same and is_lost and self._can_be_fetched(topic_partition, now):
+                self._repair(topic_partition, now, self._clock.monotonic_ms())
+
+        self._peer.send(state.leader, _read(topic_partition, state), answered, oldest_version=_FIRST_WITH_TOPIC_IDS)
+
+    def _repair(self, topic_partition: TopicPartition, state: PartitionState, now_ms: int) -> None:
+        before = self._repairs.get(topic_partition)
+        if before is None or now_ms - before.last_ms >= FORGOTTEN_MS:
+            before = _Repairs(0, 0)
+        self._repairs[topic_partition] = _Repairs(before.times + 1, now_ms)
+        self._under_way.add(topic_partition)
+        self._fetching.pop(topic_partition, None)
+        reason = self._partitions.why_offline(topic_partition)
+
+        def set_aside(path: str | None) -> None:
+            if path is None:  # it stays offline, and is tried again
+                self._under_way.discard(topic_partition)
+                self._discard_if_gone(topic_partition, state)
+                return
+            _logger.warning(
+                "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' set_aside=%s"
+                " hint='the replica is fetched anew; remove the old files when it is in sync'",
+                topic_partition,
+                state.leader,
+                before.times + 1,
+                reason,
+                path,
+            )
+            self._opener.reopen(self._controller.image, topic_partition)
+            self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
+
+        self._partitions.set_aside_damaged(topic_partition, state.topic_id, set_aside)
+
+    def _lead_with_what_is_left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """An administrator has chosen this replica: give up what is damaged, and behind that."""
+        if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
+            return
+        reason = self._partitions.why_offline(topic_partition)
+        if not reason:
+            self._lead(topic_partition)  # it is short, and no more than that
+            return
+        self._under_way.add(topic_partition)
+
+        def done(cut: DamageCut) -> None:
+            self._under_way.discard(topic_partition)
+            if self._discard_if_gone(topic_partition, state):
+                return
+            self._opener.reopen(self._controller.image, topic_partition)
+            if cut.fault is not None or self._partitions.why_offline(topic_partition):
+                _logger.error(
+                    "event=replica-cut-failed partition=%s fault='%s' reason='%s' hint='choose another replica'",
+                    topic_partition,
+                    cut.fault or self._partitions.why_offline(topic_partition),
+                    reason,
+                )
+                self._failures.given_up(topic_partition)
+                return
+            _logger.warning(
+                "event=replica-cut partition=%s end_offset=%d acknowledged_up_to=%d reason='%s' set_aside=%s"
+                " hint='an administrator has chosen this replica; remove the copy of what was cut off when you have"
+                " what you need of it'",
+                topic_partition,
+                cut.end_offset,
+                cut.acknowledged_end_offset,
+                reason,
+                cut.set_aside,
+            )
+            self._lead(topic_partition)
+
+        config = self._opener.config_of(self._controller.image, topic_partition.topic)
+        self._partitions.cut_damaged(topic_partition, state, config, done)
+
+    def _discard_if_gone(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+        """Remove its directory if the partition was deleted meanwhile, or has no replica here any more."""
+        now = self._controller.image.partition(*topic_partition)
+        is_here = now is not None and now.topic_id == state.topic_id and self._broker_id in now.replicas
+        if not is_here:
+            self._partitions.discard(topic_partition, state.topic_id)
+        return not is_here
+
+    def _lead(self, topic_partition: TopicPartition) -> None:
+        self._failures.recovered(topic_partition)
+        partition = self._partitions.find(*topic_partition)
+        if partition is not None and not self._is_stopped:
+            self._keeper.consider(partition)
+
+    def _made(self, topic_partition: TopicPartition, since_ms: int) -> None:
+        """The empty log is there for good."""
+        self._under_way.discard(topic_partition)
+        if self._is_stopped or not self._partitions.has(*topic_partition):
+            return
+        self._fetching[topic_partition] = since_ms
+        self._failures.recovered(topic_partition)
+        self._followers.follow_anew(topic_partition)
+
+
+def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchRequest:
+    """A read as consumers do it, which is answered at once: it says nothing of what this replica has."""
+    partition = FetchPartition(
+        partition=topic_partition.partition,
+        current_leader_epoch=state.leader_epoch,
+        fetch_offset=0,
+        partition_max_bytes=1,
+    )
+    topic = FetchTopic(topic_id=state.topic_id, partitions=(partition,))
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=(topic,))
+
+
+def _serves(response: FetchResponse) -> bool:
+    """Whether this is the answer of a leader whose log can be read, whatever it has at that offset."""
+    answers = [one.error_code for topic in response.responses for one in topic.partitions]
+    return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
+
+
+def _is_counted_on(broker_id: BrokerId, state: PartitionState) -> bool:
+    return (
+        broker_id in state.in_sync_replicas
+        or broker_id in state.eligible_leader_replicas
+        or broker_id in state.last_known_leaders
+    )

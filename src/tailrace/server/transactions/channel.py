@@ -1,0 +1,137 @@
+"""Asks the coordinator of a transactional id about its transaction, wherever it is: on this node or behind a peer.
+
+What is added may meet a transaction whose end is not complete: producers of KIP-890 begin the next one without waiting
+for it. So it is asked again for a while, and the producer need not.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from tailrace.coordinators.transactions.commands import AddPartitions, Response
+from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.key_hash import coordinator_partition
+from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, TopicPartition
+from tailrace.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTransaction,
+    topics_to_add,
+)
+from tailrace.server.ports import Clock, Peer
+from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.server.quorum.metadata_partition_wire import known_code
+from tailrace.server.transactions.coordinators import TransactionCoordinators
+
+_FIRST_OF_BROKERS: Final = 4
+_TIMEOUT_MS: Final = 5_000
+_RETRY_MS: Final = 20
+_RETRIES: Final = 60
+
+
+class TransactionChannel:
+    """A `TransactionVerifier`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        image: Callable[[], ClusterImage],
+        coordinators: TransactionCoordinators,
+        peer: Peer,
+        clock: Clock,
+    ) -> None:
+        """`image` gives the one of now; `peer` are the other brokers."""
+        self._broker_id = broker_id
+        self._image = image
+        self._coordinators = coordinators
+        self._peer = peer
+        self._clock = clock
+
+    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+        """As `TransactionVerifier.verify`."""
+        self._try(asked, on_done, retries=_RETRIES if asked.adds_partitions else 0)
+
+    def _try(self, asked: AskedTransaction, on_done: OnVerified, *, retries: int) -> None:
+        def answered(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            if retries and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
+                again = partial(self._try, asked, on_done, retries=retries - 1)
+                self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, again)
+            else:
+                on_done(codes)
+
+        leader = self._leader_of(asked.transactional_id)
+        if leader == NO_LEADER:
+            answered(dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        elif leader == self._broker_id:
+            self._ask_here(asked, answered)
+        else:
+            self._peer.send(
+                leader,
+                _request(asked),
+                lambda response: answered(_codes(asked, response)),
+                oldest_version=_FIRST_OF_BROKERS,
+                timeout_ms=_TIMEOUT_MS,
+            )
+
+    def _leader_of(self, transactional_id: str) -> BrokerId:
+        image = self._image()
+        topic = image.topics.get(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return NO_LEADER
+        return topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
+
+    def _ask_here(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+        command = AddPartitions(
+            transactional_id=asked.transactional_id,
+            producer_id=asked.producer_id,
+            producer_epoch=asked.producer_epoch,
+            partitions=frozenset(asked.partitions),
+            client_version=EPOCH_PER_TRANSACTION,
+        )
+
+        def added(outcome: Response | KafkaError) -> None:
+            code = outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE
+            on_done(dict.fromkeys(asked.partitions, code))
+
+        try:
+            host = self._coordinators.host_of(asked.transactional_id)
+            if not asked.adds_partitions:
+                codes = host.machine.verify(command)
+        except KafkaError as refusal:
+            added(refusal)
+            return
+        if asked.adds_partitions:
+            host.submit(command, added)
+        else:
+            on_done(codes)
+
+
+def _request(asked: AskedTransaction) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        transactions=(
+            AddPartitionsToTxnTransaction(
+                transactional_id=asked.transactional_id,
+                producer_id=asked.producer_id,
+                producer_epoch=asked.producer_epoch,
+                verify_only=not asked.adds_partitions,
+                topics=topics_to_add(asked.partitions),
+            ),
+        )
+    )
+
+
+def _codes(asked: AskedTransaction, response: AddPartitionsToTxnResponse | None) -> dict[TopicPartition, ErrorCode]:
+    if response is None:
+        return dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
+    if response.error_code:
+        return dict.fromkeys(asked.partitions, known_code(response.error_code))
+    return {
+        TopicPartition(topic.name, partition.partition_index): known_code(partition.partition_error_code)
+        for result in response.results_by_transaction
+        for topic in result.topic_results
+        for partition in topic.results_by_partition
+    }

@@ -1,0 +1,233 @@
+"""Says how a transaction ended, wherever it has written: a marker to the leader of each partition, until all have one.
+
+1. A partition has its marker when its leader says so, and the leader says so when the marker is committed.
+2. Whatever else a leader answers, or nothing, is tried again: a marker that is written twice harms nobody. A partition
+   that no longer exists needs none.
+3. A leader that has seen a newer coordinator (52), or a newer epoch of the producer (47), ends it for that partition:
+   somebody else has said how the transaction ended.
+4. What one turn has for a broker goes in one request: one flush decides many transactions at once.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+
+from tailrace.coordinators.transactions.commands import MarkersToWrite
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tailrace.server.ports import Clock, Peer, Timer
+from tailrace.server.quorum.metadata_partition_wire import known_code
+from tailrace.server.transactions.markers import MarkerCodes, OnWritten, TransactionMarker
+
+WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
+"""Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
+OnAnswered = Callable[[MarkerCodes], None]
+"""Told once what a broker says about each partition of a marker; what it does not speak of is missing."""
+
+_MOST_PARTITIONS = 1_000
+"""Of one request: a broker takes 20,000 elements, and its loop some time for each."""
+
+_FIRST_RETRY_MS = 20
+_LONGEST_RETRY_MS = 1_000
+_PATIENCE_MS = 30_000
+"""What has not been answered by then is asked for again."""
+_FINAL = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class MarkerSender:
+    """The markers of all transactions that this node coordinates."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        image: Callable[[], ClusterImage],
+        write_here: WriteHere,
+        peer: Peer,
+        clock: Clock,
+    ) -> None:
+        """`image` gives the one of now; `peer` are the other brokers."""
+        self.broker_id = broker_id
+        self.image = image
+        self.write_here = write_here
+        self.peer = peer
+        self.clock = clock
+
+        self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnAnswered]]] = {}
+        """What this turn has for other brokers."""
+
+    def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
+        """Begin; `on_done` is called once, when each partition that still exists has its marker, perhaps at once."""
+        sending = Sending(self, markers, coordinator_epoch, on_done)
+        sending.attempt()
+        return sending
+
+    def ask(self, leader: BrokerId, marker: TransactionMarker, on_answered: OnAnswered) -> None:
+        """Have another broker write a marker, in one request with those of other transactions of this turn."""
+        if not self._outgoing:
+            self.clock.call_soon(self._ask_all)
+        self._outgoing.setdefault(leader, []).append((marker, on_answered))
+
+    def _ask_all(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for leader, asked in sorted(outgoing.items()):
+            for together in _requests(asked):
+                request = WriteTxnMarkersRequest(markers=tuple(_on_the_wire(marker) for marker, _ in together.values()))
+                self.peer.send(leader, request, partial(_hand_out, together), timeout_ms=_PATIENCE_MS)
+
+
+class Sending:
+    """The markers of one transaction, until all are written or it is cancelled."""
+
+    def __init__(
+        self, sender: MarkerSender, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]
+    ) -> None:
+        self._sender = sender
+        self._markers = markers
+        self._coordinator_epoch = coordinator_epoch
+        self._on_done = on_done
+        self._left = set(markers.partitions)
+        self._attempt = 0
+        self._awaited: set[TopicPartition] = set()
+        """Asked for in this attempt, and not answered."""
+        self._timer: Timer | None = None
+        self._is_over = False
+
+    def attempt(self) -> None:
+        """Ask the leaders of all that are left."""
+        self._attempt += 1
+        leaders = self._leaders()
+        self._left = set(leaders)
+        self._awaited = {partition for partition, leader in leaders.items() if leader != NO_LEADER}
+        if not self._awaited:
+            self._end_attempt()
+            return
+        self._call_after(_PATIENCE_MS)
+        for leader in sorted({leaders[partition] for partition in self._awaited}):
+            self._ask(leader, sorted(partition for partition in self._awaited if leaders[partition] == leader))
+
+    def _leaders(self) -> dict[TopicPartition, BrokerId]:
+        """Who leads what is left; what no longer exists is not."""
+        image = self._sender.image()
+        states = ((partition, image.partition(*partition)) for partition in self._left)
+        return {partition: state.leader for partition, state in states if state is not None}
+
+    def _ask(self, leader: BrokerId, partitions: Sequence[TopicPartition]) -> None:
+        if leader == self._sender.broker_id:
+            self._sender.write_here((self._marker(partitions),), partial(self._written_here, self._attempt))
+            return
+        for first in range(0, len(partitions), _MOST_PARTITIONS):
+            part = partitions[first : first + _MOST_PARTITIONS]
+            self._sender.ask(leader, self._marker(part), partial(self._answered, self._attempt, part))
+
+    def _marker(self, partitions: Sequence[TopicPartition]) -> TransactionMarker:
+        return TransactionMarker(
+            producer_id=self._markers.producer_id,
+            producer_epoch=self._markers.producer_epoch,
+            coordinator_epoch=self._coordinator_epoch,
+            is_commit=self._markers.is_commit,
+            partitions=tuple(partitions),
+        )
+
+    def _written_here(self, attempt: int, codes: Sequence[MarkerCodes]) -> None:
+        self._take(attempt, codes[0])
+
+    def _answered(self, attempt: int, partitions: Iterable[TopicPartition], told: MarkerCodes) -> None:
+        self._take(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **told})
+
+    def _take(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Some leader's answer. One that comes after its attempt still counts, if it says that the marker is there."""
+        for partition, code in codes.items():
+            if code in _FINAL:
+                self._left.discard(partition)
+            if code not in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                _logger.info(
+                    "event=marker-refused id=%r partition=%s code=%s",
+                    self._markers.transactional_id,
+                    partition,
+                    code.name,
+                )
+        if attempt == self._attempt and not self._is_over:
+            self._awaited -= codes.keys()
+            if not self._awaited:
+                self._end_attempt()
+
+    def _end_attempt(self) -> None:
+        if self._is_over:
+            return
+        if self._left:
+            self._call_after(min(_FIRST_RETRY_MS << min(self._attempt, 10), _LONGEST_RETRY_MS))
+            return
+        self.cancel()
+        self._on_done()
+
+    def _call_after(self, delay_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        clock = self._sender.clock
+        self._timer = clock.call_at(clock.monotonic_ms() + delay_ms, self.attempt)
+
+    def cancel(self) -> None:
+        """Ask nobody any more."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+Asked = tuple[TransactionMarker, OnAnswered]
+
+
+def _requests(asked: Iterable[Asked]) -> Iterator[dict[int, Asked]]:
+    """The markers in groups, each for one request, by producer id: answers are told apart by it."""
+    together: dict[int, Asked] = {}
+    partitions = 0
+    for each in asked:
+        marker, _ = each
+        is_full = partitions + len(marker.partitions) > _MOST_PARTITIONS
+        if together and (is_full or marker.producer_id in together):
+            yield together
+            together, partitions = {}, 0
+        together[marker.producer_id] = each
+        partitions += len(marker.partitions)
+    yield together
+
+
+def _hand_out(asked: Mapping[int, Asked], response: WriteTxnMarkersResponse | None) -> None:
+    """Tell everybody what the answer says about its marker; nothing, if there is none."""
+    told = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
+    for producer_id, (_, on_answered) in asked.items():
+        on_answered(told.get(producer_id, {}))
+
+
+def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
+    by_topic = groupby(marker.partitions, key=lambda partition: partition.topic)
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.is_commit,
+        topics=tuple(
+            WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partition.partition for partition in group))
+            for topic, group in by_topic
+        ),
+        coordinator_epoch=marker.coordinator_epoch,
+    )
+
+
+def _codes(marker: WritableTxnMarkerResult) -> MarkerCodes:
+    return {
+        TopicPartition(topic.name, partition.partition_index): known_code(partition.error_code)
+        for topic in marker.topics
+        for partition in topic.partitions
+    }

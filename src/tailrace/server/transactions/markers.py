@@ -1,0 +1,108 @@
+"""Writes the ends of transactions into the partitions that this node leads, and says when they are there for good.
+
+A marker in a partition of `__consumer_offsets` also decides about the offsets that were committed in the transaction:
+those go to the coordinator of their groups, who has the marker written itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.replication.outcomes import Appended
+from tailrace.server.partitions.table import PartitionTable
+
+
+class TransactionMarker(NamedTuple):
+    """The end of one producer's transaction, and the partitions it is to be written to."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def control_record(self) -> EndTransactionMarker:
+        """What the log is to say."""
+        return EndTransactionMarker(ControlType.COMMIT if self.is_commit else ControlType.ABORT, self.coordinator_epoch)
+
+
+class PendingOffsets(Protocol):
+    """The group coordinators, as markers see them."""
+
+    def complete_transaction(
+        self, partition: TopicPartition, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write the marker to this partition of `__consumer_offsets`, and apply or drop the offsets it decides about.
+
+        `on_done` is called once, when the marker is committed or cannot be, perhaps before this returns.
+        """
+        ...
+
+
+MarkerCodes = Mapping[TopicPartition, ErrorCode]
+OnWritten = Callable[[Sequence[MarkerCodes]], None]
+"""Told once how it went, for each marker in order and each of its partitions."""
+
+
+def write_markers(
+    partitions: PartitionTable,
+    markers: Sequence[TransactionMarker],
+    on_done: OnWritten,
+    *,
+    now_ms: int,
+    pending_offsets: PendingOffsets | None = None,
+) -> Sequence[MarkerCodes]:
+    """Write these markers to partitions that this node leads; `on_done` hears of it when all are safe or refused.
+
+    What is returned holds the codes that are known so far, and others as they become known.
+
+    Safe: the high watermark has passed them. `on_done` may be called before this returns, and not at all while
+    replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION (3), one that another broker leads
+    NOT_LEADER_OR_FOLLOWER (6); see also `Partition.append_marker`.
+    """
+    writing = _Writing(markers, on_done)
+    for at, marker in enumerate(markers):
+        for topic_partition in marker.partitions:
+            done = partial(writing.done, at, topic_partition)
+            try:
+                if pending_offsets is not None and topic_partition.topic == GROUP_OFFSETS_TOPIC:
+                    pending_offsets.complete_transaction(topic_partition, marker, done)
+                    continue
+                partitions.get(*topic_partition).append_marker(
+                    marker.control_record,
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.producer_epoch,
+                    now_ms=now_ms,
+                    on_done=partial(_appended, done),
+                )
+            except KafkaError as refusal:
+                done(refusal.code)
+    writing.one_less()  # all are asked for
+    return writing.codes
+
+
+def _appended(done: Callable[[ErrorCode], None], outcome: Appended | KafkaError) -> None:
+    done(outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE)
+
+
+class _Writing:
+    """The markers of one call, until the last is written."""
+
+    def __init__(self, markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
+        self.codes: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
+        self._left = sum(len(marker.partitions) for marker in markers) + 1
+        self._on_done = on_done
+
+    def done(self, at: int, topic_partition: TopicPartition, code: ErrorCode) -> None:
+        self.codes[at][topic_partition] = code
+        self.one_less()
+
+    def one_less(self) -> None:
+        """One thing less to wait for."""
+        self._left -= 1
+        if not self._left:
+            self._on_done(self.codes)

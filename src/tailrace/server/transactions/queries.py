@@ -1,0 +1,111 @@
+"""DescribeTransactions (65) and ListTransactions (66): what is going on, for tools (KIP-664).
+
+Both speak of the transactional ids that this broker coordinates, as committed. ListTransactions: v1 only those that
+have been open for long (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128):
+100,000 ids would have to be matched in turns.
+"""
+
+from itertools import groupby
+
+from tailrace.coordinators.transactions.commands import ListedTransactions
+from tailrace.coordinators.transactions.states import TransactionState
+from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.transactions import (
+    DescribedTransaction,
+    DescribedTransactionTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.ports import Clock
+from tailrace.server.transactions.coordinators import TransactionCoordinators
+
+_STATES = {state.label: state for state in TransactionState}
+
+
+class DescribeTransactionsHandler:
+    """Answers from what is committed."""
+
+    def __init__(self, *, coordinators: TransactionCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transaction_states=tuple(self._describe(name) for name in dict.fromkeys(request.transactional_ids))
+        )
+
+    def _describe(self, transactional_id: str) -> DescribedTransaction:
+        try:
+            found = self._coordinators.host_of(transactional_id).machine.transactions.get(transactional_id)
+        except KafkaError as refusal:
+            return not_described(transactional_id, refusal.code)
+        if found is None:
+            return not_described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            transaction_state=found.state.label,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.started_at_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=_topics(found),
+        )
+
+
+def _topics(transaction: Transaction) -> tuple[DescribedTransactionTopic, ...]:
+    by_topic = groupby(sorted(transaction.partitions), key=lambda partition: partition.topic)
+    return tuple(
+        DescribedTransactionTopic(topic=topic, partitions=tuple(partition.partition for partition in group))
+        for topic, group in by_topic
+    )
+
+
+def not_described(transactional_id: str, code: ErrorCode) -> DescribedTransaction:
+    """In the place of a transaction that cannot be described."""
+    return DescribedTransaction(
+        error_code=code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=(),
+    )
+
+
+class ListTransactionsHandler:
+    """Answers from what is committed."""
+
+    def __init__(self, *, coordinators: TransactionCoordinators, clock: Clock) -> None:
+        self._coordinators = coordinators
+        self._clock = clock
+
+    def handle(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+        if request.transactional_id_pattern:
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                "patterns are not resolved by this release; list all transactional ids and filter them",
+            )
+        unknown = tuple(name for name in dict.fromkeys(request.state_filters) if name not in _STATES)
+        states = frozenset(_STATES[name] for name in request.state_filters if name in _STATES)
+        wanted = ListedTransactions(
+            states=states if request.state_filters else None,
+            producer_ids=frozenset(request.producer_id_filters),
+            longer_than_ms=request.duration_filter,
+        )
+        now_ms = self._clock.now_ms()
+        return ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=tuple(
+                ListedTransaction(
+                    transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.label
+                )
+                for host in self._coordinators.active_hosts()
+                for name, found in host.machine.listed(wanted, now_ms)
+            ),
+        )

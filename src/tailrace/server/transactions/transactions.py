@@ -1,0 +1,247 @@
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25) and EndTxn (26): what a transactional producer asks (KIP-98, KIP-890).
+
+AddPartitionsToTxn: up to v3 from producers, all partitions or none; from v4 from brokers, for many transactions, and
+perhaps only to look (verify_only). AddOffsetsToTxn adds the partition of `__consumer_offsets` that keeps the group.
+EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then. What
+a producer adds before they are written waits for them.
+
+A producer that has been fenced hears PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.commands import AddPartitions, EndTransaction, ProducerIdentity, Response
+from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_hash import coordinator_partition
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
+from tailrace.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+)
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Controller
+from tailrace.server.transactions.coordinators import TransactionCoordinators
+from tailrace.server.transactions.next_transactions import Asked
+
+FIRST_WITH_FENCED = 2
+_FIRST_OF_BROKERS = 4
+_FIRST_WITH_ABORTABLE = 5
+_FIRST_END_WITH_NEXT_EPOCH = 5
+_CHARACTERS_OF_PARTITION = 200
+"""Of a name, that take as much memory as a partition of a request that waits."""
+
+Codes = Mapping[TopicPartition, ErrorCode]
+
+
+def as_version_says(error: KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED) -> KafkaError:
+    """The error as clients of this version know it."""
+    if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.detail)
+    return error
+
+
+class AddPartitionsToTxnHandler:
+    """Answers when the partitions are in the transactions for good."""
+
+    def __init__(self, *, coordinators: TransactionCoordinators, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse | None:
+        if context.api_version < _FIRST_OF_BROKERS:
+            asked: tuple[AddPartitionsToTxnTransaction, ...] = (_sole(request),)
+        else:
+            asked = request.transactions
+        if not asked:
+            return AddPartitionsToTxnResponse()
+        _Addition(asked, context, self._coordinators, self._controller).carry_out()
+        return None
+
+
+def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    """A producer's request, in the form that brokers send."""
+    return AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+
+class _Addition:
+    """One request, until each of its transactions has its result."""
+
+    def __init__(
+        self,
+        asked: tuple[AddPartitionsToTxnTransaction, ...],
+        context: RequestContext,
+        coordinators: TransactionCoordinators,
+        controller: Controller,
+    ) -> None:
+        self._asked = asked
+        self._context = context
+        self._coordinators = coordinators
+        self._controller = controller
+        self._results: dict[int, AddPartitionsToTxnResult] = {}
+
+    def carry_out(self) -> None:
+        for index, transaction in enumerate(self._asked):
+            self._carry_out_one(transaction, partial(self._has_result, index))
+
+    def _carry_out_one(self, asked: AddPartitionsToTxnTransaction, on_done: Callable[[Codes], None]) -> None:
+        partitions = frozenset(_partitions(asked.topics))
+        faults = self._faults(partitions)
+        if faults:
+            on_done({one: faults.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions})
+            return
+        command = AddPartitions(
+            transactional_id=asked.transactional_id,
+            producer_id=asked.producer_id,
+            producer_epoch=asked.producer_epoch,
+            partitions=partitions,
+            client_version=EPOCH_PER_TRANSACTION if self._is_from_broker else 0,
+        )
+
+        def done(outcome: Response | KafkaError) -> None:
+            code = ErrorCode.NONE
+            if isinstance(outcome, KafkaError):
+                code = as_version_says(outcome, self._context.api_version).code
+            on_done(dict.fromkeys(partitions, code))
+
+        try:
+            host = self._coordinators.host_of(asked.transactional_id)
+            if asked.verify_only:
+                on_done(host.machine.verify(command))
+            elif self._is_from_broker:
+                host.submit(command, done)
+            else:
+                host.begin(command, done, Asked(self._context.connection, sum(map(_size, asked.topics))))
+        except KafkaError as refusal:
+            done(refusal)
+
+    @property
+    def _is_from_broker(self) -> bool:
+        return self._context.api_version >= _FIRST_OF_BROKERS
+
+    def _faults(self, partitions: Iterable[TopicPartition]) -> Codes:
+        """What is wrong with some of them; then none is added."""
+        image, faults = self._controller.image, {}
+        for partition in partitions:
+            if partition.topic in INTERNAL_TOPICS and not self._is_from_broker:
+                faults[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif image.partition(partition.topic, partition.partition) is None:
+                faults[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return faults
+
+    def _has_result(self, index: int, codes: Codes) -> None:
+        asked = self._asked[index]
+        self._results[index] = AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id,
+            topic_results=tuple(
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=tuple(
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=number,
+                            partition_error_code=self._as_told(codes[TopicPartition(topic.name, number)]),
+                        )
+                        for number in topic.partitions
+                    ),
+                )
+                for topic in asked.topics
+            ),
+        )
+        if len(self._results) == len(self._asked):
+            self._context.respond(self._response())
+
+    def _as_told(self, code: ErrorCode) -> ErrorCode:
+        if code is ErrorCode.TRANSACTION_ABORTABLE and self._context.api_version < _FIRST_WITH_ABORTABLE:
+            return ErrorCode.INVALID_TXN_STATE
+        return code
+
+    def _response(self) -> AddPartitionsToTxnResponse:
+        results = tuple(self._results[index] for index in range(len(self._asked)))
+        if self._is_from_broker:
+            return AddPartitionsToTxnResponse(results_by_transaction=results)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+
+
+def _size(topic: AddPartitionsToTxnTopic) -> int:
+    """In partitions. A topic without any is in the answer too, and nothing has checked how long its name is."""
+    return len(topic.partitions) or 1 + len(topic.name) // _CHARACTERS_OF_PARTITION
+
+
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPartition]:
+    return (TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
+
+
+class AddOffsetsToTxnHandler:
+    """Answers when the group's partition is in the transaction for good."""
+
+    def __init__(self, *, coordinators: TransactionCoordinators, controller: Controller, groups: GroupConfig) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+        self._groups = groups
+
+    def handle(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> None:
+        command = AddPartitions(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            partitions=frozenset((self._partition_of(request.group_id),)),
+        )
+
+        def answer(outcome: Response | KafkaError) -> None:
+            code = ErrorCode.NONE
+            if isinstance(outcome, KafkaError):
+                code = as_version_says(outcome, context.api_version).code
+            context.respond(AddOffsetsToTxnResponse(error_code=code))
+
+        host = self._coordinators.host_of(request.transactional_id)
+        host.begin(command, answer, Asked(context.connection, size=1))
+
+    def _partition_of(self, group_id: str) -> TopicPartition:
+        topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)
+        # The producer may be faster than the group, whose first request has the topic created.
+        count = self._groups.offsets_topic_num_partitions if topic is None else len(topic.partitions)
+        return TopicPartition(GROUP_OFFSETS_TOPIC, coordinator_partition(group_id, count))
+
+
+class EndTxnHandler:
+    """Answers when the decision is committed."""
+
+    def __init__(self, *, coordinators: TransactionCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: EndTxnRequest, context: RequestContext) -> None:
+        command = EndTransaction(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            is_commit=request.committed,
+            client_version=EPOCH_PER_TRANSACTION if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0,
+        )
+
+        def answer(outcome: Response | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                told = as_version_says(outcome, context.api_version)
+                context.respond(error_response(request, context.api_version, told))
+            elif isinstance(outcome, ProducerIdentity):
+                context.respond(EndTxnResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch))
+            else:
+                context.respond(EndTxnResponse())
+
+        self._coordinators.host_of(request.transactional_id).submit(command, answer)

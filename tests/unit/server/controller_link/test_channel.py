@@ -1,0 +1,275 @@
+"""A broker's commands to the active controller, which is on another node."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
+from tailrace.metadata.broker_commands import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerStanding,
+    Done,
+    FenceBroker,
+    ProducerIdBlock,
+    RegisterBroker,
+    RegisterController,
+    UnfenceBroker,
+)
+from tailrace.metadata.commands import (
+    ControllerCommand,
+    ControllerResponse,
+    CreateTopics,
+    DeleteTopics,
+    NewTopic,
+    TopicCreated,
+    TopicReference,
+    TopicRefused,
+    TopicsCreated,
+)
+from tailrace.metadata.partition_commands import (
+    AlterPartition,
+    AssignDirectories,
+    DirectoriesAssigned,
+    DirectoryAssignment,
+    InSyncChange,
+    InSyncReplica,
+    PartitionsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import PartitionState
+from tailrace.server.controller_link.channel import HEARTBEAT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from tailrace.server.transactions.producer_ids import ProducerIdPool
+
+Answers = list[ControllerResponse | KafkaError]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Nodes:
+    """Three voters and an observer, each a broker; `node` is one that follows."""
+
+    def __init__(self) -> None:
+        self.cluster = BrokerCluster(1, BrokerPlan(requests_per_s=0, chaos_ms=2_000))
+        self.cluster.run()
+        self.node = next(node for node in self.cluster.nodes.values() if not node.controller.is_active)
+
+    @property
+    def leader(self) -> BrokerNode:
+        leader = self.cluster.active()
+        assert leader is not None
+        return leader
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return BrokerId(self.node.key.id)
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.node.lifecycle.broker_epoch
+
+    def go_on(self, milliseconds: int) -> None:
+        self.cluster.world.run(until_ms=self.cluster.world.now_ms + milliseconds)
+
+    def submit(self, command: ControllerCommand) -> Answers:
+        answers: Answers = []
+        self.node.do(lambda: self.node.channel.submit(command, answers.append))
+        return answers
+
+    def answer(self, command: ControllerCommand) -> ControllerResponse | KafkaError:
+        answers = self.submit(command)
+        assert answers == [], "answered by itself"
+        self.go_on(1_000)  # a follower that fetches in an old version hears late of what is committed
+        (answer,) = answers
+        return answer
+
+    def create(self, name: str) -> TopicCreated:
+        topic = NewTopic(name=name, num_partitions=1, replication_factor=4)
+        answer = self.answer(CreateTopics(topics=(topic,)))
+        assert isinstance(answer, TopicsCreated)
+        (created,) = answer.results
+        assert isinstance(created, TopicCreated)
+        return created
+
+    def made(self, name: str) -> tuple[str, TopicId, PartitionState]:
+        """A new topic of this name, and how its partition stands."""
+        topic_id = self.create(name).topic_id
+        state = self.leader.controller.image.partition(name, 0)
+        assert state is not None
+        return name, topic_id, state
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: Nodes) -> None:
+    seen: list[bool] = []
+    command = CreateTopics(topics=(NewTopic(name="orders", configs=(("retention.ms", "1"),)),))
+    image = nodes.node.controller
+    nodes.node.do(lambda: nodes.node.channel.submit(command, lambda _: seen.append("orders" in image.image.topics)))
+    nodes.go_on(1_000)
+    assert seen == [True]
+    again = nodes.answer(command)
+    assert isinstance(again, TopicsCreated)
+    (refused,) = again.results
+    assert isinstance(refused, TopicRefused)
+    assert refused.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_brokers_and_controllers_are_registered_and_heard(nodes: Nodes) -> None:
+    broker = RegisterBroker(
+        broker_id=BrokerId(50), incarnation_id=b"a broker process", endpoints=(), log_directories=(b"a log directory.",)
+    )
+    refused = nodes.answer(broker)
+    assert isinstance(refused, KafkaError)  # it listens nowhere
+    assert refused.code is ErrorCode.INVALID_REGISTRATION
+    own = nodes.node.controller.image.brokers[nodes.broker_id]
+    again = RegisterBroker(
+        broker_id=nodes.broker_id,
+        incarnation_id=own.incarnation_id,
+        endpoints=own.endpoints,
+        log_directories=own.log_directories,
+    )
+    assert nodes.answer(again) == BrokerRegistered(broker_epoch=own.broker_epoch)
+    heartbeat = BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, metadata_offset=1_000)
+    assert nodes.answer(heartbeat) == BrokerStanding(is_caught_up=True, is_fenced=False, should_shut_down=False)
+    unfence = UnfenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
+    assert nodes.answer(unfence) == BrokerRegistered(broker_epoch=nodes.broker_epoch)
+    controller = RegisterController(controller_id=BrokerId(9), incarnation_id=b"a controller....", endpoints=())
+    assert nodes.answer(controller) == Done()
+    refused = nodes.answer(replace(controller, controller_id=BrokerId(10), features=()))
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "controller 10 knows nothing of it" in refused.detail
+    stale = nodes.answer(BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=0, metadata_offset=0))
+    assert isinstance(stale, KafkaError)
+    assert stale.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(nodes: Nodes) -> None:
+    topics = (nodes.made(f"orders-{number}") for number in range(20))
+    name, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
+    nodes.node = nodes.cluster.nodes[state.leader]
+
+    def propose(*in_sync: int, epoch: int) -> PartitionState | KafkaError:
+        change = InSyncChange(
+            topic_id=topic_id,
+            partition=0,
+            leader_epoch=0,
+            partition_epoch=epoch,
+            in_sync_replicas=tuple(InSyncReplica(broker_id=BrokerId(one)) for one in in_sync),
+        )
+        command = AlterPartition(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, changes=(change,))
+        answer = nodes.answer(command)
+        assert isinstance(answer, PartitionsAltered)
+        return answer.outcomes[0].result
+
+    altered = propose(state.leader, state.replicas[1], epoch=state.partition_epoch)
+    assert altered == nodes.node.controller.image.partition(name, 0)
+    assert isinstance(altered, PartitionState)
+    assert altered.in_sync_replicas == (state.leader, state.replicas[1])
+    again = propose(state.leader, state.replicas[1], epoch=state.partition_epoch)
+    assert isinstance(again, KafkaError)
+    assert again.code is ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+    topics = (nodes.made(f"orders-{number}") for number in range(20))
+    _, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
+    nodes.leader.controller.answer_when(lambda _: None)
+    nodes.node = nodes.cluster.nodes[state.leader]
+    change = InSyncChange(
+        topic_id=topic_id,
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=state.partition_epoch,
+        in_sync_replicas=(InSyncReplica(broker_id=state.leader),),
+    )
+    command = AlterPartition(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, changes=(change,))
+    answer = nodes.answer(command)
+    assert isinstance(answer, PartitionsAltered)
+    altered = answer.outcomes[0].result
+    assert isinstance(altered, PartitionState)
+    assert altered.in_sync_replicas == (state.leader,)
+
+
+def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_directories_unless_it_is_a_topic(
+    nodes: Nodes,
+) -> None:
+    nodes.node = nodes.leader
+    waiting: list[Callable[[], None]] = []
+    nodes.leader.controller.answer_when(waiting.append)
+    ids = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
+    assert isinstance(nodes.answer(ids), ProducerIdBlock)
+    waiting.clear()
+    created = nodes.submit(CreateTopics(topics=(NewTopic(name="orders"),)))
+    nodes.go_on(1_000)
+    assert "orders" in nodes.leader.controller.image.topics
+    assert created == []
+    for callback in waiting:
+        callback()
+    assert isinstance(created[0], TopicsCreated)
+
+
+def test_replicas_are_where_their_broker_says(nodes: Nodes) -> None:
+    topic_id = nodes.create("orders").topic_id
+    one = DirectoryAssignment(directory_id=b"another director", topic_id=topic_id, partition=0)
+    command = AssignDirectories(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, assignments=(one,))
+    assert nodes.answer(command) == DirectoriesAssigned(errors=(None,))
+
+
+def test_producer_ids_come_in_blocks_and_those_who_ask_together_share_a_request(nodes: Nodes) -> None:
+    command = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
+    block = nodes.answer(command)
+    assert isinstance(block, ProducerIdBlock)
+    pool = ProducerIdPool(controller=nodes.node.channel, broker_id=nodes.broker_id)
+    ids: list[object] = []
+    for _ in range(block.size):
+        nodes.node.do(lambda: pool.take(ids.append))
+    assert len(nodes.node.errands) <= 2  # the block, and perhaps a heartbeat
+    nodes.go_on(1_000)
+    # The next block is there before this one is used up.
+    for _ in range(block.size):
+        nodes.node.do(lambda: pool.take(ids.append))
+    assert ids == list(range(block.first + block.size, block.first + 3 * block.size))
+
+
+def test_a_command_survives_the_death_of_the_controller(nodes: Nodes) -> None:
+    nodes.leader.crash()
+    answers = nodes.submit(CreateTopics(topics=(NewTopic(name="orders"),)))
+    nodes.go_on(6_000)
+    (answer,) = answers
+    assert isinstance(answer, TopicsCreated)
+    assert "orders" in nodes.leader.controller.image.topics
+
+
+def test_without_a_controller_a_command_ends_after_its_time(nodes: Nodes) -> None:
+    nodes.cluster.network.separate([nodes.node.key.id], nodes.cluster.nodes)
+    slow = nodes.submit(AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch))
+    quick = nodes.submit(BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=1, metadata_offset=0))
+    nodes.go_on(HEARTBEAT_TIMEOUT_MS)
+    assert [answer.code for answer in quick if isinstance(answer, KafkaError)] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert slow == []
+    nodes.go_on(REQUEST_TIMEOUT_MS - HEARTBEAT_TIMEOUT_MS)
+    assert [answer.code for answer in slow if isinstance(answer, KafkaError)] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def test_what_people_ask_for_is_not_for_the_channel_to_carry(nodes: Nodes) -> None:
+    for command in (
+        DeleteTopics(topics=(TopicReference(name="orders"),)),
+        FenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch),
+    ):
+        answers = nodes.submit(command)
+        assert [answer.code for answer in answers if isinstance(answer, KafkaError)] == [ErrorCode.NOT_CONTROLLER]

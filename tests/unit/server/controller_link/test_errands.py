@@ -1,0 +1,287 @@
+"""Errands reach the active controller wherever it is, and end once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.server.controller_link.errands import (
+    APPLIED_MEANWHILE,
+    ATTEMPT_MS,
+    FIRST_BACKOFF_MS,
+    LONGEST_BACKOFF_MS,
+    Errands,
+    OnOutcome,
+    Outcome,
+)
+from tailrace.testing.clock import ManualClock
+
+HERE = 1
+NOT_ME = "not me"
+
+
+class Quorum:
+    """What a node knows of the quorum, as a test says."""
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.leader_id = BrokerId(2)
+        self.leader_epoch = 5
+        self.applied_end_offset = 0
+        self.applied = 0
+        """And acted on."""
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
+        if end_offset <= self.applied:
+            callback()
+        else:
+            self.waiting.append((end_offset, callback))
+
+    def apply(self, end_offset: int) -> None:
+        self.applied = end_offset
+        waiting, self.waiting = self.waiting, []
+        for wanted, callback in waiting:
+            self.when_applied(wanted, callback)
+
+
+class Peers:
+    """Keeps what is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Any, int | None, Callable[[Any], None]]] = []
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.asked.append((node_id, request, timeout_ms, on_reply))
+
+    def reply(self, answer: Any) -> None:
+        self.asked[-1][3](answer)
+
+
+class Errand:
+    """One that keeps what became of it."""
+
+    oldest_version = 0
+
+    def __init__(self, end_offset: int = 0, *, is_question: bool = False) -> None:
+        self.is_question = is_question
+        self.ends: list[Any] = []
+        self.detail = ""
+        self.here: list[OnOutcome] = []
+        self._end_offset = end_offset
+
+    def carry_out_here(self, on_outcome: OnOutcome) -> None:
+        self.here.append(on_outcome)
+
+    def request(self, leader_epoch: int) -> Any:
+        return f"please, in epoch {leader_epoch}"
+
+    def outcome(self, answer: Any) -> Outcome | None:
+        return None if answer == NOT_ME else Outcome(self._end_offset, lambda: self.ends.append(answer))
+
+    def fail(self, error: KafkaError) -> None:
+        self.ends.append(error.code)
+        self.detail = error.detail
+
+
+class Bench:
+    def __init__(self, errand: Errand | None = None, timeout_ms: int = 30_000) -> None:
+        self.quorum = Quorum()
+        self.peers = Peers()
+        self.clock = ManualClock()
+        self.errands = Errands(quorum=self.quorum, peer=self.peers, node_id=HERE, clock=self.clock)
+        self.errand = errand or Errand()
+        self._timeout_ms = timeout_ms
+
+    def run(self) -> None:
+        self.errands.run(self.errand, self._timeout_ms)
+
+
+@pytest.mark.parametrize("is_question", [False, True])
+@pytest.mark.parametrize(
+    ("leader_id", "told"),
+    [
+        (-1, "no active controller was known within 30000 ms; a majority"),
+        (2, "controller 2 did not answer within 30000 ms; a majority"),
+        (HERE, "controller 1, this node, did not become active within 30000 ms"),
+    ],
+)
+def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str, is_question: bool) -> None:
+    bench = Bench(Errand(is_question=is_question))
+    bench.quorum.leader_id = BrokerId(leader_id)
+    bench.run()
+    bench.clock.advance(30_000)
+    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.errand.detail.startswith(told)
+    assert ("may have been done" in bench.errand.detail) is not is_question
+
+
+def test_the_leaders_node_is_asked_in_its_epoch() -> None:
+    bench = Bench()
+    bench.run()
+    ((node_id, request, timeout_ms, _),) = bench.peers.asked
+    assert (node_id, request, timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
+    bench.peers.reply("done")
+    assert bench.errand.ends == ["done"]
+    assert len(bench.errands) == 0
+
+
+def test_where_the_controller_is_here_nobody_is_asked() -> None:
+    bench = Bench()
+    bench.quorum.is_active = True
+    bench.run()
+    assert bench.peers.asked == []
+    bench.errand.here[0](Outcome(0, lambda: bench.errand.ends.append("done")))
+    assert bench.errand.ends == ["done"]
+
+
+def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses() -> None:
+    bench = Bench()
+    bench.quorum.leader_id = BrokerId(-1)
+    bench.run()
+    assert bench.peers.asked == []
+    bench.quorum.leader_id = BrokerId(2)
+    pauses_ms = []
+    for answer in (None, NOT_ME, None, NOT_ME, None, None):
+        before = bench.clock.monotonic_ms()
+        count = len(bench.peers.asked)
+        while len(bench.peers.asked) == count:
+            bench.clock.advance(1)
+        pauses_ms.append(bench.clock.monotonic_ms() - before)
+        bench.peers.reply(answer)
+    assert pauses_ms == [FIRST_BACKOFF_MS, 40, 80, 160, LONGEST_BACKOFF_MS, LONGEST_BACKOFF_MS]
+    bench.clock.advance(LONGEST_BACKOFF_MS)
+    bench.peers.reply("done")
+    assert bench.errand.ends == ["done"]
+
+
+def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
+    bench = Bench()
+    bench.quorum.leader_id = BrokerId(HERE)
+    bench.run()
+    assert (bench.peers.asked, bench.errand.here) == ([], [])
+    bench.quorum.is_active = True
+    bench.clock.advance(FIRST_BACKOFF_MS)
+    assert len(bench.errand.here) == 1
+
+
+def test_the_controller_moves_from_here_to_another_node() -> None:
+    bench = Bench()
+    bench.quorum.is_active = True
+    bench.run()
+    bench.quorum.is_active = False
+    bench.errand.here[0](None)
+    bench.clock.advance(FIRST_BACKOFF_MS)
+    bench.peers.reply("done")
+    assert bench.errand.ends == ["done"]
+
+
+def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> None:
+    bench = Bench(Errand(end_offset=100))
+    bench.run()
+    bench.peers.reply("done")
+    bench.quorum.apply(99)
+    assert bench.errand.ends == []
+    bench.quorum.apply(100)
+    assert bench.errand.ends == ["done"]
+
+
+def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied() -> None:
+    bench = Bench(Errand(end_offset=100), timeout_ms=500)
+    bench.run()
+    bench.peers.reply("done")
+    bench.clock.advance(500)
+    assert bench.errand.ends == ["done"]
+    bench.quorum.apply(100)
+    assert bench.errand.ends == ["done"]
+
+
+def decided_here(bench: Bench, applied_end_offset: int, acted_on: int = 99) -> None:
+    """The controller on this node decides, and that is in the image."""
+    bench.quorum.is_active = True
+    bench.quorum.applied_end_offset, bench.quorum.applied = 99, acted_on
+    bench.run()
+    bench.quorum.applied_end_offset = applied_end_offset
+    bench.errand.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.errand.ends.append("done")))
+
+
+def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
+    bench = Bench()
+    decided_here(bench, applied_end_offset=102)
+    bench.quorum.apply(101)
+    assert bench.errand.ends == []
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]
+
+
+def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
+    bench = Bench(timeout_ms=500)
+    decided_here(bench, applied_end_offset=102)
+    bench.clock.advance(500)
+    assert bench.errand.ends == ["done"]
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]
+
+
+def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
+    bench = Bench()
+    decided_here(bench, applied_end_offset=99, acted_on=98)
+    assert bench.errand.ends == ["done"]
+
+
+def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> None:
+    bench = Bench(timeout_ms=500)
+    bench.run()
+    assert bench.peers.asked[0][2] == 500
+    bench.clock.advance(500)
+    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    bench.peers.reply("done")
+    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.clock.calls_pending == 0
+
+
+def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
+    bench = Bench()
+    bench.run()
+    bench.peers.reply(None)
+    bench.clock.advance(FIRST_BACKOFF_MS)
+    bench.peers.asked[0][3](NOT_ME)
+    bench.clock.advance(10_000)
+    assert len(bench.peers.asked) == 2
+
+
+def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
+    bench = Bench()
+    bench.run()
+    bench.errands.forget(bench.errand)
+    bench.peers.reply(None)
+    bench.clock.advance(60_000)
+    assert (bench.errand.ends, len(bench.peers.asked)) == ([], 1)
+    bench.errands.forget(bench.errand)  # twice is once
+
+
+def test_whoever_waits_when_the_node_stops_is_told_that_nobody_knows() -> None:
+    bench = Bench()
+    bench.run()
+    bench.errands.close()
+    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(bench.errands) == 0
+
+
+def test_what_is_known_when_the_node_stops_is_told() -> None:
+    bench = Bench()
+    decided_here(bench, applied_end_offset=102)
+    bench.errands.close()
+    assert bench.errand.ends == ["done"]
+    bench.quorum.apply(102)
+    assert bench.errand.ends == ["done"]

@@ -1,0 +1,261 @@
+"""Requests of administrators: carried out where the active controller is, answered where the client asks."""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from simulation.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.broker_node import BrokerNode
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
+)
+from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
+from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tailrace.server.controller_link.envelope_handler import Sender
+from tailrace.server.controller_link.forwarding import FORWARDED, MAX_FORWARDED, SHORTEST_MS
+from testkit.ports import RecordingConnection
+
+CALM = BrokerPlan(requests_per_s=0, chaos_ms=2_000)
+CREATE_VERSION = 7
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Nodes:
+    """Three voters and an observer, each a broker, with a controller."""
+
+    def __init__(self) -> None:
+        self.cluster = BrokerCluster(1, CALM)
+        self.cluster.run()
+
+    @property
+    def leader(self) -> BrokerNode:
+        leader = self.cluster.active()
+        assert leader is not None
+        return leader
+
+    @property
+    def other(self) -> BrokerNode:
+        return next(node for node in self.cluster.nodes.values() if node is not self.leader)
+
+    def go_on(self, milliseconds: int) -> None:
+        self.cluster.world.run(until_ms=self.cluster.world.now_ms + milliseconds)
+
+    def answer(self, node: BrokerNode, request: Any, version: int) -> Any:
+        answers: list[Any] = []
+        node.ask(request, version, answers.append)
+        self.go_on(1_000)
+        (answer,) = answers
+        return answer
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+def create(name: str, *, timeout_ms: int = 30_000) -> CreateTopicsRequest:
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
+    return CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
+
+
+def alter(*resources: tuple[int, str, str, str]) -> IncrementalAlterConfigsRequest:
+    return IncrementalAlterConfigsRequest(
+        resources=tuple(
+            IncrementalAlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=(IncrementallyAlterableConfig(name=setting, config_operation=0, value=value),),
+            )
+            for kind, name, setting, value in resources
+        ),
+        validate_only=False,
+    )
+
+
+def test_any_node_takes_any_request_and_sees_its_effect_when_it_answers(nodes: Nodes) -> None:
+    for node in nodes.cluster.nodes.values():
+        name = f"from-{node.key.id}"
+        seen: list[bool] = []
+        note = partial(_note, seen, node, name)
+        node.ask(create(name), CREATE_VERSION, note)
+        nodes.go_on(1_000)
+        assert seen == [True]
+
+
+def _note(seen: list[bool], node: BrokerNode, name: str, _: Any) -> None:
+    seen.append(name in node.controller.image.topics)
+
+
+def test_a_refusal_of_the_controller_comes_back_as_it_is(nodes: Nodes) -> None:
+    nodes.answer(nodes.other, create("orders"), CREATE_VERSION)
+    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "orders" in told.error_message
+
+
+def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: Nodes) -> None:
+    answer = nodes.answer(nodes.other, UnregisterBrokerRequest(broker_id=nodes.leader.key.id), 0)
+    assert (answer.error_code, "stop it first" in answer.error_message) == (ErrorCode.INVALID_REQUEST, True)
+
+
+def test_a_request_waits_for_the_next_controller(nodes: Nodes) -> None:
+    asked = nodes.other
+    nodes.leader.crash()
+    answers: list[Any] = []
+    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    nodes.go_on(200)
+    assert answers == []
+    nodes.go_on(6_000)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+
+
+def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> None:
+    nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
+    asked, answers = nodes.other, []
+    asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
+    nodes.go_on(1_499)
+    assert answers == []
+    nodes.go_on(1)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(asked.forwarding) == 0
+
+
+def test_a_request_that_nobody_remembers_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "has_forgotten", lambda *_: True)
+    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: Nodes) -> None:
+    nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
+    answers: list[Any] = []
+    nodes.other.ask(create("orders", timeout_ms=1), CREATE_VERSION, answers.append)
+    nodes.go_on(SHORTEST_MS - 1)
+    assert answers == []
+    nodes.go_on(1)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
+    """From now on a node gets nothing done that changes lead to. Gives who waits for that."""
+    waiting: list[Callable[[], None]] = []
+    node.controller.answer_when(waiting.append)
+    return waiting
+
+
+def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes: Nodes) -> None:
+    waiting, answers = is_busy(nodes.leader), []
+    nodes.leader.ask(create("orders"), CREATE_VERSION, answers.append)
+    nodes.go_on(1_000)
+    assert "orders" in nodes.leader.controller.image.topics
+    assert answers == []
+    for callback in waiting:
+        callback()
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("is_asked_at_the_controller", [True, False])
+def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_acted_on(
+    nodes: Nodes, *, is_asked_at_the_controller: bool
+) -> None:
+    asked, answers = nodes.leader if is_asked_at_the_controller else nodes.other, []
+    is_busy(asked)
+    asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
+    nodes.go_on(1_499)
+    assert answers == []
+    nodes.go_on(1)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+
+
+def test_a_refusal_of_the_controllers_own_node_waits_for_nobodys_directories(nodes: Nodes) -> None:
+    nodes.answer(nodes.leader, create("orders"), CREATE_VERSION)
+    is_busy(nodes.leader)
+    (told,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+    is_busy(nodes.leader)
+    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert told.error_code == ErrorCode.NONE
+
+
+def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: Nodes) -> None:
+    nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
+    answers: list[Any] = []
+    nodes.other.ask(create("orders", timeout_ms=0), CREATE_VERSION, answers.append)
+    nodes.go_on(29_999)
+    assert answers == []
+    nodes.go_on(1)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def test_a_client_that_has_gone_is_forgotten(nodes: Nodes) -> None:
+    asked = nodes.other
+    nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
+    connection = asked.ask(create("orders"), CREATE_VERSION, lambda _: None)
+    assert (len(asked.forwarding), len(asked.errands)) == (1, 1)
+    before = len(asked.errands)
+    connection.hang_up()
+    assert len(asked.forwarding) == 0
+    assert len(asked.errands) == before - 1
+
+
+def test_no_more_wait_than_a_node_has_room_for(nodes: Nodes) -> None:
+    asked = nodes.other
+    nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
+    answers: list[Any] = []
+    connections: list[RecordingConnection] = [
+        asked.ask(create("orders"), CREATE_VERSION, answers.append) for _ in range(MAX_FORWARDED)
+    ]
+    assert answers == []
+    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+    connections[0].hang_up()
+    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    assert len(answers) == 1
+
+
+def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes: Nodes) -> None:
+    asked = nodes.other
+    nodes.answer(asked, create("orders"), CREATE_VERSION)
+    own, another = str(asked.key.id), str(nodes.leader.key.id)
+    request = alter(
+        (4, another, "log.retention.ms", "1000"),
+        (2, "orders", "retention.ms", "2000"),
+        (4, own, "no.such.setting", "3000"),
+        (4, "", "no.such.setting", "4000"),
+    )
+    answer = nodes.answer(asked, request, 1)
+    assert [one.resource_name for one in answer.responses] == [another, "orders", own, ""]
+    assert [one.error_code for one in answer.responses] == [
+        ErrorCode.INVALID_REQUEST,
+        0,
+        *[ErrorCode.INVALID_REQUEST] * 2,
+    ]
+    assert ["ask broker" in (one.error_message or "") for one in answer.responses] == [True, False, False, False]
+    configs = nodes.leader.controller.image.configs
+    assert {name: dict(values) for (_, name), values in configs.items()} == {"orders": {"retention.ms": "2000"}}
+
+
+def test_of_another_broker_alone_nothing_is_passed_on(nodes: Nodes) -> None:
+    answers: list[Any] = []
+    request = alter((4, str(nodes.leader.key.id), "log.retention.ms", "1000"))
+    nodes.other.ask(request, 1, answers.append)
+    assert [one.error_code for one in answers[0].responses] == [ErrorCode.INVALID_REQUEST]
+
+
+def test_an_envelope_and_what_every_broker_can_answer_are_not_passed_on() -> None:
+    assert FORWARDED.isdisjoint((0, 1, 3, 18, 58, 62, 63, 67))

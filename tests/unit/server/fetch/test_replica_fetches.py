@@ -1,0 +1,263 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.image import BrokerImage, ClusterImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, FETCH, DataPath, Exchange, batch_of, records_of, topic_id_of
+from testkit.ports import DeferredDisk
+
+
+class StillController:
+    """A `server.ports.Controller` whose image says who is registered."""
+
+    def __init__(self, fenced: tuple[int, ...] = ()) -> None:
+        self.leader_id = BrokerId(9)
+        self.commands: list[Any] = []
+        self.image = ClusterImage(
+            brokers={
+                BrokerId(number): BrokerImage(
+                    broker_id=BrokerId(number),
+                    incarnation_id=b"i" * 16,
+                    broker_epoch=10 * number,
+                    endpoints=(),
+                    fenced=number in fenced,
+                )
+                for number in (1, 2, 3)
+            }
+        )
+
+    def register(self, broker_id: int, *, broker_epoch: int) -> None:
+        brokers = dict(self.image.brokers)
+        brokers[BrokerId(broker_id)] = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
+        self.image = replace(self.image, brokers=brokers)
+
+    def submit(self, command: Any, on_done: Any) -> None:
+        self.commands.append(command)
+
+
+class Bench:
+    """Broker 1, which leads a partition that broker 2 follows, in epoch 4."""
+
+    def __init__(self, *, in_sync: tuple[int, ...] = (1, 2), fenced: tuple[int, ...] = ()) -> None:
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
+        self.controller = StillController(fenced)
+        keeper = InSyncKeeper(
+            broker_id=BROKER, partitions=self.node.table, controller=self.controller, clock=self.clock
+        )
+        handler = FetchHandler(
+            partitions=self.node.table,
+            polls=self.node.polls,
+            replicas=ReplicaFetches(controller=self.controller, keeper=keeper),
+        )
+        route = self.node.dispatcher._routes[FETCH]
+        assert route is not None
+        route.handle = handler.handle
+        self.partition: Partition = self.node.create("orders", leader_epoch=4, in_sync=in_sync, replicas=(1, 2))
+        self.disk.run()
+
+    def produce(self, *values: bytes) -> None:
+        self.partition.append_as_leader(
+            batch_of(*values), acks=1, produce_version=9, now_ms=self.clock.now_ms(), on_done=lambda _: None
+        )
+        self.node.end_turn()
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        replica: int = 2,
+        broker_epoch: int = 20,
+        leader_epoch: int = 4,
+        last_epoch: int = -1,
+        high_watermark: int = 0,
+        max_wait_ms: int = 0,
+        version: int = 18,
+    ) -> Exchange:
+        wanted = FetchPartition(
+            partition=0,
+            fetch_offset=offset,
+            current_leader_epoch=leader_epoch,
+            last_fetched_epoch=last_epoch,
+            log_start_offset=0,
+            partition_max_bytes=1 << 20,
+            high_watermark=high_watermark,
+        )
+        request = FetchRequest(
+            replica_id=replica,
+            replica_state=ReplicaState(replica_id=replica, replica_epoch=broker_epoch),
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            topics=(FetchTopic(topic="orders", topic_id=topic_id_of("orders"), partitions=(wanted,)),),
+        )
+        return self.node.send(request, version)
+
+
+def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_next_fetch() -> None:
+    bench = Bench()
+    bench.produce(b"a", b"b")
+    bench.disk.run()
+    answer = bench.fetch(0).fetched
+    assert [record.value for record in records_of(answer.records)] == [b"a", b"b"]
+    assert answer.high_watermark == 0
+    answer = bench.fetch(2, last_epoch=4).fetched
+    assert (answer.high_watermark, bench.partition.high_watermark) == (2, 2), "the answer has the news already"
+
+
+@pytest.mark.parametrize("version", [15, 18])
+def test_versions_with_a_broker_epoch_count(version: int) -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(1, version=version)
+    assert bench.partition.high_watermark == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": 11},
+        {"version": 14},
+        {"version": 17, "broker_epoch": -1},
+        {"version": 17, "leader_epoch": -1},
+        {"version": 17, "leader_epoch": -1, "broker_epoch": -1},
+        {"version": 17, "broker_epoch": 19},
+        {"version": 17, "broker_epoch": 21},
+    ],
+    ids=str,
+)
+def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(options: dict[str, int]) -> None:
+    """Whoever can reach the port may say that it is broker 2, and knows the leader epoch from Metadata."""
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]  # type: ignore[arg-type]
+    assert [(one.error_code, one.records) for one in answers] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] * 2
+    assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
+    bench.fetch(1)
+    assert bench.partition.high_watermark == 1, "as the replica itself does it"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"leader_epoch": 3}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 5}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"replica": 3, "broker_epoch": 30}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"replica": 3, "broker_epoch": 30, "leader_epoch": -1}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ({"broker_epoch": 19}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(options: dict[str, int], code: ErrorCode) -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    assert bench.fetch(1, **options).fetched.error_code == code  # type: ignore[arg-type]
+    assert bench.partition.high_watermark == 0
+
+
+def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing() -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.controller.register(2, broker_epoch=25)
+    bench.fetch(0, broker_epoch=25)
+    assert bench.fetch(1, broker_epoch=20).fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert bench.partition.high_watermark == 0
+
+
+def test_a_follower_whose_log_diverges_acknowledges_nothing() -> None:
+    bench = Bench()
+    bench.produce(b"a", b"b")
+    bench.disk.run()
+    answer = bench.fetch(2, last_epoch=2).fetched
+    assert (answer.error_code, answer.records) == (0, b"")
+    assert answer.diverging_epoch.end_offset == 0
+    assert bench.partition.high_watermark == 0
+
+
+def test_a_follower_beyond_the_log_end_is_told_what_the_range_is() -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    answer = bench.fetch(7).fetched
+    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)
+    assert bench.partition.high_watermark == 0
+
+
+def test_a_follower_that_has_everything_waits_for_more() -> None:
+    bench = Bench()
+    fetch = bench.fetch(0, max_wait_ms=500)
+    assert not fetch.is_answered
+    bench.produce(b"a")
+    bench.clock.advance(0)
+    assert [record.value for record in records_of(fetch.fetched.records)] == [b"a"], "before it is flushed"
+
+
+def test_a_fetch_that_waits_acknowledges_once() -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
+    assert not waiting.is_answered
+    bench.controller.register(2, broker_epoch=21)
+    bench.fetch(0, high_watermark=1, broker_epoch=21)  # it has started anew meanwhile, and has less
+    bench.produce(b"b")
+    bench.disk.run()
+    bench.clock.advance(0)
+    assert waiting.fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is not read on for, either"
+    assert bench.partition.high_watermark == 1
+
+
+def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once() -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(1)
+    assert bench.partition.high_watermark == 1
+    behind = bench.fetch(1, high_watermark=0, max_wait_ms=500)
+    assert behind.fetched.high_watermark == 1
+    assert not bench.fetch(1, high_watermark=1, max_wait_ms=500).is_answered
+
+
+def test_a_follower_that_waits_hears_when_the_high_watermark_rises() -> None:
+    bench = Bench()
+    bench.produce(b"a")
+    fetch = bench.fetch(1, last_epoch=4, max_wait_ms=500)
+    assert not fetch.is_answered
+    bench.disk.run()
+    bench.clock.advance(0)
+    assert fetch.fetched.high_watermark == 1
+
+
+def test_a_follower_that_waits_hears_when_the_leadership_goes() -> None:
+    bench = Bench()
+    fetch = bench.fetch(0, max_wait_ms=500)
+    bench.node.create("orders", leader=2, leader_epoch=5, in_sync=(1, 2), replicas=(1, 2))
+    bench.clock.advance(0)
+    assert fetch.fetched.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_who_has_caught_up_is_proposed_to_be_in_sync() -> None:
+    bench = Bench(in_sync=(1,))
+    bench.fetch(0)
+    bench.clock.advance(0)
+    (command,) = bench.controller.commands
+    assert [member.broker_id for member in command.changes[0].in_sync_replicas] == [1, 2]
+
+
+def test_who_is_fenced_is_not_proposed() -> None:
+    bench = Bench(in_sync=(1,), fenced=(2,))
+    assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
+    bench.clock.advance(0)
+    assert bench.controller.commands == []

@@ -1,0 +1,420 @@
+import gc
+import weakref
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.record import Record, build_batch
+from tailrace.server.partitions.table import KnownLeader
+from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of
+from testkit.ports import DeferredDisk, RecordingConnection
+
+
+@pytest.fixture
+def disk() -> DeferredDisk:
+    return DeferredDisk()
+
+
+@pytest.fixture
+def node(disk: DeferredDisk) -> DataPath:
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create()
+    return node
+
+
+def flush(node: DataPath, disk: DeferredDisk) -> None:
+    disk.run()
+    node.end_turn()
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version_is_answered_in_its_own_form(node: DataPath, version: int) -> None:
+    answer = node.produce("orders", b"a", acks=1, version=version).produced
+    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 0, -1)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+
+
+def test_acks_one_is_answered_after_the_write_and_acks_all_after_the_flush(node: DataPath, disk: DeferredDisk) -> None:
+    assert node.produce("orders", b"a", acks=1).is_answered
+    waiting = node.produce("orders", b"b", acks=-1)
+    assert not waiting.is_answered
+    flush(node, disk)
+    assert waiting.produced.base_offset == 1
+    assert len(node.deadlines) == 0
+
+
+def test_acks_all_that_is_not_safe_in_time_is_told_so_and_the_records_stay(node: DataPath, disk: DeferredDisk) -> None:
+    waiting = node.produce("orders", b"a", acks=-1, timeout_ms=1000)
+    node.clock.advance(999)
+    assert not waiting.is_answered
+    node.clock.advance(1)
+    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    flush(node, disk)
+    assert node.values("orders") == [b"a"]
+
+
+def test_a_produce_timeout_is_bounded(node: DataPath, disk: DeferredDisk) -> None:
+    """What waits takes memory, and a client may say that it has all the time of the world."""
+    waiting = node.produce("orders", b"a", acks=-1, timeout_ms=2**31 - 1)
+    node.clock.advance(299_999)
+    assert not waiting.is_answered
+    node.clock.advance(1)
+    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    flush(node, disk)
+
+
+def test_acks_all_that_waits_below_min_insync_replicas_is_told_so_in_the_end(node: DataPath) -> None:
+    config = TopicConfig(min_insync_replicas=2)
+    node.create("copied", replicas=(1, 2), in_sync=(1, 2), config=config)
+    waiting = node.produce("copied", b"a", acks=-1, timeout_ms=1000)
+    node.create("copied", replicas=(1, 2), in_sync=(1,), config=config)
+    node.clock.advance(1000)
+    assert waiting.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    refused = node.produce("copied", b"b", acks=-1, timeout_ms=1000)
+    assert refused.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_acks_zero_gets_no_answer_and_an_error_closes_the_connection(node: DataPath) -> None:
+    silent = node.produce("orders", b"a", acks=0)
+    assert silent.is_answered
+    assert node.connection.answers == {0: None}
+    node.produce("nowhere", b"a", acks=0)
+    assert node.connection.close_reason is not None
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in node.connection.close_reason
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_other_acks_are_refused_on_every_partition_and_nothing_is_written(node: DataPath, acks: int) -> None:
+    assert node.produce("orders", b"a", acks=acks).produced.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert node.table.get("orders", 0).log.log_end_offset == 0
+
+
+def test_what_is_not_there_is_told_before_acks_that_are_none(node: DataPath) -> None:
+    for version, code in ((12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)):
+        assert node.produce("nowhere", b"a", acks=2, version=version).produced.error_code == code
+    node.create("__consumer_offsets")
+    assert node.produce("__consumer_offsets", b"a", acks=2).produced.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(node: DataPath) -> None:
+    node.create("orders", partition=1)
+    good, damaged = batch_of(b"a", now=node.clock.now_ms), bytearray(batch_of(b"b"))
+    damaged[-1] ^= 1
+
+    def topic(name: str, *parts: tuple[int, bytes | bytearray]) -> TopicProduceData:
+        data = tuple(PartitionProduceData(index=index, records=records) for index, records in parts)
+        return TopicProduceData(name=name, partition_data=data)
+
+    topics = (topic("nowhere", (0, good)), topic("orders", (1, good), (0, damaged), (7, good)))
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
+    response: ProduceResponse = node.send(request, 9).response
+    assert [
+        (topic.name, [(answer.index, answer.error_code) for answer in topic.partition_responses])
+        for topic in response.responses
+    ] == [
+        ("nowhere", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]),
+        ("orders", [(1, 0), (0, ErrorCode.CORRUPT_MESSAGE), (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]),
+    ]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_written(version: int) -> None:
+    """The answer goes out when the turn's batches are written: what fails there ends the node."""
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create()
+    data = (PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),)
+    topics = tuple(TopicProduceData(name=name, partition_data=data) for name in ("orders", "x" * 32_767))
+    response = node.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), version).response
+    codes = [topic.partition_responses[0].error_code for topic in response.responses]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
+    node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
+    for partition in range(2):
+        node.create(partition=partition)
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=(
+            TopicProduceData(
+                name="orders",
+                partition_data=tuple(
+                    PartitionProduceData(index=index, records=batch_of(b"a", now=node.clock.now_ms))
+                    for index in range(2)
+                ),
+            ),
+        ),
+    )
+    exchange = node.send(request, 9)
+    late = disk.waiting.pop()
+    flush(node, disk)
+    assert not exchange.is_answered
+    disk.waiting.append(late)
+    flush(node, disk)
+    assert [answer.error_code for answer in exchange.response.responses[0].partition_responses] == [0, 0]
+
+
+class SlowCoordinator:
+    """Grants what it is asked for when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[AskedTransaction, OnVerified]] = []
+
+    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+        self.waiting.append((asked, on_done))
+
+    def grant(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for asked, on_done in waiting:
+            on_done(dict.fromkeys(asked.partitions, ErrorCode.NONE))
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["the batch is written", "the disk is full"])
+def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
+    """One partition is safe and the other waits for the coordinator when the producer's time is over."""
+    files, coordinator = SimulatedDisk(), SlowCoordinator()
+    node = DataPath("/logs", files=files, disk=disk, verifier=coordinator)
+
+    def in_transaction(*sequences: int) -> ProduceRequest:
+        data = tuple(
+            PartitionProduceData(
+                index=index,
+                records=batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True),
+            )
+            for index, sequence in enumerate(sequences)
+        )
+        topic = TopicProduceData(name="orders", partition_data=data)
+        return ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
+
+    safe, held = node.create(partition=0), node.create(partition=1)
+    first = node.send(in_transaction(0), 11)
+    coordinator.grant()
+    flush(node, disk)
+    flush(node, disk)
+    assert first.produced.error_code == 0
+
+    late = node.send(in_transaction(1, 0), 11)
+    flush(node, disk)
+    assert (safe.high_watermark, held.log.log_end_offset, late.is_answered) == (2, 0, False)
+    node.clock.advance(1000)
+    codes = [answer.error_code for answer in late.response.responses[0].partition_responses]
+    assert codes == [0, ErrorCode.REQUEST_TIMED_OUT]
+    files.free_space = 0 if is_full else files.free_space
+    coordinator.grant()
+    node.end_turn()
+    flush(node, disk)
+    assert held.high_watermark == (0 if is_full else 1)
+    assert len(node.deadlines) == 0
+
+
+def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
+    """Even if its producer's transaction is open in the partition: nobody has said that the sender may write in it."""
+    coordinator = SlowCoordinator()
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, verifier=coordinator)
+    partition = node.create()
+
+    def send(sequence: int, transactional_id: str | None) -> Exchange:
+        records = batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        return node.produce("orders", records=records, acks=1, transactional_id=transactional_id)
+
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert send(0, None).produced.error_code == refused
+    first = send(0, "pay")
+    coordinator.grant()
+    node.end_turn()
+    assert first.produced.error_code == 0
+    for sequence in (0, 1):  # stored already, and the next one
+        assert send(sequence, None).produced.error_code == refused
+    assert send(1, "pay").produced.error_code == 0
+    assert partition.log.log_end_offset == 2
+
+
+def test_a_request_without_partitions_is_answered(node: DataPath) -> None:
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=())
+    assert node.send(request, 9).response.responses == ()
+
+
+def test_internal_topics_are_written_by_brokers_and_the_admin_client_only(node: DataPath) -> None:
+    node.create("__consumer_offsets")
+    refused = node.produce("__consumer_offsets", b"a", acks=1).produced
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    allowed = node.produce("__consumer_offsets", b"a", acks=1, client_id="__admin_client").produced
+    assert allowed.error_code == 0
+
+
+def test_version_13_knows_topics_by_id(node: DataPath) -> None:
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=(
+            TopicProduceData(
+                topic_id=topic_id_of("orders"),
+                partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),),
+            ),
+            TopicProduceData(
+                topic_id=bytes(16), partition_data=(PartitionProduceData(index=0, records=batch_of(b"a")),)
+            ),
+        ),
+    )
+    known, unknown = node.send(request, 13).response.responses
+    assert (known.topic_id, known.partition_responses[0].error_code) == (topic_id_of("orders"), 0)
+    assert unknown.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class Elsewhere:
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        return KnownLeader(BrokerId(2), 5)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(("version", "hint"), [(9, (-1, -1)), (10, (2, 5))])
+def test_from_version_10_on_the_new_leader_is_named(node: DataPath, version: int, hint: tuple[int, int]) -> None:
+    node.table.leaders = Elsewhere()
+    answer = node.produce("far", b"a", acks=1, version=version).produced
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == hint
+
+
+def test_from_version_8_on_the_records_at_fault_are_named(node: DataPath) -> None:
+    node.create("keyed", config=TopicConfig(cleanup_policy=("compact",)))
+    now_ms = node.clock.now_ms()
+    records = build_batch([Record(0, now_ms, b"k", b"v"), Record(1, now_ms, None, b"v")])
+    answer = node.produce("keyed", records=records, acks=1, version=8).produced
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in answer.record_errors] == [1]
+    assert answer.error_message
+
+
+def test_log_append_time_is_in_the_answer(node: DataPath) -> None:
+    node.create("stamped", config=TopicConfig(message_timestamp_type="LogAppendTime"))
+    answer = node.produce("stamped", b"a", acks=1).produced
+    assert answer.log_append_time_ms == node.clock.now_ms()
+
+
+def test_zstd_needs_version_7(node: DataPath) -> None:
+    records = batch_of(b"a" * 100, now=node.clock.now_ms, codec=Codec.ZSTD)
+    assert node.produce("orders", records=records, acks=1, version=6).produced.error_code == 76
+    assert node.produce("orders", records=records, acks=1, version=7).produced.error_code == 0
+
+
+@pytest.mark.parametrize("records", [None, b""], ids=["null", "empty"])
+def test_a_partition_without_records_is_refused(node: DataPath, records: bytes | None) -> None:
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=(TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=records),)),),
+    )
+    answer = node.send(request, 9).produced
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+
+
+def test_a_retry_waits_for_the_flush_of_its_original(node: DataPath, disk: DeferredDisk) -> None:
+    records = batch_of(b"a", now=node.clock.now_ms, producer_id=1, producer_epoch=0, base_sequence=0)
+    first = node.produce("orders", records=records)
+    retry = node.produce("orders", records=records)
+    assert (first.is_answered, retry.is_answered) == (False, False)
+    flush(node, disk)
+    assert (first.produced.base_offset, retry.produced.base_offset) == (0, 0)
+    again = node.produce("orders", records=records)
+    assert again.produced.base_offset == 0
+
+
+def test_a_producer_that_waits_is_told_when_the_leadership_goes(node: DataPath) -> None:
+    waiting = node.produce("orders", b"a")
+    node.create(leader=2, leader_epoch=1)
+    assert waiting.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert waiting.produced.current_leader.leader_id == 2
+
+
+def test_a_full_disk_is_a_storage_error_and_the_connection_lives() -> None:
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    node.create()
+    files.free_space = 0
+    assert node.produce("orders", b"a").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    files.free_space = 1 << 30
+    assert node.produce("orders", b"b").produced.base_offset == 0
+    assert node.connection.is_open
+
+
+def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_decoding(node: DataPath) -> None:
+    for number in range(50):
+        answer = node.produce("orders", str(number).encode() * (1 + 100 * (number % 3)), acks=1).produced
+        assert (answer.error_code, answer.base_offset) == (0, number)
+    refused = node.produce("orders", b"x", acks=1, partition=5).produced
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_requests_like_one_before_of_their_connection_reach_their_own_topic(node: DataPath, disk: DeferredDisk) -> None:
+    names = [f"{'x' * (number % 12)}{number}" for number in range(70)]
+    for name in names:
+        node.create(name)
+    for number in range(3):
+        for name in names:
+            answer = node.produce(name, name.encode(), acks=1).produced
+            assert (answer.error_code, answer.base_offset) == (0, number)
+    disk.run()
+    for name in names:
+        assert node.values(name) == [name.encode()] * 3
+
+
+def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(node: DataPath) -> None:
+    node.create("invoices")
+    for number in range(50):
+        for topic in ("orders", "invoices"):
+            answer = node.produce(topic, b"v", acks=1, timeout_ms=number).produced
+            assert (answer.error_code, answer.base_offset) == (0, number)
+
+
+def test_a_request_leaves_no_cycle_for_the_garbage_collector(node: DataPath, disk: DeferredDisk) -> None:
+    node.create("orders", partition=1)
+
+    def produce() -> None:
+        data = tuple(
+            PartitionProduceData(index=index, records=batch_of(b"a", now=node.clock.now_ms)) for index in (0, 1, 9)
+        )
+        topic = TopicProduceData(name="orders", partition_data=data)
+        node.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(topic,)), 9)
+        for acks in (-1, 1):
+            node.produce("orders", b"a", acks=acks)
+        flush(node, disk)
+
+    def garbage() -> int:
+        produce()
+        return gc.collect()
+
+    garbage()  # codecs are compiled, lanes are made
+    # Threads of others and finalizers make cycles too, now and then; a request that makes one makes it every time.
+    assert 0 in (garbage() for _ in range(5))
+
+
+def test_a_producer_that_was_told_of_its_timeout_is_not_remembered(node: DataPath) -> None:
+    """A high watermark may stand still for hours: while replicas are away, or the controller is."""
+    topic = TopicProduceData(
+        name="orders",
+        partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),),
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=100, topic_data=(topic,))
+    connection = RecordingConnection()
+    waiting = node.send(request, 9, connection=connection)
+    node.clock.advance(100)
+    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    connection.hang_up()
+    gone = weakref.ref(connection)
+    del connection, waiting
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,430 @@
+"""What replicas and people ask of a quorum over the wire: requests in, Kafka's answers out."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulation.quorum_cluster import QuorumCluster, QuorumPlan
+from simulation.quorum_node import CLUSTER_ID, QuorumNode
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.headers import decode_response
+from tailrace.protocol.messages import fetch, fetch_snapshot, quorum, raft_voters
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.schema import replace
+from tailrace.raft.events import UpdateVoter
+from tailrace.raft.rpc import VoteResponse
+from tailrace.raft.voters import Endpoint, Voter
+from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.quorum.description import WANTED, QuorumDescriptionHandler
+from tailrace.server.quorum.host import OnAnswer, QuorumHost
+from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
+from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from testkit.data_path import DataPath
+from testkit.ports import RecordingConnection
+
+TOPIC = "__cluster_metadata"
+LISTENERS = (raft_voters.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)
+TOO_MANY_LISTENERS = tuple(raft_voters.RaftVoterListener(name=f"L{n}", host="there", port=9093) for n in range(101))
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def cluster() -> QuorumCluster:
+    """Three voters and an observer (4) that are at rest."""
+    started = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000))
+    started.run()
+    return started
+
+
+@pytest.fixture
+def leader(cluster: QuorumCluster) -> QuorumNode:
+    found = cluster.active()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def follower(cluster: QuorumCluster, leader: QuorumNode) -> QuorumNode:
+    return next(node for node in cluster.nodes.values() if node is not leader and node.key.id <= 3)
+
+
+class Asked:
+    """One request on its way through a handler, in its newest version."""
+
+    def __init__(self, cluster: QuorumCluster, handler: Any, request: Any, version: int | None = None) -> None:
+        self._cluster = cluster
+        self._connection = RecordingConnection()
+        schema = schema_of(type(request))
+        assert schema.api_key is not None
+        self._version = schema.versions.last if version is None else version
+        self._response_type = _RESPONSES[type(request)]
+        context = RequestContext(
+            connection=self._connection,
+            slot=self._connection.next_slot(),
+            api_key=schema.api_key,
+            api_version=self._version,
+            correlation_id=7,
+            client_id=None,
+        )
+        try:
+            answer = handler.handle(request, context)
+        except KafkaError as error:
+            answer = error_response(request, self._version, error)
+        if answer is not None:
+            context.respond(answer)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self._connection.answers)
+
+    def answer(self, within_ms: int = 2000) -> Any:
+        world = self._cluster.world
+        assert self.is_answered or world.run(until_ms=world.now_ms + within_ms, stop=lambda: self.is_answered)
+        data = self._connection.answers[0]
+        assert data is not None
+        return decode_response(self._response_type, self._version, data)[1]
+
+
+_RESPONSES: dict[type, type] = {
+    quorum.VoteRequest: quorum.VoteResponse,
+    quorum.BeginQuorumEpochRequest: quorum.BeginQuorumEpochResponse,
+    quorum.EndQuorumEpochRequest: quorum.EndQuorumEpochResponse,
+    quorum.DescribeQuorumRequest: quorum.DescribeQuorumResponse,
+    fetch.FetchRequest: fetch.FetchResponse,
+    fetch_snapshot.FetchSnapshotRequest: fetch_snapshot.FetchSnapshotResponse,
+    raft_voters.AddRaftVoterRequest: raft_voters.AddRaftVoterResponse,
+    raft_voters.RemoveRaftVoterRequest: raft_voters.RemoveRaftVoterResponse,
+    raft_voters.UpdateRaftVoterRequest: raft_voters.UpdateRaftVoterResponse,
+}
+
+
+def vote(epoch: int, *, cluster_id: str | None = CLUSTER_ID, offset: int = 0) -> quorum.VoteRequest:
+    part = quorum.VotePartition(
+        partition_index=0, replica_epoch=epoch, replica_id=3, last_offset_epoch=0, last_offset=offset
+    )
+    return quorum.VoteRequest(cluster_id=cluster_id, topics=(quorum.VoteTopic(topic_name=TOPIC, partitions=(part,)),))
+
+
+def fetch_from(offset: int, epoch: int, last_epoch: int, *, max_wait_ms: int = 0) -> fetch.FetchRequest:
+    part = fetch.FetchPartition(
+        partition=0,
+        current_leader_epoch=epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=last_epoch,
+        partition_max_bytes=1 << 20,
+    )
+    topic = fetch.FetchTopic(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(part,))
+    return fetch.FetchRequest(cluster_id=CLUSTER_ID, max_wait_ms=max_wait_ms, min_bytes=0, topics=(topic,))
+
+
+def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> fetch_snapshot.FetchSnapshotRequest:
+    part = fetch_snapshot.SnapshotPosition(
+        partition=0,
+        current_leader_epoch=epoch,
+        snapshot_id=fetch.SnapshotId(end_offset=end_offset, epoch=1),
+        position=position,
+    )
+    topic = fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(part,))
+    return fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=(topic,))
+
+
+def test_an_impossible_vote_is_invalid_and_told_who_leads(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    (topic,) = Asked(cluster, RaftRpcHandler(leader.host), vote(0)).answer().topics
+    (part,) = topic.partitions
+    assert (part.error_code, part.leader_id, part.leader_epoch, part.vote_granted) == (
+        ErrorCode.INVALID_REQUEST,
+        leader.key.id,
+        leader.host.node.epoch,
+        False,
+    )
+
+
+def test_a_vote_of_another_cluster_and_one_about_another_log_are_refused_as_a_whole(
+    cluster: QuorumCluster, leader: QuorumNode
+) -> None:
+    handler = RaftRpcHandler(leader.host)
+    before = leader.host.node.epoch
+    assert Asked(cluster, handler, vote(9, cluster_id="other")).answer().error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert Asked(cluster, handler, quorum.VoteRequest(topics=())).answer().error_code == ErrorCode.INVALID_REQUEST
+    assert leader.host.node.epoch == before
+
+
+def test_a_vote_is_answered_when_the_promise_is_on_disk(cluster: QuorumCluster, follower: QuorumNode) -> None:
+    asked = Asked(cluster, RaftRpcHandler(follower.host), vote(7, offset=1 << 40))
+    (topic,) = asked.answer().topics
+    assert not topic.partitions[0].vote_granted  # epoch 0 of its last record: not as far as ours
+    assert b'"leaderEpoch":7' in follower.files.read_bytes("/data/__cluster_metadata-0/quorum-state")
+
+
+def test_a_fetch_reads_the_log_by_the_leader_only(
+    cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
+) -> None:
+    epoch = leader.host.node.epoch
+    answer = Asked(cluster, RaftRpcHandler(leader.host), fetch_from(0, epoch, 0)).answer()
+    part = answer.responses[0].partitions[0]
+    ends = [header.end_offset for _, header in iter_batches(part.records)]
+    assert (part.error_code, ends[-1]) == (ErrorCode.NONE, leader.host.log.end_offset)
+    refused = Asked(cluster, RaftRpcHandler(follower.host), fetch_from(0, epoch, 0)).answer()
+    part = refused.responses[0].partitions[0]
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader == fetch.LeaderIdAndEpoch(leader_id=leader.key.id, leader_epoch=epoch)
+
+
+@pytest.mark.parametrize("version", [12, 13, 17, 18])
+def test_a_fetch_of_the_log_by_name_or_id_goes_to_the_replica_and_all_others_to_the_partitions(
+    cluster: QuorumCluster, leader: QuorumNode, version: int
+) -> None:
+    path = DataPath("/other")
+    handler = FetchHandler(
+        partitions=path.table,
+        polls=path.polls,
+        metadata_log=RaftRpcHandler(leader.host),
+    )
+    answer = Asked(cluster, handler, fetch_from(0, leader.host.node.epoch, 0), version).answer()
+    part = answer.responses[0].partitions[0]
+    assert (part.error_code, part.high_watermark) == (ErrorCode.NONE, leader.host.log.end_offset)
+    other = fetch.FetchTopic(topic="orders", topic_id=b"o" * 16, partitions=fetch_from(0, 1, 0).topics[0].partitions)
+    request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, topics=(other,))
+    code = Asked(cluster, handler, request, version).answer().responses[0].partitions[0].error_code
+    assert code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def test_a_fetch_at_the_end_waits_and_impossible_ones_do_not(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    handler, epoch = RaftRpcHandler(leader.host), leader.host.node.epoch
+    end_offset = leader.host.log.end_offset
+    waiting = Asked(cluster, handler, fetch_from(end_offset, epoch, epoch, max_wait_ms=300))
+    assert not waiting.is_answered
+    assert waiting.answer().responses[0].partitions[0].records == b""
+    for offset, fetch_epoch, last_epoch, code in (
+        (-1, epoch, 0, ErrorCode.INVALID_REQUEST),
+        (0, epoch, -1, ErrorCode.INVALID_REQUEST),
+        (0, epoch - 1, 0, ErrorCode.FENCED_LEADER_EPOCH),
+        (0, epoch + 1, 0, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ):
+        answer = Asked(cluster, handler, fetch_from(offset, fetch_epoch, last_epoch)).answer()
+        assert answer.responses[0].partitions[0].error_code == code
+
+
+def test_bytes_of_a_snapshot_and_the_three_refusals(
+    cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
+) -> None:
+    epoch = leader.host.node.epoch
+    leader.host.perform(lambda: leader.controller.write_snapshot())
+    cluster.world.run(until_ms=cluster.world.now_ms + 500)
+    (stored,) = leader.host.log.snapshots
+    end_offset = stored.id.end_offset
+
+    def part(node: QuorumNode, request: fetch_snapshot.FetchSnapshotRequest) -> fetch_snapshot.SnapshotPart:
+        answer = Asked(cluster, RaftRpcHandler(node.host), request).answer()
+        found: fetch_snapshot.SnapshotPart = answer.topics[0].partitions[0]
+        return found
+
+    first = part(leader, snapshot_from(0, epoch, end_offset=end_offset))
+    assert (first.error_code, first.size) == (ErrorCode.NONE, stored.size_bytes)
+    assert first.unaligned_records
+    at_end = part(leader, snapshot_from(stored.size_bytes, epoch, end_offset=end_offset))
+    assert (at_end.error_code, at_end.unaligned_records) == (ErrorCode.NONE, b"")
+    for node, position, wanted, code in (
+        (leader, stored.size_bytes + 1, end_offset, ErrorCode.POSITION_OUT_OF_RANGE),
+        (leader, -1, end_offset, ErrorCode.POSITION_OUT_OF_RANGE),
+        (leader, 0, end_offset - 1, ErrorCode.SNAPSHOT_NOT_FOUND),
+        (follower, 0, end_offset, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ):
+        assert part(node, snapshot_from(position, epoch, end_offset=wanted)).error_code == code
+    other = fetch_snapshot.SnapshotTopic(name="orders", partitions=snapshot_from(0, epoch).topics[0].partitions)
+    unknown = part(leader, fetch_snapshot.FetchSnapshotRequest(topics=(other,)))
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    """The leader will evenly distribute the number of bytes sent; what one does not need the others get."""
+    epoch = leader.host.node.epoch
+    leader.host.perform(lambda: leader.controller.write_snapshot())
+    cluster.world.run(until_ms=cluster.world.now_ms + 500)
+    (stored,) = leader.host.log.snapshots
+    size, end_offset = stored.size_bytes, stored.id.end_offset
+
+    def sent(max_bytes: int, *positions: int, end: int = end_offset) -> list[int]:
+        asked = [snapshot_from(position, epoch, end_offset=end).topics[0].partitions[0] for position in positions]
+        other = replace(asked[0], partition=1)
+        topics = (
+            fetch_snapshot.SnapshotTopic(name="orders", partitions=(asked[0],)),
+            fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
+        )
+        request = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
+        orders, metadata = Asked(cluster, RaftRpcHandler(leader.host), request).answer().topics
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [one.error_code for one in (*orders.partitions, metadata.partitions[0])] == [unknown, unknown]
+        assert [one.position for one in metadata.partitions[1:]] == list(positions)
+        return [len(one.unaligned_records) for one in metadata.partitions[1:]]
+
+    assert sent(100, 0) == [100]
+    assert sent(100, 0, 0) == [50, 50]
+    assert sent(100, 0, size - 10) == [90, 10]
+    assert sent(100, 0, size - 10, 5) == [45, 10, 45]
+    assert sent(100, 0, size) == [100, 0]
+    assert sent(100, 0, size + 1) == [100, 0]
+    assert sum(sent(1, 0, 0)) == 1
+    assert sent(100, 0, end=end_offset - 1) == [0]
+    asked = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
+    topics = (fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=asked),)
+    too_many = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
+    answer = Asked(cluster, RaftRpcHandler(leader.host), too_many).answer()
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, follower: QuorumNode) -> None:
+    handler, node = RaftRpcHandler(follower.host), follower.host.node
+    began = quorum.BeginEpochPartition(partition_index=0, leader_id=99, leader_epoch=node.epoch)
+    request = quorum.BeginQuorumEpochRequest(topics=(quorum.BeginEpochTopic(topic_name=TOPIC, partitions=(began,)),))
+    part = Asked(cluster, handler, request).answer().topics[0].partitions[0]
+    assert (part.error_code, part.leader_id) == (ErrorCode.INVALID_REQUEST, node.leader_id)
+    ended = quorum.EndEpochPartition(partition_index=0, leader_id=node.leader_id, leader_epoch=node.epoch - 1)
+    end = quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),))
+    assert Asked(cluster, handler, end).answer().topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_an_epoch_after_which_there_are_none_is_invalid_and_nobody_enters_it(
+    cluster: QuorumCluster, follower: QuorumNode
+) -> None:
+    """A replica that stood in 2^31-1 would be elected in an epoch that no batch can hold, after each start again."""
+    handler, before = RaftRpcHandler(follower.host), follower.host.node.epoch
+    last = 2**31 - 1
+    began = quorum.BeginEpochPartition(partition_index=0, leader_id=1, leader_epoch=last)
+    ended = quorum.EndEpochPartition(partition_index=0, leader_id=1, leader_epoch=last)
+    for request in (
+        vote(last),
+        quorum.BeginQuorumEpochRequest(topics=(quorum.BeginEpochTopic(topic_name=TOPIC, partitions=(began,)),)),
+        quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),)),
+    ):
+        assert Asked(cluster, handler, request).answer().error_code == ErrorCode.INVALID_REQUEST
+        assert follower.host.node.epoch == before
+
+
+class SlowHost:
+    """A replica that knows where everybody listens, and answers later: by then another one leads."""
+
+    def __init__(self, host: QuorumHost) -> None:
+        self._host = host
+        self.answers: list[OnAnswer] = []
+
+    def receive(self, request: Any, on_answer: OnAnswer) -> None:
+        self.answers.append(on_answer)
+
+    def leader_endpoint(self, *asked: Any) -> Endpoint | None:
+        return self._host.leader_endpoint(*asked)
+
+
+def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCluster, leader: QuorumNode) -> None:
+    keys = leader.host.node.voters.keys
+    named = next(key for key in keys if key != leader.key)
+    for key in keys:
+        changes: list[ErrorCode] = []
+        moved = UpdateVoter(Voter(key, (Endpoint("CONTROLLER", f"host-{key.id}", 9093),)))
+        leader.host.change_voters(moved, lambda error, _, told=changes: told.append(error))
+        cluster.world.run(until_ms=cluster.world.now_ms + 2000)
+        assert changes == [ErrorCode.NONE]
+    slow = SlowHost(leader.host)
+    asked = Asked(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
+    (on_answer,) = slow.answers
+    on_answer(VoteResponse(leader_id=named.id, leader_epoch=leader.host.node.epoch))
+    (endpoint,) = asked.answer().node_endpoints
+    assert (endpoint.node_id, endpoint.host) == (named.id, f"host-{named.id}")
+
+
+def test_the_quorum_is_described_by_its_leader(
+    cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
+) -> None:
+    request = quorum.DescribeQuorumRequest(topics=WANTED)
+    handler = QuorumDescriptionHandler(leader.host, clock=leader.clock)
+    part = Asked(cluster, handler, request).answer().topics[0].partitions[0]
+    assert [one.replica_id for one in part.current_voters] == [1, 2, 3]
+    assert [one.replica_id for one in part.observers] == [4]
+    assert {one.log_end_offset for one in part.current_voters} == {leader.host.log.end_offset}
+    others = [one for one in (*part.current_voters, *part.observers) if one.replica_id != leader.key.id]
+    assert all(0 <= leader.clock.now_ms() - one.last_fetch_timestamp < 2000 for one in others)
+    other = QuorumDescriptionHandler(follower.host, clock=follower.clock)
+    part = Asked(cluster, other, request).answer().topics[0].partitions[0]
+    assert (part.error_code, part.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.key.id)
+    nothing = Asked(cluster, handler, quorum.DescribeQuorumRequest(topics=WANTED * 2)).answer()
+    assert {one.error_code for topic in nothing.topics for one in topic.partitions} == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+
+
+def test_an_observer_is_added_described_anew_and_removed(
+    cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
+) -> None:
+    key = cluster.nodes[4].key
+    add = raft_voters.AddRaftVoterRequest(
+        cluster_id=CLUSTER_ID, timeout_ms=1000, voter_id=4, voter_directory_id=key.directory_id, listeners=LISTENERS
+    )
+    refused = Asked(cluster, AddRaftVoterHandler(follower.host), add).answer()
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.NONE
+    voter = leader.host.node.voters.find(4)
+    assert voter is not None
+    assert voter.endpoints == (Endpoint("CONTROLLER", "there", 9093),)
+    assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.DUPLICATE_VOTER
+
+    def update(epoch: int) -> raft_voters.UpdateRaftVoterRequest:
+        return raft_voters.UpdateRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            current_leader_epoch=epoch,
+            voter_id=4,
+            voter_directory_id=key.directory_id,
+            listeners=(raft_voters.RaftVoterListener(name="CONTROLLER", host="elsewhere", port=1),),
+            k_raft_version_feature=raft_voters.KRaftVersionRange(min_supported_version=0, max_supported_version=1),
+        )
+
+    epoch = leader.host.node.epoch
+    handler = UpdateRaftVoterHandler(leader.host)
+    assert Asked(cluster, handler, update(epoch - 1)).answer().error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert Asked(cluster, handler, update(epoch + 1)).answer().error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    updated = Asked(cluster, handler, update(epoch)).answer()
+    assert (updated.error_code, updated.current_leader.leader_id) == (ErrorCode.NONE, leader.key.id)
+    remove = raft_voters.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=4, voter_directory_id=key.directory_id)
+    assert Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer().error_code == ErrorCode.NONE
+    again = Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer()
+    assert (again.error_code, "not a voter" in again.error_message) == (ErrorCode.VOTER_NOT_FOUND, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"voter_id": -1}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": ()}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": LISTENERS * 2}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": TOO_MANY_LISTENERS}, ErrorCode.INVALID_REQUEST),
+        ({"voter_directory_id": bytes(16)}, ErrorCode.INVALID_REQUEST),
+        ({"voter_id": 9, "timeout_ms": -5}, ErrorCode.REQUEST_TIMED_OUT),
+    ],
+    ids=["cluster", "id", "no listener", "twice", "too many listeners", "no directory", "unknown"],
+)
+def test_impossible_voters_are_refused(
+    cluster: QuorumCluster, leader: QuorumNode, fields: dict[str, Any], code: ErrorCode
+) -> None:
+    values = {
+        "cluster_id": CLUSTER_ID,
+        "timeout_ms": 100,
+        "voter_id": 9,
+        "voter_directory_id": b"9" * 16,
+        "listeners": LISTENERS,
+    }
+    request = raft_voters.AddRaftVoterRequest(**{**values, **fields})
+    before = leader.host.node.voters
+    assert Asked(cluster, AddRaftVoterHandler(leader.host), request).answer().error_code == code
+    assert leader.host.node.voters == before

@@ -1,0 +1,600 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
+from tailrace.model.errors import ErrorCode, StorageError
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tailrace.protocol.records.batch import stamp
+from tailrace.replication.partition import Partition
+from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.storage.checkpoints import RECOVERY_POINTS
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.ports import DeferredDisk
+
+TOPIC_ID = topic_id_of("orders")
+ORDERS = TopicPartition("orders", 0)
+OnReply = Callable[[Any], None]
+
+
+class StubbornPeer:
+    """A `server.ports.Peer` that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, FetchRequest, OnReply]] = []
+        self.oldest_version = 0
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: OnReply,
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.oldest_version = oldest_version
+        self.waiting.append((node_id, request, on_reply))
+
+
+def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3), unclean_epoch: int = -1) -> PartitionState:
+    ids = tuple(map(BrokerId, replicas))
+    return PartitionState(
+        topic_id=TOPIC_ID,
+        replicas=ids,
+        in_sync_replicas=ids,
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=epoch,
+        unclean_epoch=unclean_epoch,
+    )
+
+
+def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    made = bytearray(batch_of(*values))
+    stamp(made, 0, base_offset, epoch)
+    return bytes(made)
+
+
+class Bench:
+    """Broker 1, its partitions of one topic, and what it asks others."""
+
+    def __init__(self, *states: PartitionState) -> None:
+        self.disk = DeferredDisk()
+        self.clock = ManualClock()
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
+        self.peer = StubbornPeer()
+        self.hosts = FollowerHosts(broker_id=BROKER, partitions=self.node.table, peer=self.peer, clock=self.clock)
+        self.states = dict(enumerate(states))
+        for number, one in self.states.items():
+            self.node.table.create(TopicPartition("orders", number), state=one, config=TopicConfig())
+        self.disk.run()
+        self.hosts.load(self.image)
+        self.settle()
+
+    @property
+    def image(self) -> ClusterImage:
+        brokers = {
+            BrokerId(number): BrokerImage(
+                broker_id=BrokerId(number),
+                incarnation_id=b"i" * 16,
+                broker_epoch=10 + number,
+                endpoints=(),
+                fenced=False,
+            )
+            for number in (1, 2, 3)
+        }
+        topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(self.states))
+        return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"}, brokers=brokers)
+
+    def settle(self) -> None:
+        self.clock.advance(0)
+        self.disk.run()
+        self.clock.advance(0)
+
+    def take(self, number: int, changed: PartitionState) -> None:
+        """A change of the metadata, as a node acts on it: roles first."""
+        self.states[number] = changed
+        self.node.table.update(TopicPartition("orders", number), changed)
+        delta = ImageDelta(changed_partitions=((TopicPartition("orders", number), changed),))  # type: ignore[arg-type]
+        self.hosts.on_image(self.image, delta)
+        self.settle()
+
+    def partition(self, number: int = 0) -> Partition:
+        return self.node.table.get("orders", number)
+
+    @property
+    def asked(self) -> list[tuple[int, list[FetchPartition]]]:
+        """(leader, partitions) of the fetches that wait for an answer."""
+        return [
+            (node_id, [one for topic in request.topics for one in topic.partitions])
+            for node_id, request, _ in self.peer.waiting
+        ]
+
+    def answer(self, *data: PartitionData, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Answer the oldest fetch."""
+        _, _, on_reply = self.peer.waiting.pop(0)
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)
+        on_reply(FetchResponse(error_code=error, responses=(topic,)))
+        self.clock.advance(0)
+
+
+def data(number: int, records: bytes = b"", *, high_watermark: int = 0, **options: Any) -> PartitionData:
+    return PartitionData(
+        partition_index=number,
+        high_watermark=high_watermark,
+        log_start_offset=options.pop("log_start_offset", 0),
+        aborted_transactions=None,
+        records=records,
+        **options,
+    )
+
+
+def test_each_leader_is_asked_for_what_it_leads() -> None:
+    bench = Bench(state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3)))
+    asked = {leader: [one.partition for one in wanted] for leader, wanted in bench.asked}
+    assert asked == {2: [0, 2], 3: [1]}
+    assert bench.hosts.partitions == 3
+
+
+def test_a_fetch_says_who_asks_and_what_it_has() -> None:
+    bench = Bench(state(2, 7))
+    ((_, request, _),) = bench.peer.waiting
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
+    assert (request.session_id, request.session_epoch) == (0, -1)
+    bench.answer(data(0, batch(0, b"a", b"b", epoch=5) + batch(2, b"c", epoch=6), high_watermark=2))
+    assert bench.asked == [], "nothing is acknowledged before it is flushed"
+    bench.settle()
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.current_leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch) == (7, 3, 6)
+    assert (wanted.log_start_offset, wanted.high_watermark) == (0, 2)
+    assert bench.partition().high_watermark == 2
+    assert bench.peer.oldest_version == 15
+
+
+def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> None:
+    bench = Bench(state(2, 0))
+    bench.take(0, state(3, 1))
+    assert [leader for leader, _ in bench.asked] == [2, 3]
+    bench.answer(data(0, batch(0, b"of an old leader")))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 0
+    bench.answer(data(0, batch(0, b"of the new one", epoch=1)))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 1
+
+
+def test_who_becomes_leader_asks_no_more() -> None:
+    bench = Bench(state(2, 0))
+    bench.take(0, state(1, 1))
+    bench.answer(data(0, batch(0, b"late")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.partitions, bench.partition().log.log_end_offset) == ([], 0, 0)
+
+
+def test_who_led_asks_when_the_end_of_its_log_is_on_disk() -> None:
+    bench = Bench(state(1, 0))
+    bench.node.produce("orders", b"a", acks=1)
+    assert bench.partition().log.flushed_offset == 0
+    changed = state(2, 1)
+    bench.states[0] = changed
+    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.hosts.load(bench.image)
+    bench.clock.advance(0)
+    assert bench.asked == []
+    bench.settle()
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, 0)
+
+
+def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
+    bench.settle()
+    bench.node.table.write_recovery_points()
+    bench.disk.run()
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=2, end_offset=2)))
+    assert (bench.partition().log.log_end_offset, bench.asked) == (3, [])
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 2
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 2)
+
+
+def committed(bench: Bench, *, leader: int, epoch: int) -> None:
+    """Three records in epoch 1, all of them committed as far as this replica knows; then another leader."""
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=1) + batch(2, b"c", epoch=1), high_watermark=3))
+    bench.settle()
+    assert bench.partition().high_watermark == 3
+    bench.take(0, state(leader, epoch))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+
+
+def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    log = bench.partition().log
+    assert (log.log_end_offset, bench.partition().high_watermark) == (3, 3)
+    assert (bench.asked, bench.hosts.failed_partitions) == ([], 1)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    for said in (
+        "event=replica-stopped partition=orders-0 leader=3 leader_epoch=2 ",
+        "high_watermark=3 ",
+        "cut_asked_at=1 ",
+        "tailrace topics elect orders --partition 0 --unclean --force --replica 1",
+    ):
+        assert said in line
+    bench.take(0, state(2, 3))
+    ((leader, (wanted,)),) = bench.asked
+    assert (leader, wanted.fetch_offset, bench.hosts.failed_partitions) == (2, 3, 0), "another leader has it"
+
+
+def test_what_an_unclean_election_has_lost_is_cut() -> None:
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 4, unclean_epoch=2))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.partition().high_watermark) == (1, 1)
+    assert bench.hosts.failed_partitions == 0
+
+
+def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -> None:
+    bench = Bench(state(2, 1, unclean_epoch=1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 4, unclean_epoch=1))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
+
+
+def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_not_cut() -> None:
+    """Nothing was written since, so the log alone does not tell that it belongs to the new history."""
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    bench.take(0, state(3, 3, unclean_epoch=3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, high_watermark=3))
+    bench.settle()
+    bench.take(0, state(2, 4, unclean_epoch=3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.settle()
+    assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
+
+
+def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_unclean_election() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
+    bench.settle()
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, bench.hosts.failed_partitions) == (40, 1)
+    bench.take(0, state(2, 4, unclean_epoch=4))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, bench.hosts.failed_partitions) == (8, 0)
+
+
+def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
+    """Its own log says what no leader has ever said, so it is not the leader who has lost something."""
+    bench = Bench(state(2, 1))
+    committed(bench, leader=3, epoch=2)
+    log = bench.partition().log
+    log.epochs.assign(536870916, 2)
+    bench.take(0, state(2, 3))
+    bench.peer.waiting = bench.peer.waiting[-1:]
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0))
+    bench.settle()
+    assert (log.is_damaged, log.log_end_offset, bench.hosts.failed_partitions) == (True, 3, 1)
+
+
+def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 0))
+    for _ in range(80):
+        bench.answer(data(0, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
+        bench.clock.advance(1000)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "event=replica-stalled partition=orders-0 leader=2 leader_epoch=0 error=KAFKA_STORAGE_ERROR for_ms="
+    )
+    assert bench.hosts.stalled_partitions == 1
+    bench.answer(data(0))
+    bench.settle()
+    assert bench.hosts.stalled_partitions == 0
+
+
+def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(*[state(2, 0)] * 30)
+    for _ in range(80):
+        bench.answer(*[data(number, error_code=ErrorCode.KAFKA_STORAGE_ERROR) for number in range(30)])
+        bench.clock.advance(1000)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 41
+    assert "event=replicas-stalled leader=2 partitions=10" in lines
+
+
+def test_a_cut_that_comes_too_late_is_not_made() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2)))
+    bench.settle()
+    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.take(0, state(1, 4))
+    assert bench.partition().log.log_end_offset == 2
+    assert bench.partition().recovery_point == 2
+
+
+def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
+    bench = Bench(state(2, 3))
+    out_of_range = data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50)
+    bench.answer(out_of_range)
+    bench.settle()
+    log = bench.partition().log
+    assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+    ((_, (wanted,)),) = bench.asked
+    assert wanted.fetch_offset == 40
+    bench.answer(data(0, batch(40, b"a", epoch=3), high_watermark=41, log_start_offset=40))
+    bench.settle()
+    assert bench.partition().high_watermark == 41
+
+
+def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> None:
+    """A power cut may leave any part of it, or nothing, and the log start of now may not be on the disk."""
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
+    bench.settle()
+    bench.answer(data(0, high_watermark=3, log_start_offset=2))
+    bench.settle()
+    bench.node.table.write_recovery_points()
+    bench.disk.run()
+    recovery_points = bench.node.table.directory.checkpoint(RECOVERY_POINTS)
+    assert (bench.partition().log.log_start_offset, recovery_points.get(ORDERS)) == (2, 3)
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
+    bench.settle()
+    assert (bench.partition().log.log_start_offset, recovery_points.get(ORDERS)) == (40, 0)
+
+
+def test_a_log_that_starts_within_a_batch_takes_that_batch_whole() -> None:
+    bench = Bench(state(2, 3))
+    bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=41, high_watermark=44))
+    bench.settle()
+    bench.answer(data(0, batch(40, b"a", b"b", b"c", b"d", epoch=3), high_watermark=44, log_start_offset=41))
+    bench.settle()
+    partition = bench.partition()
+    assert (partition.log.log_start_offset, partition.log.log_end_offset, partition.high_watermark) == (41, 44, 44)
+    ((_, (wanted,)),) = bench.asked
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (44, 3)
+
+
+def test_records_that_do_not_fit_pause_their_partition() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
+    bench.settle()
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+    assert bench.partition(0).log.log_end_offset == 0
+    bench.answer()
+    bench.clock.advance(50)
+    bench.answer()
+    ((_, wanted),) = bench.asked
+    assert {one.partition for one in wanted} == {0, 1}
+
+
+def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> None:
+    bench = Bench(state(2, 0))
+    bench.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert bench.asked == []
+    bench.clock.advance(50)
+    (_, _, on_reply) = bench.peer.waiting.pop()
+    on_reply(None)
+    bench.clock.advance(99)
+    assert bench.asked == []
+    bench.clock.advance(1)
+    assert len(bench.asked) == 1
+    assert bench.hosts.failed_fetches == 2
+    bench.take(0, state(3, 1))
+    assert bench.hosts.failed_fetches == 2, "though nobody follows that leader any more"
+
+
+def test_a_log_that_fails_follows_nobody_until_there_is_another_leader() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert bench.hosts.failed_partitions == 1
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+
+
+def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    bench.answer(data(0, batch(0, b"a")), data(1, batch(0, b"b")))
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)  # what was written cannot be cut back
+    with pytest.raises(StorageError):
+        bench.partition(0).append_as_follower(batch(1, b"c"))
+    bench.settle()
+    assert bench.hosts.failed_partitions == 1
+    ((_, wanted),) = bench.asked
+    assert [one.partition for one in wanted] == [1]
+
+
+def test_a_disk_that_was_full_is_tried_again() -> None:
+    bench = Bench(state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+    files.fail_at(files.operations + 1)
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.failed_partitions) == ([], 1)
+    bench.clock.advance(50)
+    bench.answer(data(0, batch(0, b"a")))
+    bench.settle()
+    assert bench.partition().log.log_end_offset == 1
+
+
+def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(state(2, 0))
+    files = bench.node.files
+    assert isinstance(files, SimulatedDisk)
+
+    def fail(reason: str, times: int) -> int:
+        """The lines about so many tries, 50 ms after each other."""
+        caplog.clear()
+        for _ in range(times):
+            files.fail_at(files.operations + 1, reason)
+            bench.answer(data(0, batch(0, b"a")))
+            bench.settle()
+            bench.clock.advance(50)
+        return sum("event=replica-failed partition=" in record.getMessage() for record in caplog.records)
+
+    assert fail("No space left on device", 30) == 1
+    assert fail("Disk quota exceeded", 30) == 1
+    bench.clock.advance(60_000)
+    assert fail("Disk quota exceeded", 30) == 1
+
+
+def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() -> None:
+    in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
+    bench = Bench(in_sync, in_sync, out_of_sync)
+    bench.answer()
+    bench.settle()
+    bench.hosts.fetch_only_in_sync(True)
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+    bench.take(0, replace(out_of_sync, partition_epoch=1))
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[1]]
+    bench.hosts.fetch_only_in_sync(False)
+    bench.settle()
+    bench.answer()
+    assert [{one.partition for one in wanted} for _, wanted in bench.asked] == [{0, 1, 2}]
+
+
+def fetched(bench: Bench) -> list[int]:
+    """The partitions of the next fetch from broker 2."""
+    bench.settle()
+    if bench.peer.waiting:
+        bench.answer()
+    bench.settle()
+    return sorted(one.partition for _, wanted in bench.asked for one in wanted)
+
+
+def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_before_says() -> None:
+    """A hung disk keeps the image from going on, and a fetch would put the replica back in sync."""
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    assert fetched(bench) == [1]
+    left = replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)), partition_epoch=2)
+    bench.hosts.left(ORDERS, left)
+    assert fetched(bench) == [1]
+    bench.take(0, replace(state(2, 0), partition_epoch=1))
+    assert fetched(bench) == [1], "it is late"
+    bench.take(0, left)
+    assert fetched(bench) == [1]
+    bench.take(0, replace(state(2, 0), partition_epoch=3))
+    assert fetched(bench) == [0, 1], "it is in sync again"
+
+
+def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    assert fetched(bench) == [1]
+    bench.hosts.resume(ORDERS, state(2, 0))
+    assert fetched(bench) == [0, 1]
+
+
+def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers_change_nothing() -> None:
+    bench = Bench(state(2, 0), state(2, 0))
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.pause(ORDERS, state(2, 0))
+    bench.hosts.left(TopicPartition("orders", 1), replace(state(2, 0), partition_epoch=2))
+    assert fetched(bench) == []
+    bench.hosts.fetch_only_in_sync(False)
+    assert fetched(bench) == [0, 1]
+    bench.hosts.pause(ORDERS, state(2, 0))
+    bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=2))
+    assert fetched(bench) == [0, 1]
+
+
+def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left() -> None:
+    bench = Bench(state(2, 0))
+    topic = bench.image.topics["orders"]
+    bench.hosts.fetch_only_in_sync(True)
+    bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=7))
+    assert fetched(bench) == []
+    bench.hosts.on_image(bench.image, ImageDelta(deleted_topics=(topic,), created_topics=(topic,)))
+    assert fetched(bench) == [0]
+
+
+def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
+    bench = Bench(state(2, 0))
+    bench.states[1] = state(2, 0)
+    bench.hosts.load(bench.image)
+    bench.settle()
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0]]
+    bench.node.table.create(TopicPartition("orders", 1), state=bench.states[1], config=TopicConfig())
+    bench.clock.advance(200)
+    bench.settle()
+    bench.answer()
+    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+
+
+def test_a_deleted_topic_is_followed_no_more() -> None:
+    bench = Bench(state(2, 0))
+    topic = bench.image.topics["orders"]
+    bench.node.table.delete("orders", 0)
+    bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(topic,)))
+    bench.answer(data(0, batch(0, b"late")))
+    bench.settle()
+    assert (bench.asked, bench.hosts.partitions) == ([], 0)
+
+
+def test_after_the_close_nothing_is_asked_or_heard() -> None:
+    bench = Bench(state(2, 0))
+    bench.hosts.close()
+    bench.answer(data(0, batch(0, b"late")))
+    bench.take(0, state(3, 1))
+    bench.clock.advance(10_000)
+    assert bench.asked == []
+    assert bench.partition().log.log_end_offset == 0
+
+
+def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
+    bench = Bench(state(1, 0))
+    bench.node.produce("orders", b"a", acks=1)
+    changed = state(2, 1)
+    bench.states[0] = changed
+    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.hosts.load(bench.image)
+    bench.clock.advance(0)
+    bench.hosts.close()
+    bench.settle()
+    assert bench.asked == []

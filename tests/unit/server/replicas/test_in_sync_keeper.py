@@ -1,0 +1,307 @@
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, PartitionsAltered
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, LeaderEpoch
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.replication.partition import Partition
+from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath, topic_id_of
+
+TOPIC_ID = topic_id_of("orders")
+LAG_MS = 1_000
+
+
+class SlowController:
+    """A `server.ports.Controller` that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.leader_id = BrokerId(9)
+        self.waiting: list[tuple[AlterPartition, Callable[[Any], None]]] = []
+        self.image = ClusterImage(
+            brokers={
+                BrokerId(number): BrokerImage(
+                    broker_id=BrokerId(number),
+                    incarnation_id=b"i" * 16,
+                    broker_epoch=10 + number,
+                    endpoints=(),
+                    fenced=False,
+                )
+                for number in (1, 2, 3)
+            }
+        )
+
+    def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
+        self.waiting.append((command, on_done))
+
+
+def state(
+    in_sync: Sequence[int],
+    *,
+    partition_epoch: int = 0,
+    is_recovering: bool = False,
+    replicas: Sequence[int] = (1, 2, 3),
+) -> PartitionState:
+    return PartitionState(
+        topic_id=TOPIC_ID,
+        replicas=tuple(map(BrokerId, replicas)),
+        in_sync_replicas=tuple(map(BrokerId, in_sync)),
+        leader=BROKER,
+        leader_epoch=LeaderEpoch(4),
+        partition_epoch=partition_epoch,
+        is_recovering=is_recovering,
+    )
+
+
+class Bench:
+    """Broker 1, which leads some partitions of one topic."""
+
+    def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
+        self.controller = SlowController()
+        self.keeper = InSyncKeeper(
+            broker_id=BROKER,
+            partitions=self.node.table,
+            controller=self.controller,
+            clock=self.clock,
+            replica_lag_time_max_ms=LAG_MS,
+        )
+        self.partitions = [
+            self.node.create("orders", partition=number, leader_epoch=4, in_sync=members, replicas=(1, 2, 3))
+            for number, members in enumerate(in_sync)
+        ]
+        for partition in self.partitions:
+            partition._lag_ms = LAG_MS
+        self.keeper.start()
+
+    def fetch(self, partition: Partition, replica: int, offset: int = 0) -> None:
+        if partition.take_replica_fetch(BrokerId(replica), ReplicaFetch(offset, 0, 10 + replica, may_join=True)):
+            self.keeper.consider(partition)
+
+    @property
+    def proposed(self) -> list[list[tuple[int, list[int]]]]:
+        """(partition, members) of each command that waits."""
+        return [
+            [(one.partition, [member.broker_id for member in one.in_sync_replicas]) for one in command.changes]
+            for command, _ in self.controller.waiting
+        ]
+
+    def answer(self, *results: PartitionState | KafkaError, refusal: KafkaError | None = None) -> None:
+        command, on_done = self.controller.waiting.pop(0)
+        on_done(
+            refusal
+            or PartitionsAltered(
+                outcomes=tuple(
+                    InSyncOutcome(topic_id=TOPIC_ID, partition=change.partition, result=result)
+                    for change, result in zip(command.changes, results, strict=True)
+                )
+            )
+        )
+
+
+def test_all_proposals_of_a_turn_are_one_command() -> None:
+    bench = Bench((1,), (1, 3), (1, 2, 3))
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+    assert bench.proposed == []
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2]), (1, [1, 2, 3])]]
+    ((command, _),) = bench.controller.waiting
+    assert command.broker_epoch == 11
+    members = command.changes[0].in_sync_replicas
+    assert [(one.broker_id, one.broker_epoch) for one in members] == [(1, 11), (2, 12)]
+    assert (command.changes[0].leader_epoch, command.changes[0].partition_epoch) == (4, 0)
+
+
+def test_one_command_is_under_way_at_a_time() -> None:
+    bench = Bench((1,), (1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    bench.fetch(bench.partitions[1], 2)
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2])]]
+    bench.answer(state((1, 2), partition_epoch=1))
+    bench.clock.advance(0)
+    assert bench.proposed == [[(1, [1, 2])]]
+    assert bench.partitions[0].state == state((1, 2), partition_epoch=1)
+    assert (bench.keeper.expansions, bench.keeper.shrinks) == (1, 0)
+
+
+def test_who_has_lagged_for_too_long_is_proposed_to_leave() -> None:
+    bench = Bench((1, 2, 3))
+    (partition,) = bench.partitions
+    bench.node.produce("orders", b"a", acks=1)
+    bench.clock.advance(LAG_MS)
+    assert bench.proposed == []
+    bench.fetch(partition, 2, offset=1)
+    bench.clock.advance(LAG_MS // 2)
+    assert bench.proposed == [[(0, [1, 2])]]
+    bench.answer(state((1, 2), partition_epoch=1))
+    assert bench.keeper.shrinks == 1
+    assert partition.high_watermark == 0, "broker 3 counts until the image says that it has left"
+    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1))
+    assert partition.high_watermark == 1
+
+
+def test_what_may_have_failed_is_proposed_again() -> None:
+    bench = Bench((1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"))
+    assert bench.proposed == []
+    bench.clock.advance(50)
+    assert bench.proposed == [[(0, [1, 2])]]
+    bench.answer(state((1, 2), partition_epoch=1))
+    bench.clock.advance(50)
+    assert bench.proposed == []
+
+
+def test_what_has_become_news_is_not_proposed_again() -> None:
+    bench = Bench((1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"))
+    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1))
+    bench.clock.advance(50)
+    assert bench.proposed == []
+
+
+def test_a_refusal_of_one_partition_leaves_the_others_alone() -> None:
+    bench = Bench((1,), (1,))
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA), state((1, 2), partition_epoch=1))
+    assert [partition.state == state((1, 2), partition_epoch=1) for partition in bench.partitions] == [False, True]
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1])]], "so that no late copy of the proposal can be carried out"
+    bench.answer(state((1,), partition_epoch=1))
+    bench.clock.advance(50)
+    assert bench.proposed == []
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2])]]
+
+
+def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_no_longer() -> None:
+    bench = Bench((1,))
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.node.produce("orders", b"a", acks=1)
+    bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    partition.exclude_followers([BrokerId(2)])
+    assert partition.high_watermark == 0, "a late copy of the proposal may still be carried out"
+    bench.clock.advance(0)
+    bench.answer(state((1,), partition_epoch=1))
+    assert partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("replicas", [(1, 2, 3), (1,)], ids=["with others", "alone"])
+def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recovered(replicas: Sequence[int]) -> None:
+    bench = Bench((1,))
+    recovering = state((1,), partition_epoch=1, is_recovering=True, replicas=replicas)
+    bench.node.table.update(TopicPartition("orders", 0), recovering)
+    topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: recovering})
+    bench.keeper.load(replace(bench.controller.image, topics={"orders": topic}))
+    bench.clock.advance(0)
+    ((command, _),) = bench.controller.waiting
+    assert not command.changes[0].is_recovering
+    assert bench.proposed == [[(0, [1])]]
+
+
+def test_nobody_waits_for_a_broker_that_is_fenced() -> None:
+    bench = Bench((1,))
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    bench.clock.advance(0)
+    bench.answer(state((1,), partition_epoch=1))
+    bench.node.produce("orders", b"a", acks=1)
+    assert partition.high_watermark == 0
+    fenced = replace(bench.controller.image.brokers[BrokerId(2)], fenced=True)
+    image = replace(bench.controller.image, brokers={BrokerId(2): fenced})
+    bench.keeper.on_image(image, ImageDelta(changed_brokers=(BrokerId(2),)))
+    assert partition.high_watermark == 1
+
+
+def test_a_partition_that_is_gone_proposes_nothing() -> None:
+    bench = Bench((1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.node.table.delete("orders", 0)
+    bench.clock.advance(0)
+    assert bench.proposed == []
+
+
+def test_after_the_stop_nothing_is_proposed() -> None:
+    bench = Bench((1,))
+    bench.keeper.stop()
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(10 * LAG_MS)
+    assert bench.proposed == []
+
+
+class SlowClock(ManualClock):
+    """A millisecond passes with each look at it."""
+
+    def monotonic_ms(self) -> int:
+        self._monotonic_ms += 1
+        return self._monotonic_ms
+
+
+def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_and_none_is_forgotten() -> None:
+    bench = Bench(*[(1, 2, 3)] * 30, clock=SlowClock())
+    bench.clock.advance(3 * LAG_MS)
+    seen: list[int] = []
+    while bench.controller.waiting:
+        (command,) = bench.proposed
+        assert len(command) <= 5
+        seen += [number for number, _ in command]
+        bench.answer(*(state((1,), partition_epoch=1) for _ in command))
+        bench.clock.advance(LAG_MS // 4)
+    assert sorted(seen) == list(range(30))
+
+
+def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_is_back() -> None:
+    bench = Bench(*[(1,)] * 30, clock=SlowClock())
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+
+    def waiting_for_2() -> int:
+        return sum(partition._leadership.replicas[BrokerId(2)].may_join for partition in bench.partitions)  # type: ignore[union-attr]
+
+    there = bench.controller.image
+    gone = replace(there, brokers={BrokerId(1): there.brokers[BrokerId(1)]})
+    bench.keeper.on_image(gone, ImageDelta(changed_brokers=(BrokerId(2),)))
+    assert 20 < waiting_for_2() < 30
+    bench.clock.advance(200)
+    assert waiting_for_2() == 0
+    for partition in bench.partitions:
+        bench.fetch(partition, 2)
+    bench.keeper.on_image(gone, ImageDelta(changed_brokers=(BrokerId(2),)))
+    bench.keeper.on_image(there, ImageDelta(changed_brokers=(BrokerId(2),)))
+    bench.clock.advance(200)
+    assert waiting_for_2() > 20
+
+
+def test_the_leaders_own_log_leaves_changes_to_the_controllers(caplog: pytest.LogCaptureFixture) -> None:
+    """Which tells them with what was before; here only a count of answers could be told."""
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    bench = Bench((1,))
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    ((command, answer),) = bench.controller.waiting
+    answer(KafkaError(ErrorCode.NOT_CONTROLLER, "moved"))
+    assert command.changes
+    assert not [record for record in caplog.records if record.name == "tailrace.server"]

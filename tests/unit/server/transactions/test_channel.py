@@ -1,0 +1,162 @@
+"""Questions about transactions to a coordinator behind a peer; to one on this node see test_transactions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, PartitionState, TopicPartition
+from tailrace.protocol.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from tailrace.server.produce.transaction_verifier import AskedTransaction
+from tailrace.server.transactions.channel import TransactionChannel
+from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
+from testkit.transaction_path import TransactionPath
+
+E = ErrorCode
+HERE, THERE = BrokerId(1), BrokerId(2)
+ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)
+
+
+def image(leader: int) -> ClusterImage:
+    state = PartitionState(
+        topic_id=TopicId(b"i" * 16),
+        replicas=(THERE,),
+        in_sync_replicas=(THERE,),
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=0,
+    )
+    topic = TopicImage(name=TRANSACTION_STATE_TOPIC, topic_id=state.topic_id, partitions={0: state})
+    return ClusterImage(topics={TRANSACTION_STATE_TOPIC: topic})
+
+
+class World:
+    """A channel to another broker, and what was asked there."""
+
+    def __init__(self, leader: int = THERE) -> None:
+        self.clock = ManualClock()
+        self.sent: list[tuple[int, AddPartitionsToTxnRequest, Callable[[Any], None]]] = []
+        self.answers: list[Mapping[TopicPartition, ErrorCode]] = []
+        self.channel = TransactionChannel(
+            broker_id=HERE,
+            image=lambda: image(leader),
+            coordinators=TransactionPath("/data", files=SimulatedDisk()).transactions.coordinators,
+            peer=self,
+            clock=self.clock,
+        )
+
+    def ask(self, *, adds: bool) -> None:
+        asked = AskedTransaction("pay", 7, 3, (ORDERS, BILLS), adds)
+        self.channel.verify(asked, self.answers.append)
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        assert oldest_version == 4
+        assert timeout_ms is not None
+        self.sent.append((node_id, request, on_reply))
+
+    def answer(self, *codes: int) -> None:
+        _, request, on_reply = self.sent.pop(0)
+        (transaction,) = request.transactions
+        told = iter(codes)
+        topics = tuple(
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=next(told))
+                    for index in topic.partitions
+                ),
+            )
+            for topic in transaction.topics
+        )
+        result = AddPartitionsToTxnResult(transactional_id="pay", topic_results=topics)
+        on_reply(AddPartitionsToTxnResponse(results_by_transaction=(result,)))
+
+
+def test_the_coordinators_answer_is_told_by_partition() -> None:
+    world = World()
+    world.ask(adds=False)
+    ((node_id, request, _),) = world.sent
+    (transaction,) = request.transactions
+    assert (node_id, transaction.transactional_id, transaction.producer_id) == (THERE, "pay", 7)
+    assert transaction.verify_only
+    world.answer(E.TRANSACTION_ABORTABLE, E.NONE)
+    assert world.answers == [{BILLS: E.TRANSACTION_ABORTABLE, ORDERS: E.NONE}]
+
+
+def test_what_is_added_waits_for_the_end_of_the_transaction_before() -> None:
+    world = World()
+    world.ask(adds=True)
+    for _ in range(3):
+        world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+        assert not world.answers
+        world.clock.advance(20)
+    assert not world.sent[0][1].transactions[0].verify_only
+    world.answer(E.NONE, E.NONE)
+    assert world.answers == [{BILLS: E.NONE, ORDERS: E.NONE}]
+
+
+def test_and_not_for_ever() -> None:
+    world = World()
+    world.ask(adds=True)
+    asked = 0
+    while not world.answers:
+        world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+        world.clock.advance(20)
+        asked += 1
+    assert asked == 61
+    assert set(world.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
+
+
+def test_a_look_does_not_wait() -> None:
+    world = World()
+    world.ask(adds=False)
+    world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+    assert set(world.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
+
+
+def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None:
+    """Else the producer would never hear anything."""
+    world = World()
+    world.ask(adds=False)
+    world.answer(32_000, E.NONE)
+    world.ask(adds=False)
+    world.sent.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
+    assert world.answers == [
+        {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.NONE},
+        {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.UNKNOWN_SERVER_ERROR},
+    ]
+
+
+def test_silence_is_told_as_such() -> None:
+    world = World()
+    world.ask(adds=True)
+    world.sent.pop(0)[2](None)
+    assert world.answers == [{ORDERS: E.NETWORK_EXCEPTION, BILLS: E.NETWORK_EXCEPTION}]
+
+
+def test_without_a_coordinator_nobody_is_asked() -> None:
+    world = World(leader=-1)
+    world.ask(adds=True)
+    assert world.answers == [{ORDERS: E.COORDINATOR_NOT_AVAILABLE, BILLS: E.COORDINATOR_NOT_AVAILABLE}]
+
+
+def test_a_coordinator_that_should_be_here_and_is_not_says_so() -> None:
+    world = World(leader=HERE)
+    world.ask(adds=True)
+    assert set(world.answers[0].values()) == {E.NOT_COORDINATOR}

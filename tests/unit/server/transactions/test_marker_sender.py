@@ -1,0 +1,302 @@
+"""Markers to the leaders of partitions, here and elsewhere, with a network that the test plays."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailrace.coordinators.transactions.commands import MarkersToWrite
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.protocol.messages.transaction_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tailrace.server.transactions.marker_handler import REQUEST_TIMEOUT_MS
+from tailrace.server.transactions.marker_sender import MarkerSender
+from tailrace.server.transactions.markers import OnWritten, TransactionMarker
+from tailrace.testing.clock import ManualClock
+
+E = ErrorCode
+HERE, THERE, ELSEWHERE, NOBODY = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(-1)
+TOPIC_ID = TopicId(b"i" * 16)
+
+
+def image(*leaders: BrokerId) -> ClusterImage:
+    """One topic, `orders`, whose partitions are led by these."""
+    partitions = {
+        number: PartitionState(
+            topic_id=TOPIC_ID,
+            replicas=(HERE, THERE),
+            in_sync_replicas=(HERE, THERE),
+            leader=leader,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+        )
+        for number, leader in enumerate(leaders)
+    }
+    topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+    return ClusterImage(topics={"orders": topic})
+
+
+class World:
+    """A sender, and whom it asks."""
+
+    def __init__(self, *leaders: BrokerId) -> None:
+        self.clock = ManualClock()
+        self.image = image(*leaders)
+        self.here: list[tuple[TransactionMarker, OnWritten]] = []
+        self.sent: list[tuple[int, WriteTxnMarkersRequest, Callable[[Any], None]]] = []
+        self.patience_ms: int | None = None
+        """For the answer to what was sent last."""
+        self.done = 0
+        self.sender = MarkerSender(
+            broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock
+        )
+
+    def write(self, *partitions: int, producer_id: int = 7) -> Any:
+        sending = self.begin(*partitions, producer_id=producer_id)
+        self.clock.advance(0)
+        return sending
+
+    def begin(self, *partitions: int, producer_id: int = 7) -> Any:
+        """As `write`, in a turn that goes on."""
+        markers = MarkersToWrite(
+            transactional_id="pay",
+            producer_id=producer_id,
+            producer_epoch=3,
+            is_commit=True,
+            partitions=frozenset(TopicPartition("orders", number) for number in partitions),
+        )
+        return self.sender.write(markers, 5, self._done)
+
+    def _done(self) -> None:
+        self.done += 1
+
+    def _write_here(self, markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
+        (marker,) = markers
+        self.here.append((marker, on_done))
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.sent.append((node_id, request, on_reply))
+        self.patience_ms = timeout_ms
+
+    def answer_here(self, code: ErrorCode = E.NONE) -> None:
+        marker, on_done = self.here.pop(0)
+        on_done([dict.fromkeys(marker.partitions, code)])
+
+    def answer_there(self, code: ErrorCode = E.NONE) -> None:
+        _, request, on_reply = self.sent.pop(0)
+        results = tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+        on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # in no order that anybody promises
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
+    world = World(HERE, THERE, THERE, HERE)
+    world.write(0, 1, 2, 3)
+    ((marker, _),) = world.here
+    assert marker.partitions == (TopicPartition("orders", 0), TopicPartition("orders", 3))
+    assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.is_commit) == (7, 3, 5, True)
+    ((node_id, request, _),) = world.sent
+    assert node_id == THERE
+    assert request.markers[0].topics[0].partition_indexes == (1, 2)
+    world.answer_here()
+    assert not world.done
+    world.answer_there()
+    assert world.done == 1
+    world.clock.advance(100_000)
+    assert not world.here
+    assert not world.sent
+
+
+def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
+    world = World(THERE)
+    world.write(0)
+    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    world.image = image(ELSEWHERE)
+    world.clock.advance(1_000)
+    assert world.sent[0][0] == ELSEWHERE
+    world.answer_there()
+    assert world.done == 1
+
+
+def test_silence_is_no_answer() -> None:
+    world = World(THERE)
+    world.write(0)
+    world.sent.pop(0)[2](None)
+    world.clock.advance(1_000)
+    world.sent.clear()  # and this one is never answered
+    world.clock.advance(30_000)
+    world.answer_there()
+    assert world.done == 1
+
+
+def test_an_answer_that_comes_late_counts() -> None:
+    world = World(THERE, HERE)
+    world.write(0, 1)
+    late = world.sent[:]
+    world.clock.advance(30_000)
+    world.sent = late
+    world.answer_there()
+    world.here.pop(0)
+    world.answer_here(E.NOT_ENOUGH_REPLICAS)
+    assert not world.done
+    world.clock.advance(60_000)
+    assert not world.sent, "that partition has its marker"
+    while world.here:
+        world.answer_here()
+    assert world.done == 1
+
+
+def test_nobody_is_asked_while_nobody_leads() -> None:
+    world = World(NOBODY)
+    world.write(0)
+    assert not world.sent
+    world.image = image(HERE)
+    world.clock.advance(1_000)
+    world.answer_here()
+    assert world.done == 1
+
+
+def test_what_no_longer_exists_needs_no_marker() -> None:
+    world = World(THERE)
+    world.write(0, 9)
+    world.answer_there(E.UNKNOWN_TOPIC_OR_PARTITION)
+    world.image = ClusterImage()
+    world.clock.advance(1_000)
+    assert world.done == 1
+
+
+def test_somebody_elses_word_is_final() -> None:
+    world = World(THERE, HERE)
+    world.write(0, 1)
+    world.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
+    world.answer_here(E.INVALID_PRODUCER_EPOCH)
+    assert world.done == 1
+
+
+def test_who_is_not_the_coordinator_any_more_asks_nobody() -> None:
+    world = World(THERE)
+    sending = world.write(0)
+    sending.cancel()
+    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    world.clock.advance(100_000)
+    assert not world.sent
+    assert not world.done
+
+
+def test_a_transaction_that_wrote_nothing_is_done_at_once() -> None:
+    world = World(HERE)
+    world.write()
+    assert world.done == 1
+
+
+def test_what_one_turn_has_for_a_broker_goes_together() -> None:
+    world = World(THERE, THERE, ELSEWHERE)
+    for producer_id in (7, 8, 9):
+        world.begin(0, 1, 2, producer_id=producer_id)
+    world.begin(0, producer_id=7)  # of a coordinator that has just taken over from one on this node
+    world.clock.advance(0)
+    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in world.sent]
+    assert asked == [(THERE, [7, 8, 9]), (THERE, [7]), (ELSEWHERE, [7, 8, 9])]
+    world.answer_there()
+    assert world.done == 0
+    world.answer_there()
+    assert world.done == 1
+    world.answer_there()
+    assert world.done == 4
+
+
+def test_a_request_holds_only_so_many_partitions() -> None:
+    world = World(*[THERE] * 600)
+    for producer_id in (7, 8, 9):
+        world.begin(*range(400), producer_id=producer_id)
+    world.clock.advance(0)
+    assert [[marker.producer_id for marker in request.markers] for _, request, _ in world.sent] == [[7, 8], [9]]
+
+
+def test_a_transaction_of_very_many_partitions_takes_several_requests() -> None:
+    """A broker closes the connection of a request of too many elements, each time."""
+    world = World(*[THERE] * 2_500)
+    world.write(*range(2_500))
+    counts = [len(topic.partition_indexes) for _, request, _ in world.sent for topic in request.markers[0].topics]
+    assert counts == [1_000, 1_000, 500]
+    for _ in range(3):
+        assert world.done == 0
+        world.answer_there()
+    assert world.done == 1
+
+
+def test_one_refusal_is_not_the_others() -> None:
+    world = World(THERE, THERE)
+    world.begin(0, producer_id=7)
+    world.begin(1, producer_id=8)
+    world.clock.advance(0)
+    (_, request, on_reply) = world.sent.pop()
+    assert len(request.markers) == 2
+    done = WritableTxnMarkerPartitionResult(partition_index=0, error_code=0)
+    topics = (WritableTxnMarkerTopicResult(name="orders", partitions=(done,)),)
+    on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
+    assert world.done == 1
+    world.clock.advance(1_000)
+    (marker,) = world.sent[0][1].markers
+    assert marker.producer_id == 8, "nothing was said about it"
+
+
+def test_a_leader_answers_long_before_it_is_given_up() -> None:
+    """It says what is safe when its time is over; nobody would hear that of a connection that was closed before."""
+    world = World(THERE)
+    world.write(0)
+    assert world.patience_ms is not None
+    assert world.patience_ms >= 2 * REQUEST_TIMEOUT_MS
+
+
+def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> None:
+    world = World(THERE, THERE)
+    world.begin(0, producer_id=7)
+    world.begin(1, producer_id=8)
+    world.clock.advance(0)
+    (_, _, on_reply) = world.sent.pop()
+    results = tuple(
+        WritableTxnMarkerResult(
+            producer_id=producer_id,
+            topics=(
+                WritableTxnMarkerTopicResult(
+                    name="orders",
+                    partitions=(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code),),
+                ),
+            ),
+        )
+        for producer_id, index, code in ((7, 0, 32_000), (8, 1, 0))
+    )
+    on_reply(WriteTxnMarkersResponse(markers=results))
+    assert world.done == 1, "the other one's answer counts"
+    world.clock.advance(1_000)
+    world.answer_there()
+    assert world.done == 2

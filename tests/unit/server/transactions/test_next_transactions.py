@@ -1,0 +1,161 @@
+"""What waits for the end of a transaction, by itself; at a coordinator see test_transactions."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tailrace.coordinators.transactions.commands import AddPartitions, Done, Response
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.server.transactions import next_transactions
+from tailrace.server.transactions.next_transactions import WAIT_MS, Asked, NextTransactions, OnDone, WaitingRoom
+from tailrace.server.waiters import Deadlines
+from tailrace.testing.clock import ManualClock
+from testkit.ports import RecordingConnection
+
+BUSY = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+
+def command(epoch: int, name: str = "pay") -> AddPartitions:
+    return AddPartitions(transactional_id=name, producer_id=7, producer_epoch=epoch, partitions=frozenset())
+
+
+class World:
+    """A coordinator that decides what it is told to; commands are known by their epochs."""
+
+    def __init__(self, room: WaitingRoom | None = None) -> None:
+        self.clock = ManualClock()
+        self.connection = RecordingConnection()
+        self.changing = {"pay"}
+        self.writing: dict[int, OnDone] = {}
+        self.answers: dict[int, Response | KafkaError] = {}
+        self.deadlines = Deadlines(self.clock)
+        self.waiting = NextTransactions(
+            submit=self.submit,
+            is_changing=self.changing.__contains__,
+            clock=self.clock,
+            deadlines=self.deadlines,
+            room=room or WaitingRoom(),
+        )
+
+    def submit(self, command: AddPartitions, on_done: OnDone) -> None:
+        if command.transactional_id in self.changing:
+            on_done(BUSY)
+            return
+        self.changing.add(command.transactional_id)
+        self.writing[command.producer_epoch] = on_done
+
+    def add(self, *epochs: int, size: int = 1) -> None:
+        for epoch in epochs:
+            self.waiting.add(
+                command(epoch),
+                lambda outcome, epoch=epoch: self.answers.update({epoch: outcome}),  # type: ignore[misc]
+                Asked(self.connection, size),
+            )
+
+    def end(self) -> None:
+        """What was under way is committed."""
+        self.changing.discard("pay")
+        self.waiting.ended("pay")
+        self.clock.advance(0)
+
+    def written(self, outcome: Response | KafkaError) -> None:
+        """What is being written has settled, and the machine knows."""
+        self.changing.discard("pay")
+        ((_, on_done),) = self.writing.items()
+        self.writing.clear()
+        on_done(outcome)
+        self.clock.advance(0)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    assert "pay" not in world.waiting
+    assert len(world.deadlines) == 0
+
+
+def test_each_has_its_turn(world: World) -> None:
+    world.add(1, 2)
+    assert "pay" in world.waiting
+    world.end()
+    assert list(world.writing) == [1]
+    world.written(Done())
+    assert list(world.writing) == [2]
+    world.written(Done())
+    assert world.answers == {1: Done(), 2: Done()}
+
+
+def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
+    world.add(1, 2)
+    world.end()
+    failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    world.written(failure)
+    world.written(Done())
+    assert world.answers == {1: failure, 2: Done()}
+
+
+def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
+    """Its end was not told: what was on its way was dropped."""
+    world.add(1)
+    world.changing.clear()
+    world.clock.advance(WAIT_MS)
+    world.written(Done())
+    assert world.answers == {1: Done()}
+
+
+def test_all_are_told_that_it_took_too_long(world: World) -> None:
+    world.add(1)
+    world.clock.advance(WAIT_MS - 1)
+    world.add(2)
+    world.clock.advance(1)
+    assert world.answers == {1: BUSY}
+    world.clock.advance(WAIT_MS)
+    assert world.answers == {1: BUSY, 2: BUSY}
+
+
+def test_all_are_told_when_it_is_closed(world: World) -> None:
+    world.add(1, 2)
+    world.waiting.close()
+    assert world.answers == {1: BUSY, 2: BUSY}
+
+
+def test_all_coordinators_of_a_node_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 10)
+    room = WaitingRoom()
+    first, second = World(room), World(room)
+    first.add(1, size=6)
+    second.add(1, size=5)
+    assert (first.answers, second.answers) == ({}, {1: BUSY})
+    first.end()
+    second.add(2, size=5)
+    assert second.answers == {1: BUSY}, "there is room again"
+
+
+@pytest.mark.parametrize("end", ["written", "expired", "closed", "gone"])
+def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """As often as that happens, and with one callback of the connection for as long as it lives."""
+    monkeypatch.setattr(next_transactions, "MAX_WAITING", 1)
+    monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 1)
+    room, connection, numbers = WaitingRoom(), RecordingConnection(), count()
+    for _ in range(3):
+        world = World(room)
+        world.connection = connection
+        number = next(numbers)
+        world.add(number)
+        assert "pay" in world.waiting
+        if end == "written":
+            world.end()
+            world.written(Done())
+        elif end == "expired":
+            world.clock.advance(WAIT_MS)
+        elif end == "closed":
+            world.waiting.close()
+        else:
+            connection.hang_up()
+            connection = RecordingConnection()
+        assert world.answers == {"written": {number: Done()}, "gone": {}}.get(end, {number: BUSY})
+        assert "pay" not in world.waiting
+        assert len(world.deadlines) == 0
+    assert connection.callbacks == (0 if end == "gone" else 1)
