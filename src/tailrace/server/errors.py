@@ -36,7 +36,6 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import schema_of
-from tailrace.server.quorum.raft_wire import unknown_snapshot_part
 
 _ITSELF: Final = ""
 _CODES: Final = ("error_code", "partition_error_code")
@@ -340,6 +339,20 @@ def _alter_replica_log_dirs(
     by_topic = _each("topics", log_dirs.AlterReplicaLogDirTopicResult, topic_name="name", partitions=partitions)
     return log_dirs.AlterReplicaLogDirsResponse(
         results=tuple(result for directory in request.dirs for result in _found(by_topic, directory, error))
+    )
+
+
+def unknown_snapshot_part(
+    asked: fetch_snapshot.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+) -> fetch_snapshot.SnapshotPart:
+    """The answer for a partition that has no snapshots."""
+    return fetch_snapshot.SnapshotPart(
+        index=asked.partition,
+        error_code=error,
+        snapshot_id=asked.snapshot_id,
+        size=0,
+        position=asked.position,
+        unaligned_records=b"",
     )
 
 

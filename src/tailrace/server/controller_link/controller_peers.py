@@ -21,12 +21,11 @@ from tailrace.server.controller_link import replicas_wire
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller, ServerConnection
 from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.raft_voters import MAX_LISTENERS
 
 _FIRST_WITH_DIRECTORIES: Final = 2
 _RESERVED_IDS: Final = 100
 """Directory ids below stand for no directory: unassigned, lost and the like."""
-MAX_LISTENERS: Final = 100
-"""Listeners, features or directories of one registration: they stay in the metadata for good."""
 
 
 def _submit(

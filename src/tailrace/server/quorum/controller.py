@@ -34,7 +34,6 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
-from tailrace.server.controller_link.session_watch import SessionWatch
 from tailrace.server.ports import Clock
 from tailrace.server.quorum.awaited_offsets import AwaitedOffsets
 from tailrace.server.quorum.change_log import Cause, ChangeLog
@@ -43,6 +42,7 @@ from tailrace.server.quorum.decisions import prepared
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
 from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
+from tailrace.server.quorum.session_watch import SessionWatch
 from tailrace.server.quorum.snapshot_loading import SnapshotLoading
 from tailrace.server.quorum.snapshots import MetadataSnapshots
 from tailrace.server.quorum.stepwise import OnLongWork, StepwiseWork, nobody_cares

@@ -16,6 +16,7 @@ from tailrace.raft.rpc import (
     SnapshotId,
 )
 from tailrace.raft.voters import ReplicaKey
+from tailrace.server.errors import unknown_snapshot_part
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 from tailrace.server.quorum.metadata_partition_wire import (
     INDEX,
@@ -192,20 +193,6 @@ def _snapshot_part(response: FetchSnapshotResponse) -> fetch_snapshot.SnapshotPa
         size=response.size,
         position=response.position,
         unaligned_records=response.data,
-    )
-
-
-def unknown_snapshot_part(
-    asked: fetch_snapshot.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-) -> fetch_snapshot.SnapshotPart:
-    """The answer for a partition that has no snapshots."""
-    return fetch_snapshot.SnapshotPart(
-        index=asked.partition,
-        error_code=error,
-        snapshot_id=asked.snapshot_id,
-        size=0,
-        position=asked.position,
-        unaligned_records=b"",
     )
 
 

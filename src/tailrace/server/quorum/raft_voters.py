@@ -6,6 +6,7 @@ from a voter that listens elsewhere now. Answered when the change is committed, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.raft_voters import (
@@ -21,9 +22,11 @@ from tailrace.protocol.messages.raft_voters import (
 from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter
 from tailrace.server.context import RequestContext
-from tailrace.server.controller_link.controller_peers import MAX_LISTENERS
 from tailrace.server.errors import error_response
 from tailrace.server.quorum.host import QuorumHost
+
+MAX_LISTENERS: Final = 100
+"""Listeners of one node: they stay in the metadata for good."""
 
 
 @dataclass(frozen=True, slots=True)

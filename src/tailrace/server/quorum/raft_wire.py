@@ -33,7 +33,7 @@ from tailrace.raft.voters import Endpoint, ReplicaKey
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum import elections_wire as elections
 from tailrace.server.quorum import fetches_wire as fetches
-from tailrace.server.quorum.fetches_wire import is_of_metadata, unknown_snapshot_part
+from tailrace.server.quorum.fetches_wire import is_of_metadata
 from tailrace.server.quorum.metadata_partition_wire import Where, known_code
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "response_from_wire",
     "response_to_wire",
     "snapshots_from_wire",
-    "unknown_snapshot_part",
 ]
 
 
