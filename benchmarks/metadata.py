@@ -40,7 +40,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.server.quorum.metadata_listeners import OnImage
 from tailrace.storage import OsFiles
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 
 REPLICATION_FACTOR = 3
 STATE_ID = SnapshotId(1_000_000, 1)

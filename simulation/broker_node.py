@@ -12,7 +12,7 @@ from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.server.admin.brokers import UnregisterBrokerHandler

@@ -21,7 +21,7 @@ from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_chan
 from tailrace.metadata.snapshot_records import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 
 BROKERS = tuple(BrokerId(number) for number in (1, 2, 3, 4))
 NODES = 3

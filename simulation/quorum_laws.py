@@ -25,7 +25,7 @@ from tailrace.raft.rpc import Response, VoteResponse
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.ports import QuorumRequest
 from tailrace.storage.files import join
-from tailrace.storage.snapshot_format import SNAPSHOT_SUFFIX, snapshot_name, walk
+from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX, snapshot_name, walk
 
 
 class CommittedBatch(NamedTuple):

@@ -14,8 +14,8 @@ from simulation.breach import Breach
 from simulation.network import Network
 from simulation.world import Action, Life, World
 from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.deciding.topic_creation import TopicRules
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import schema_of
@@ -31,7 +31,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage import Log
-from tailrace.storage.snapshot_format import SNAPSHOT_SUFFIX
+from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
 from testkit.ports import flush_now
 

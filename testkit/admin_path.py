@@ -19,12 +19,12 @@ from tailrace.metadata.commands import (
     NewTopic,
 )
 from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.deciding.topic_creation import TopicRules
 from tailrace.metadata.image import Endpoint
-from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
-from tailrace.node.config import NodeConfig
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.admin.brokers import UnregisterBrokerHandler
 from tailrace.server.admin.config_changes import AlterConfigsHandler, OwnBrokerConfigs

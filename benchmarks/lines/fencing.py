@@ -6,12 +6,12 @@ from benchmarks import metadata
 from benchmarks.figures import Column, Section, table
 from benchmarks.metadata import FENCED
 from benchmarks.rounds import Rounds
+from tailrace.metadata.deciding.state_changes import change_record
 from tailrace.metadata.derive import PartitionChange, finished
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import BrokerRegistrationChangeRecord, FenceBrokerRecord, MetadataRecord, encode_record
 from tailrace.metadata.replay import derivation
 from tailrace.metadata.snapshot_records import partition_record
-from tailrace.metadata.state_changes import change_record
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import replace
 

@@ -29,7 +29,7 @@ from tailrace.storage.checkpoints import (
 )
 from tailrace.storage.closed_logs import CLOSED_LOGS, ClosedLog, read_closed_logs
 from tailrace.storage.index import OffsetIndex, TimeIndex
-from tailrace.storage.producer_state import ProducerState, parse_snapshot
+from tailrace.storage.producers.state import ProducerState, parse_snapshot
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from crash.topics import make_topic, wait_until_known
+from tailrace.client.admin.quorum import QuorumDescription
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.client.quorum import QuorumDescription
 from tailrace.model.errors import KafkaError
-from tailrace.node.reserved_ports import ReservedPorts
+from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.testing import Cluster
 
 PATIENCE_S = 60.0

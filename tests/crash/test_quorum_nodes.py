@@ -9,8 +9,8 @@ import pytest
 from crash.topics import make_topic, topics_of, wait_until_known
 from interop.librdkafka import wait_until
 from tailrace.cli.main import main
+from tailrace.client.admin.quorum import QuorumDescription
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.client.quorum import QuorumDescription
 from tailrace.testing import Cluster, ClusterError
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]

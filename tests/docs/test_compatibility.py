@@ -20,7 +20,7 @@ from interop.go_modules import GO_MODULES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
 from tailrace.model.errors import ErrorCode
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.registry import APIS, CLIENT_APIS
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"

@@ -8,8 +8,8 @@ from tests.docs.generated import check_generated
 
 from tailrace.model.settings import Setting, Table, Value
 from tailrace.model.topic_config import TOPIC_SETTINGS
-from tailrace.node.kafka_settings import WITHOUT_EFFECT
-from tailrace.node.settings import BROKER_SETTINGS, DEV_DEFAULTS
+from tailrace.node.settings.kafka import WITHOUT_EFFECT
+from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS
 from tailrace.server.admin.config_entries import BROKER_NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -72,11 +72,12 @@ def _is_read(name: str, code: str) -> bool:
 
 
 def test_a_setting_that_nothing_reads_says_so() -> None:
-    tables = {SOURCES / "model" / "topic_config.py", SOURCES / "server" / "admin" / "config_entries.py"}
+    names = ("cluster", "coordinators", "kafka", "logs", "network", "quorum", "table")
+    tables = {SOURCES / "node" / "settings" / f"{name}.py" for name in names}
+    tables |= {SOURCES / "model" / "topic_config.py", SOURCES / "server" / "admin" / "config_entries.py"}
+    assert all(path.exists() for path in tables)
     code = "".join(
-        path.read_text()
-        for path in sorted(SOURCES.rglob("*.py"))
-        if path not in tables and path.parent.name != "settings" and "testing" not in path.parts
+        path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path not in tables and "testing" not in path.parts
     )
     topic_setting_of = {broker_name: topic for topic, names in BROKER_NAMES.items() for broker_name in names}
     only_kafkas = {setting.name for setting in WITHOUT_EFFECT}

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from interop.clients import Aiokafka, Client, KafkaPython, Kcat
 from interop.librdkafka import Confluent, Message
-from tailrace.node.config import NodeConfig
 from tailrace.node.node import Node
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.registry import APIS
 from tailrace.server.dispatch import Dispatcher
 

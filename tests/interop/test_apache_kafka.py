@@ -6,9 +6,9 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
+from tailrace.client.admin.features import UpgradeType
+from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
-from tailrace.client.features import UpgradeType
-from tailrace.client.replicas import ElectionType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 

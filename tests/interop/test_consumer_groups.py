@@ -7,8 +7,8 @@ import pytest
 from interop.clients import Client, absent
 from interop.java_client import JavaPatternConsumer
 from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
+from tailrace.client.admin.group_health import Verdict, verdict
 from tailrace.client.blocking import Admin, Producer
-from tailrace.client.group_health import Verdict, verdict
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 

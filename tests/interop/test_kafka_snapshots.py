@@ -35,8 +35,8 @@ from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.records import voters_of_snapshot
 from tailrace.storage import OsFiles
-from tailrace.storage.snapshot_store import SnapshotStore
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.store import SnapshotStore
+from tailrace.storage.snapshots.writer import Publication
 
 pytestmark = pytest.mark.interop
 

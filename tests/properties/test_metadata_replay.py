@@ -58,7 +58,7 @@ from tailrace.metadata.snapshot_records import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
 broker_ids = st.integers(1, 3).map(BrokerId)

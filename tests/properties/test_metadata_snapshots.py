@@ -21,9 +21,9 @@ from tailrace.metadata.image import (
 from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch, PartitionState
-from tailrace.storage.snapshot_format import SnapshotHeader
-from tailrace.storage.snapshot_store import SnapshotStore
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.format import SnapshotHeader
+from tailrace.storage.snapshots.store import SnapshotStore
+from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
 
 ROOT = "/log"

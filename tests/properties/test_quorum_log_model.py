@@ -13,7 +13,7 @@ from tailrace.raft.effects import AppendAsLeader, AppendFetched, WriteSnapshotPa
 from tailrace.raft.events import LogAppended, SnapshotInstalled
 from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)

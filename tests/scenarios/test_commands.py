@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from tailrace.node.reserved_ports import ReservedPorts
+from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.testing import Cluster
 
 PROGRAM = (sys.executable, "-m", "tailrace")

@@ -41,6 +41,7 @@ from tailrace.metadata.commands import (
     TopicsDeleted,
 )
 from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.deciding.topic_creation import TopicRules
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
 from tailrace.metadata.records import (
     UNASSIGNED_DIRECTORY,
@@ -59,11 +60,10 @@ from tailrace.metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
-from tailrace.metadata.topic_creation import TopicRules
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 
 NEXT_OFFSET = 77
 

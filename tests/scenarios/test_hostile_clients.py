@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.model.errors import ErrorCode
-from tailrace.node.config import NodeConfig
 from tailrace.node.node import Node
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.declaration import Field, Text
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -54,7 +54,7 @@ from tailrace.metadata.snapshot_records import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS
 
 SESSION_MS = 1000
 ORDERS = TopicPartition("orders", 0)
@@ -339,7 +339,7 @@ def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
 
 def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is derived from a controlled shutdown there. Kafka writes the changes out at every version."""
-    monkeypatch.setattr("tailrace.metadata.state_changes.MAX_PARTITIONS_PER_REQUEST", 2)
+    monkeypatch.setattr("tailrace.metadata.deciding.state_changes.MAX_PARTITIONS_PER_REQUEST", 2)
     cluster = Cluster()
     cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3, partitions=3)
@@ -788,7 +788,7 @@ def test_a_move_is_not_called_off_that_would_drop_the_only_complete_replica() ->
 
 
 def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.metadata.elections.MAX_PARTITIONS_PER_REQUEST", 2)
+    monkeypatch.setattr("tailrace.metadata.deciding.elections.MAX_PARTITIONS_PER_REQUEST", 2)
     cluster = Cluster()
     cluster.create(1, 2, partitions=3)
     cluster.restart(1)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.node.reserved_ports import ReservedPorts
-from tailrace.node.supervisor import READY
+from tailrace.node.local.reserved_ports import ReservedPorts
+from tailrace.node.local.supervisor import READY
 from tailrace.testing.cluster import package_path
 
 PATIENCE_S = 60

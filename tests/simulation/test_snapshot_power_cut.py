@@ -19,7 +19,7 @@ from tailrace.raft.effects import AppendAsLeader, WriteSnapshotPart
 from tailrace.raft.events import SnapshotInstalled, SnapshotRejected
 from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
-from tailrace.client.admin import BROKER, CONFIG_SOURCES
+from tailrace.client.admin.admin import BROKER, CONFIG_SOURCES
+from tailrace.client.admin.brokers import BrokerListing
+from tailrace.client.admin.log_dirs import LogDirectorySize
 from tailrace.client.blocking import Admin
-from tailrace.client.brokers import BrokerListing
-from tailrace.client.log_dirs import LogDirectorySize
 from tailrace.model.errors import ErrorCode, KafkaError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, show
+from tailrace.client.admin.group_queries import GroupDescription
 from tailrace.client.blocking import Admin
-from tailrace.client.group_queries import GroupDescription
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.group_details import GroupDetails, GroupEventDetails
 

@@ -8,9 +8,9 @@ import typer
 
 from tailrace.cli import group_history, reset_offsets
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
+from tailrace.client.admin.group_health import PartitionHealth, verdict
+from tailrace.client.admin.group_queries import GroupDescription, GroupMember
 from tailrace.client.blocking import Admin
-from tailrace.client.group_health import PartitionHealth, verdict
-from tailrace.client.group_queries import GroupDescription, GroupMember
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.config import NodeConfig, load_config
 from tailrace.node.data_directory import DirectoryLock
+from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.log import QuorumLog

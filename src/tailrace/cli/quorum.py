@@ -18,7 +18,7 @@ from tailrace.cli.output import (
     show,
     write,
 )
-from tailrace.client.quorum import QuorumDescription, QuorumEndpoint, QuorumReplicaState
+from tailrace.client.admin.quorum import QuorumDescription, QuorumEndpoint, QuorumReplicaState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 

@@ -42,8 +42,8 @@ def command(
     Prints `tailrace ready: HOST:PORT` when it answers requests; again when it has begun anew after its disk had failed.
     """
     with quick_imports():
-        from tailrace.node.config import load_config
         from tailrace.node.process import run
+        from tailrace.node.settings.config import load_config
 
     flags: dict[str, str] = {}
     if data_dir is not None:

@@ -19,7 +19,7 @@ from tailrace.model.ids import format_topic_id
 from tailrace.model.partitions import METADATA_TOPIC, OffsetAndEpoch
 from tailrace.protocol.records.control import KRaftVersionRecord, VotersRecord
 from tailrace.protocol.records.record import read_records
-from tailrace.storage.snapshot_format import (
+from tailrace.storage.snapshots.format import (
     SNAPSHOT_SUFFIX,
     SnapshotBatch,
     SnapshotHeader,

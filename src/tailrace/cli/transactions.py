@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
-from tailrace.client.transactions import TransactionDescription
+from tailrace.client.admin.transactions import TransactionDescription
 from tailrace.model.partitions import TopicPartition
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.cli.output import Row, say
+from tailrace.client.admin.log_dirs import ReplicaLog
+from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
-from tailrace.client.log_dirs import ReplicaLog
-from tailrace.client.replicas import ElectionType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition

@@ -13,7 +13,7 @@ from tailrace.cli.node_options import Dev, Insecure, UntilStdinCloses
 from tailrace.cli.quick_imports import quick_imports
 
 if TYPE_CHECKING:
-    from tailrace.node.local_cluster import ClusterWish, LocalNode
+    from tailrace.node.local.cluster import ClusterWish, LocalNode
 
 
 def command(
@@ -54,8 +54,8 @@ def command(
     used again as it is.
     """
     with quick_imports():
-        from tailrace.node.endpoints import parse_endpoint
-        from tailrace.node.local_cluster import ClusterWish
+        from tailrace.node.local.cluster import ClusterWish
+        from tailrace.node.settings.endpoints import parse_endpoint
 
     wish = ClusterWish(
         brokers=brokers,
@@ -69,7 +69,7 @@ def command(
 
 def _given(overrides: Sequence[str], *, dev: bool, insecure: bool) -> dict[str, str]:
     """What is said for every node."""
-    from tailrace.node.config_sources import read_environment, read_overrides
+    from tailrace.node.settings.sources import read_environment, read_overrides
 
     given = read_environment(os.environ)
     given |= {"dev.mode": "true"} if dev else {}
@@ -81,12 +81,12 @@ def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_cl
     """Run the cluster; the exit code."""
     with quick_imports():
         import tailrace.cli.serve  # noqa: F401 - once, for all nodes: they are forked
-        from tailrace.node.config import NodeConfig
-        from tailrace.node.config_sources import without_settings
-        from tailrace.node.local_cluster import open_cluster
+        from tailrace.node.local.cluster import open_cluster
+        from tailrace.node.local.reserved_ports import ReservedPorts
+        from tailrace.node.local.supervisor import READY, Supervisor
         from tailrace.node.process import preload, say_ready
-        from tailrace.node.reserved_ports import ReservedPorts
-        from tailrace.node.supervisor import READY, Supervisor
+        from tailrace.node.settings.config import NodeConfig
+        from tailrace.node.settings.sources import without_settings
 
         preload()
     with ReservedPorts() as ports:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from tailrace.client import consumer as _consumer
 from tailrace.client import producer as _producer
 from tailrace.client import ranged_fetch as _ranged_fetch
-from tailrace.client.admin import NewTopic
-from tailrace.client.blocking_admin import Admin
+from tailrace.client.admin.admin import NewTopic
+from tailrace.client.admin.blocking import Admin
 from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.facade import Facade
-from tailrace.client.group_offsets import OffsetAndMetadata
+from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.names import several
 from tailrace.client.outgoing import Headers, RecordMetadata

@@ -9,8 +9,13 @@ from typing import NamedTuple, Self
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
-from tailrace.client.group_member import GroupMember
-from tailrace.client.group_offsets import OUTSIDE, OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
+from tailrace.client.group.committed_offsets import (
+    OUTSIDE,
+    OffsetAndMetadata,
+    commit_group_offsets,
+    fetch_group_offsets,
+)
+from tailrace.client.group.member_host import GroupMember
 from tailrace.client.names import several
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.ranged_fetch import parse_isolation

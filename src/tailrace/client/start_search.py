@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tailrace.client.fetcher import Fetcher
-from tailrace.client.group_offsets import OffsetAndMetadata, fetch_group_offsets
+from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, ask_for_offsets
 from tailrace.client.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router

@@ -25,7 +25,6 @@ from tailrace.metadata.broker_commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from tailrace.metadata.broker_lifecycle import BrokerLifecycle
 from tailrace.metadata.commands import (
     AlterConfigs,
     ControllerCommand,
@@ -34,18 +33,21 @@ from tailrace.metadata.commands import (
     CreateTopics,
     DeleteTopics,
 )
-from tailrace.metadata.config_changes import ConfigChanges
+from tailrace.metadata.deciding.broker_lifecycle import BrokerLifecycle
+from tailrace.metadata.deciding.config_changes import ConfigChanges
+from tailrace.metadata.deciding.directory_assignments import DirectoryAssignments
+from tailrace.metadata.deciding.elections import Elections
+from tailrace.metadata.deciding.feature_updates import FeatureUpdates
+from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
+from tailrace.metadata.deciding.new_partitions import RandomBytes
+from tailrace.metadata.deciding.partition_creation import PartitionCreation
+from tailrace.metadata.deciding.reassignments import Reassignments
+from tailrace.metadata.deciding.topic_creation import TopicCreation, TopicRules
+from tailrace.metadata.deciding.topic_deletion import TopicDeletions
 from tailrace.metadata.derive import Steps, finished
-from tailrace.metadata.directory_assignments import DirectoryAssignments
-from tailrace.metadata.elections import Elections
-from tailrace.metadata.feature_updates import FeatureUpdates
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta
-from tailrace.metadata.in_sync_changes import InSyncChanges
-from tailrace.metadata.new_partitions import RandomBytes
 from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, AssignDirectories, ElectLeaders
-from tailrace.metadata.partition_creation import PartitionCreation
-from tailrace.metadata.reassignments import Reassignments
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -59,8 +61,6 @@ from tailrace.metadata.records import (
     RegisterBrokerRecord,
 )
 from tailrace.metadata.replay import BROKER_EVENTS, Foreseen, Replay, apply_all, derivation
-from tailrace.metadata.topic_creation import TopicCreation, TopicRules
-from tailrace.metadata.topic_deletion import TopicDeletions
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId
 from tailrace.model.machines import Decision

@@ -24,17 +24,17 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
-from tailrace.node.broker_measurements import BrokerParts
 from tailrace.node.clock import LoopClock
-from tailrace.node.cluster_settings import say_what_is_overruled
-from tailrace.node.config import NodeConfig
 from tailrace.node.duties import Duties
-from tailrace.node.endpoints import Endpoint
 from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.node.handlers import Services, Waiting, build_handlers, finalized_features
 from tailrace.node.hang_watch import HangWatch
 from tailrace.node.metadata_quorum import MetadataQuorum
+from tailrace.node.metrics.broker_measurements import BrokerParts
 from tailrace.node.peers import Peers
+from tailrace.node.settings.cluster import say_what_is_overruled
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.endpoints import Endpoint
 from tailrace.node.transactions import Transactions
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.live_settings import LiveSettings

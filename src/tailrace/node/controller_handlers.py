@@ -4,7 +4,7 @@ clients through their broker (`server.controller_link.forwarding`)."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.messages import (
     configs,
     directories,

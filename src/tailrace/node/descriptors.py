@@ -14,7 +14,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse, Cr
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 from tailrace.server.ports import Controller
 
 _logger = logging.getLogger("tailrace.node")

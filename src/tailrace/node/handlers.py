@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.model.ids import BrokerId
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 from tailrace.node.transactions import Transactions
 from tailrace.protocol.messages import (
     configs,

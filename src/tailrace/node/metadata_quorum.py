@@ -13,7 +13,7 @@ from random import random
 from typing import Any, Final
 
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.topic_creation import TopicRules
+from tailrace.metadata.deciding.topic_creation import TopicRules
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.topic_config import TopicConfig
@@ -21,16 +21,16 @@ from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
-from tailrace.node.cluster_settings import founding_settings
 from tailrace.node.collector import Collector
-from tailrace.node.config import NodeConfig
 from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import Founding, Quorum, say_if_wiped
 from tailrace.node.known_controller import KnownController
 from tailrace.node.peers import Peers
-from tailrace.node.settings import BROKER_SETTINGS
+from tailrace.node.settings.cluster import founding_settings
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.messages import quorum
 from tailrace.protocol.registry import CONTROLLER_APIS, api_of
 from tailrace.raft.roles import Follower

@@ -19,7 +19,6 @@ from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
 from tailrace.node.broker import Broker
 from tailrace.node.clock import LoopClock
-from tailrace.node.config import NodeConfig
 from tailrace.node.controller_handlers import ControllerServices, build_admin_handlers, build_controller_handlers
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
@@ -29,10 +28,11 @@ from tailrace.node.descriptors import (
     descriptor_limit,
     plan_node_descriptors,
 )
-from tailrace.node.endpoints import Endpoint, is_wildcard_host
-from tailrace.node.measurements import NodeParts
 from tailrace.node.metadata_quorum import MetadataQuorum
-from tailrace.node.monitoring import Monitoring
+from tailrace.node.metrics.measurements import NodeParts
+from tailrace.node.metrics.monitoring import Monitoring
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.endpoints import Endpoint, is_wildcard_host
 from tailrace.node.stall_watch import StallWatch
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles

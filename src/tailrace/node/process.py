@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import partial
 
 from tailrace.model.errors import StorageError
-from tailrace.node.config import NodeConfig
 from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, raise_limit
 from tailrace.node.disk_failure import FreshStart, wait_for_disk
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
+from tailrace.node.settings.config import NodeConfig
 from tailrace.node.standard_input import CLUSTER_STOPS, has_no_end
 from tailrace.node.stop_signals import TO_STOP, signals_read
 

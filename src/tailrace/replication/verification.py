@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
-from tailrace.storage.producer_state import MOST_PRODUCERS, ProducerState
+from tailrace.storage.producers.state import MOST_PRODUCERS, ProducerState
 
 Verified = Callable[[KafkaError | None], None]
 

@@ -4,13 +4,13 @@ The one door is here. `storage.files` alone touches the operating system; the fo
 """
 
 from tailrace.storage.batch_file import AppendBatch, ReadResult
-from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
+from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
-from tailrace.storage.producer_state import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.timestamps import TimestampOffset

@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.batch_file import AppendBatch, ReadResult
-from tailrace.storage.cleaning import Compaction
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
-from tailrace.storage.compaction import Cleanable
-from tailrace.storage.compactions import Compactions
+from tailrace.storage.compaction.compaction import Compaction
+from tailrace.storage.compaction.plan import Cleanable
+from tailrace.storage.compaction.schedule import Compactions
 from tailrace.storage.files import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
 from tailrace.storage.flushed_note import FlushedNote

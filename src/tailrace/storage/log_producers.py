@@ -5,10 +5,7 @@ from collections.abc import Iterable, Sequence
 from tailrace.protocol.records.control import read_marker
 from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.files import File, FileSystem
-from tailrace.storage.producer_state import ProducerState
-from tailrace.storage.segment import Segment
-from tailrace.storage.segments import Segments
-from tailrace.storage.snapshots import (
+from tailrace.storage.producers.snapshots import (
     begin_snapshot,
     load_producers,
     remove_snapshots_above,
@@ -16,6 +13,9 @@ from tailrace.storage.snapshots import (
     snapshot_path,
     write_snapshot,
 )
+from tailrace.storage.producers.state import ProducerState
+from tailrace.storage.segment import Segment
+from tailrace.storage.segments import Segments
 
 
 class LogProducers:

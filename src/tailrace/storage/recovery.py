@@ -39,10 +39,10 @@ from tailrace.storage.file_names import (
 from tailrace.storage.files import File, FileSystem, join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.leftovers import remove_leftovers
-from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.producers.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
+from tailrace.storage.producers.state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
 from tailrace.storage.swap import finish_swaps
 
 UNKNOWN_GAPS: Final = -1

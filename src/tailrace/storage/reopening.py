@@ -13,11 +13,11 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.storage.closed_logs import ClosedLog
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.files import File, FileSystem
-from tailrace.storage.producer_state import ProducerState, parse_snapshot
+from tailrace.storage.producers.snapshots import snapshot_path
+from tailrace.storage.producers.state import ProducerState, parse_snapshot
 from tailrace.storage.recovery import LoadedLog, RecoveryReport
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.snapshots import snapshot_path
 
 _CLEAN: Final = RecoveryReport(clean=True)
 """Shared by all logs that were not looked through."""

@@ -13,9 +13,9 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.storage.batch_file import AppendBatch, Expected, ReadResult
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.files import FileSystem
+from tailrace.storage.producers.snapshots import rebuild_aborted, snapshot_path
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.snapshots import rebuild_aborted, snapshot_path
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned, swap_in
 from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
 

@@ -22,10 +22,10 @@ from typing import Self
 import tailrace
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
-from tailrace.node.endpoints import Endpoint
-from tailrace.node.local_cluster import ClusterWish, LocalNode, added_node, open_cluster
-from tailrace.node.reserved_ports import ReservedPorts
-from tailrace.node.supervisor import READY
+from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
+from tailrace.node.local.reserved_ports import ReservedPorts
+from tailrace.node.local.supervisor import READY
+from tailrace.node.settings.endpoints import Endpoint
 
 _TAIL_LINES = 20
 _READY_S = 120.0

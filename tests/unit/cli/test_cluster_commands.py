@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tailrace.cli.main import main
-from tailrace.client.admin import BROKER as BROKER_RESOURCE
+from tailrace.client.admin.admin import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving

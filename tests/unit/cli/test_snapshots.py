@@ -12,9 +12,9 @@ from tailrace.metadata.records import FeatureLevelRecord, TopicRecord, encode_re
 from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.storage import OsFiles
-from tailrace.storage.snapshot_format import SnapshotHeader
-from tailrace.storage.snapshot_store import SnapshotStore
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.format import SnapshotHeader
+from tailrace.storage.snapshots.store import SnapshotStore
+from tailrace.storage.snapshots.writer import Publication
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "log_directory"
 NAMES = ["00000000000000000005-0000000001", "00000000000000000120-0000000003"]

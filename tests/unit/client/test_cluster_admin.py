@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tailrace.client.admin.features import UpgradeType
+from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
+from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
-from tailrace.client.features import UpgradeType
-from tailrace.client.quorum import QuorumDescription, QuorumReplicaState
-from tailrace.client.replicas import ElectionType
 from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION

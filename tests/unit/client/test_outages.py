@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
-from tailrace.client.group_offsets import OffsetAndMetadata, commit_group_offsets
+from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.partitions import TopicPartition

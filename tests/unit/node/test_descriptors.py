@@ -8,8 +8,8 @@ from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTo
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.config import NodeConfig
 from tailrace.node.descriptors import CarefulController, plan_descriptors, plan_node_descriptors
+from tailrace.node.settings.config import NodeConfig
 from tailrace.server.ports import Controller
 
 

@@ -119,7 +119,7 @@ FAILING = """
 import os, signal, sys
 import tailrace.node.process as process
 from tailrace.model.errors import StorageError
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 
 moment, failures = sys.argv[2], int(sys.argv[3])
 

@@ -15,8 +15,8 @@ from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node import peers
 from tailrace.node.clock import LoopClock
-from tailrace.node.config import NodeConfig
 from tailrace.node.metadata_quorum import MetadataQuorum
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.messages import fetch, quorum
 from tailrace.protocol.messages.registrations import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tailrace.protocol.registry import api_of

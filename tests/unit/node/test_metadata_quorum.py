@@ -9,8 +9,8 @@ import pytest
 from tailrace.metadata.commands import CreateTopics, NewTopic
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.net.connection import Address
-from tailrace.node.config import NodeConfig
 from tailrace.node.node import Node
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.control import LeaderChangeMessage, LeaderChangeVoter, build_control_batch
 from tailrace.raft.voters import ReplicaKey

@@ -151,7 +151,7 @@ def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path)
 IMPORTED_LATE = """
 import asyncio, sys
 import tailrace.node.process as process
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 from tailrace.node.node import Node
 
 process.preload()
@@ -183,7 +183,7 @@ def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
 SIGNALLED_LATE = """
 import asyncio, os, signal, sys
 import tailrace.node.process as process
-from tailrace.node.config import NodeConfig
+from tailrace.node.settings.config import NodeConfig
 
 if sys.argv[2] == "asyncio":
     process.event_loop_factory = lambda: asyncio.new_event_loop

@@ -8,7 +8,7 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
-from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.producers.state import ProducerState
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 

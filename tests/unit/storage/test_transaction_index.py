@@ -14,7 +14,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.control import ControlType
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AbortedTransaction, AppendBatch, Log
-from tailrace.storage.batch_filter import TransactionEnds
+from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker

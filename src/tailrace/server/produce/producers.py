@@ -11,7 +11,7 @@ from tailrace.protocol.messages.producers import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.storage.producer_state import ProducerEntry
+from tailrace.storage.producers.state import ProducerEntry
 
 _NO_SEQUENCE = -1
 

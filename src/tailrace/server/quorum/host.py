@@ -32,7 +32,7 @@ from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, answer
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.state import QuorumState as StoredState
 from tailrace.server.quorum.task_queue import Task, TaskQueue
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 
 RETIRE_INTERVAL_MS: Final = 10_000
 """How often segments are looked for that lie below the log start."""

@@ -45,9 +45,9 @@ from tailrace.server.quorum.start import (
 )
 from tailrace.storage import AppendBatch, Buffer, FileSystem, Log
 from tailrace.storage.files import parent
-from tailrace.storage.snapshot_format import SnapshotHeader
-from tailrace.storage.snapshot_store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
-from tailrace.storage.snapshot_writer import Publication, SnapshotWriter
+from tailrace.storage.snapshots.format import SnapshotHeader
+from tailrace.storage.snapshots.store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
+from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
 
 __all__ = ["QuorumFlush", "QuorumLog", "ReplayChunk"]
 

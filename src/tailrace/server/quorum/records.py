@@ -18,7 +18,7 @@ from tailrace.protocol.records.control import Voter as VoterFields
 from tailrace.protocol.records.record import read_records
 from tailrace.raft.effects import ControlRecord, KRaftVersion, LeaderChange, Voters
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
-from tailrace.storage.snapshot_format import HeaderControl
+from tailrace.storage.snapshots.format import HeaderControl
 
 
 def control_value(record: ControlRecord) -> ControlValue:

@@ -16,7 +16,7 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.ports import Clock
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.measure import SnapshotMeasures
-from tailrace.storage.snapshot_writer import Publication, SnapshotWriter
+from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
 
 _SLICE_RECORDS: Final = 200
 

@@ -10,9 +10,9 @@ from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
 from tailrace.model.topic_config import TOPIC_SETTINGS
-from tailrace.node.config import SettingInForce
-from tailrace.node.kafka_settings import WITHOUT_EFFECT
-from tailrace.node.settings import BROKER_SETTINGS, TOPIC_SETTING_OF
+from tailrace.node.settings.config import SettingInForce
+from tailrace.node.settings.kafka import WITHOUT_EFFECT
+from tailrace.node.settings.table import BROKER_SETTINGS, TOPIC_SETTING_OF
 from tailrace.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -429,7 +429,7 @@ def test_a_setting_of_a_group_or_of_client_metrics_that_cannot_be_is_refused(
 
 
 def test_there_is_room_for_so_many_groups_with_settings(node: AdminPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.metadata.config_changes._MOST_NAMED", 2)
+    monkeypatch.setattr("tailrace.metadata.deciding.config_changes._MOST_NAMED", 2)
     change = ("consumer.session.timeout.ms", 0, "50000")
     codes = [alter(node, GROUP, name, change).error_code for name in ("a", "b", "c", "a")]
     assert codes == [0, 0, ErrorCode.POLICY_VIOLATION, 0]
@@ -456,7 +456,7 @@ class _LookUps:
             self.count += 1
             return SettingInForce(**parts)
 
-        monkeypatch.setattr("tailrace.node.config.SettingInForce", counted)
+        monkeypatch.setattr("tailrace.node.settings.config.SettingInForce", counted)
 
     def of(self, node: AdminPath, request: Any, version: int) -> int:
         before = self.count

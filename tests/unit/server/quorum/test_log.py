@@ -17,7 +17,7 @@ from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
 from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.files import append_all
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)

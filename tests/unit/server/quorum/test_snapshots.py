@@ -8,7 +8,7 @@ from tailrace.metadata.image import EMPTY_IMAGE
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.quorum.snapshots import MetadataSnapshots
-from tailrace.storage.snapshot_writer import Publication
+from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.clock import ManualClock
 
 OWN, LOADED = SnapshotId(10, 1), SnapshotId(1000, 7)

@@ -1,0 +1,198 @@
+"""Groups as an administrator sees them: which there are, who is in them, who reads what."""
+
+from dataclasses import dataclass
+
+from tailrace.client.answers import check, code_of
+from tailrace.client.cluster_view import Broker
+from tailrace.client.group.protocol import decode_assignment
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Address, Connection
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group in a list. State and type are empty where the server is too old to say."""
+
+    group: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member of a group."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator_id: int
+    coordinator: str
+    """Where the coordinator listens, HOST:PORT."""
+    members: tuple[GroupMember, ...]
+    details: GroupDetails | None = None
+    """What happened lately and how the members get on: only a Tailrace coordinator tells."""
+
+
+_REFUSALS = {
+    ErrorCode.NON_EMPTY_GROUP: "group {!r} has members; stop them first (`tailrace groups describe --members`)",
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r} (`tailrace groups list` shows which there are)",
+}
+"""Why a group is not deleted: the protocol has no text for it."""
+
+
+async def list_groups(router: Router) -> list[GroupListing]:
+    """All groups of all brokers, by name."""
+
+    async def attempt() -> list[GroupListing]:
+        await router.refresh(())
+        listings: dict[str, GroupListing] = {}
+        for node_id in router.view.brokers:
+            connection = await router.node_connection(node_id)
+            response = await connection.ask(
+                ListGroupsRequest(), ListGroupsResponse, timeout_ms=router.request_timeout_ms
+            )
+            check(response.error_code, f"the groups of node {node_id}")
+            for group in response.groups:
+                listings[group.group_id] = GroupListing(
+                    group=group.group_id,
+                    protocol_type=group.protocol_type,
+                    state=group.group_state,
+                    type=group.group_type,
+                )
+        return [listings[name] for name in sorted(listings)]
+
+    return await router.retry(attempt)
+
+
+async def describe_group(router: Router, group: str) -> GroupDescription:
+    """One group. A group that does not exist is in state Dead; Kafka's error 69, since v6, comes as KafkaError.
+
+    What is no classic group may be a consumer group (KIP-848), which another request describes.
+    """
+
+    async def ask(connection: Connection) -> GroupDescription:
+        if connection.offers(ConsumerGroupDescribeRequest):
+            found = await _consumer_group(router, connection, group)
+            if found is not None:
+                return found
+        response = await connection.ask(
+            DescribeGroupsRequest(groups=(group,), include_details=True),
+            DescribeGroupsResponse,
+            timeout_ms=router.request_timeout_ms,
+        )
+        described = response.groups[0]
+        check(described.error_code, described.error_message or f"group {group!r} cannot be described")
+        return _description(described, await router.coordinator(group))
+
+    return await router.ask_coordinator(group, ask)
+
+
+async def _consumer_group(router: Router, connection: Connection, group: str) -> GroupDescription | None:
+    """The group if it is a consumer group."""
+    response = await connection.ask(
+        ConsumerGroupDescribeRequest(group_ids=(group,), include_details=True),
+        ConsumerGroupDescribeResponse,
+        timeout_ms=router.request_timeout_ms,
+    )
+    described = response.groups[0]
+    if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(described.error_code, described.error_message or f"group {group!r} cannot be described")
+    coordinator = await router.coordinator(group)
+    return GroupDescription(
+        group=described.group_id,
+        state=described.group_state,
+        protocol_type="consumer",
+        assignor=described.assignor_name,
+        coordinator_id=coordinator.node_id,
+        coordinator=str(Address(coordinator.host, coordinator.port)),
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=tuple(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in member.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for member in described.members
+        ),
+        details=described.details[0] if described.details else None,
+    )
+
+
+async def delete_group(router: Router, group: str) -> None:
+    """Delete a group without members, with its offsets."""
+
+    async def ask(connection: Connection) -> None:
+        response = await connection.ask(
+            DeleteGroupsRequest(groups_names=(group,)), DeleteGroupsResponse, timeout_ms=router.request_timeout_ms
+        )
+        for result in response.results:
+            check(
+                result.error_code,
+                _REFUSALS.get(code_of(result.error_code), "group {!r} cannot be deleted").format(group),
+            )
+
+    await router.ask_coordinator(group, ask)
+
+
+def _description(described: DescribedGroup, coordinator: Broker) -> GroupDescription:
+    return GroupDescription(
+        group=described.group_id,
+        state=described.group_state,
+        protocol_type=described.protocol_type,
+        assignor=described.protocol_data,
+        coordinator_id=coordinator.node_id,
+        coordinator=str(Address(coordinator.host, coordinator.port)),
+        members=tuple(_member(member, described.protocol_type) for member in described.members),
+        details=described.details[0] if described.details else None,
+    )
+
+
+def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
+    assignment: tuple[TopicPartition, ...] = ()
+    if protocol_type == "consumer" and member.member_assignment:
+        try:
+            assignment = decode_assignment(member.member_assignment)
+        except KafkaError as fault:
+            if fault.code is not ErrorCode.INVALID_REQUEST:
+                raise
+            # another client's private format: the group can be shown without it
+    return GroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=assignment,
+    )

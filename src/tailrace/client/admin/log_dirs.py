@@ -1,0 +1,144 @@
+"""How much of its disk each broker uses, and for which partitions; see `client.admin.admin.Admin`."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tailrace.client.answers import check, code_of
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+
+_FIRST_WITH_TAGGED_FIELDS: Final = 2
+
+
+class PartitionSize(NamedTuple):
+    """One replica on one disk."""
+
+    size_bytes: int
+    offset_lag: int
+    """How far it is behind the high watermark."""
+    is_future: bool
+    """It is being moved here from another directory."""
+
+
+class LogDirectorySize(NamedTuple):
+    """One log directory of a broker."""
+
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    """The size of its disk; -1 if the broker does not say."""
+    usable_bytes: int
+    partitions: Mapping[TopicPartition, PartitionSize]
+
+
+class ReplicaLog(NamedTuple):
+    """How far one replica's log goes; -1 where that is not known."""
+
+    good_end_offset: int
+    """Where it ends; where it is damaged, up to where it is good."""
+    acknowledged_end_offset: int
+    """Up to here it was flushed or committed, as far as is noted."""
+    fault: str
+    """Why it cannot be used; empty if it can."""
+
+
+async def describe_replica_logs(
+    router: Router, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
+) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
+    """The logs of these partitions on each of these brokers, whether they can be used or not.
+
+    In place of a broker's answer stands a KafkaError: UNSUPPORTED_VERSION if the broker does not tell this, as Apache
+    Kafka's, any other one if it cannot be reached. A replica that a broker does not know is left out.
+    """
+
+    async def of(node_id: BrokerId) -> Mapping[TopicPartition, ReplicaLog] | KafkaError:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, index in partitions[node_id]:
+            by_topic[topic].append(index)
+        topics = tuple(
+            DescribableLogDirTopic(topic=topic, partitions=tuple(indexes)) for topic, indexes in by_topic.items()
+        )
+        try:
+            connection = await router.node_connection(node_id)
+            if connection.version_of(DescribeLogDirsRequest) < _FIRST_WITH_TAGGED_FIELDS:
+                return _untold(node_id)
+            response = await connection.ask(
+                DescribeLogDirsRequest(topics=topics, wants_log_ends=True),
+                DescribeLogDirsResponse,
+                timeout_ms=router.request_timeout_ms,
+            )
+            check(response.error_code, f"the logs of broker {node_id} cannot be described")
+        except KafkaError as fault:
+            return fault
+        return _replica_logs(response) if response.has_log_ends else _untold(node_id)
+
+    await router.refresh(())
+    answers = await asyncio.gather(*map(of, partitions))
+    return dict(zip(partitions, answers, strict=True))
+
+
+def _untold(node_id: BrokerId) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} does not tell how far its logs are good")
+
+
+def _replica_logs(response: DescribeLogDirsResponse) -> Mapping[TopicPartition, ReplicaLog]:
+    return {
+        TopicPartition(topic.name, each.partition_index): ReplicaLog(
+            each.good_end_offset, each.acknowledged_end_offset, each.log_fault
+        )
+        for result in response.results
+        for topic in result.topics
+        for each in topic.partitions
+    }
+
+
+async def describe_log_dirs(
+    router: Router, brokers: Iterable[int] | None = None
+) -> dict[BrokerId, list[LogDirectorySize]]:
+    """The log directories of these brokers, or of all of them."""
+
+    async def of(node_id: int) -> list[LogDirectorySize]:
+        connection = await router.node_connection(node_id)
+        response = await connection.ask(
+            DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, timeout_ms=router.request_timeout_ms
+        )
+        check(response.error_code, f"the log directories of broker {node_id} cannot be described")
+        return [_directory(result) for result in response.results]
+
+    async def attempt() -> dict[BrokerId, list[LogDirectorySize]]:
+        wanted = brokers
+        if wanted is None:
+            await router.refresh(())
+            wanted = router.view.brokers
+        node_ids = [BrokerId(node_id) for node_id in wanted]
+        answers = await asyncio.gather(*map(of, node_ids))
+        return dict(zip(node_ids, answers, strict=True))
+
+    return await router.retry(attempt)
+
+
+def _directory(result: DescribeLogDirsResult) -> LogDirectorySize:
+    partitions = {
+        TopicPartition(topic.name, each.partition_index): PartitionSize(
+            each.partition_size, each.offset_lag, each.is_future_key
+        )
+        for topic in result.topics
+        for each in topic.partitions
+    }
+    return LogDirectorySize(
+        path=result.log_dir,
+        error=code_of(result.error_code),
+        total_bytes=result.total_bytes,
+        usable_bytes=result.usable_bytes,
+        partitions=partitions,
+    )

@@ -1,0 +1,354 @@
+"""A member of a classic consumer group, as a machine: answers and ticks in, requests to send and assignments out. Pure.
+
+    outside --Polled--> joining --JoinAnswered--> syncing --SyncAnswered--> stable
+    stable --HeartbeatAnswered(27)--> must rejoin --Polled--> joining
+
+1. A member joins only when its user polls: only then is it known that the records given out before are dealt with, so
+   that offsets may be committed and partitions given away (eager rebalance).
+2. It beats between polls too, also while it must rejoin, or the group would take it for dead.
+3. Whatever shows that the group has gone on without it (unknown member, illegal generation, a session of
+   silence) loses the assignment at once: somebody else may read those partitions already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import assert_never
+
+from tailrace.client.group.protocol import decode_assignment
+from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
+
+
+class State(Enum):
+    """Where a member stands."""
+
+    OUTSIDE = auto()
+    JOINING = auto()
+    SYNCING = auto()
+    STABLE = auto()
+    MUST_REJOIN = auto()
+    LEFT = auto()
+    FAILED = auto()
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The user asks for records: whatever it got before is dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """Other topics, or other numbers of partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswered:
+    code: ErrorCode
+    member_id: str = ""
+    generation_id: int = -1
+    protocol_name: str = ""
+    leader: str = ""
+    members: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentMade:
+    """This member leads, and has decided who reads what."""
+
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswered:
+    code: ErrorCode
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class PollOverdue:
+    """The user has not asked for max.poll.interval.ms: others shall have the partitions until it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The user has finished."""
+
+
+Event = (
+    Polled
+    | Tick
+    | SubscriptionChanged
+    | JoinAnswered
+    | AssignmentMade
+    | SyncAnswered
+    | HeartbeatAnswered
+    | PollOverdue
+    | Leave
+)
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Commit what has been read and let go of the partitions, before what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The partitions belong to others already: let go of them without a commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendJoin:
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeAssignment:
+    """This member leads: decide who reads what, then give AssignmentMade."""
+
+    protocol_name: str
+    members: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendSync:
+    member_id: str
+    generation_id: int
+    protocol_name: str
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    member_id: str
+    generation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeave:
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCoordinator:
+    """It has moved, or cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The group refuses this member for good."""
+
+    code: ErrorCode
+
+
+Effect = (
+    Revoke
+    | Lost
+    | SendJoin
+    | MakeAssignment
+    | SendSync
+    | SendHeartbeat
+    | SendLeave
+    | Assigned
+    | ForgetCoordinator
+    | Failed
+)
+
+_COORDINATOR_MOVED = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+)
+_LATER = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS))
+
+
+@dataclass(slots=True)
+class Membership:
+    """The machine. Times in ms; names and defaults of the settings are Kafka's."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    retry_backoff_ms: int = 100
+    is_static: bool = False
+    """With a group.instance.id a member does not leave: it is expected back."""
+
+    state: State = State.OUTSIDE
+    member_id: str = ""
+    generation_id: int = -1
+    protocol_name: str = ""
+    _holds_partitions: bool = False
+    _not_before_ms: int = 0
+    _next_heartbeat_ms: int = 0
+    _heard_at_ms: int = 0
+    _is_beating: bool = field(default=False)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When a Tick is due."""
+        if self.state not in (State.STABLE, State.MUST_REJOIN) or self.generation_id < 0:
+            return None
+        silence_ends_ms = self._heard_at_ms + self.session_timeout_ms
+        return silence_ends_ms if self._is_beating else min(self._next_heartbeat_ms, silence_ends_ms)
+
+    def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
+        """Take one event; what to do, in order."""
+        if self.state in (State.LEFT, State.FAILED):
+            return ()
+        match event:
+            case Polled():
+                return self._polled(now_ms)
+            case Tick():
+                return self._tick(now_ms)
+            case SubscriptionChanged():
+                if self.state is State.STABLE:
+                    self.state = State.MUST_REJOIN
+                return ()
+            case JoinAnswered():
+                return self._join_answered(event, now_ms) if self.state is State.JOINING else ()
+            case AssignmentMade(assignments):
+                return self._sync(assignments) if self.state is State.SYNCING else ()
+            case SyncAnswered():
+                return self._sync_answered(event, now_ms) if self.state is State.SYNCING else ()
+            case HeartbeatAnswered(code):
+                return self._heartbeat_answered(code, now_ms)
+            case PollOverdue():
+                told = (SendLeave(self.member_id),) if self.member_id else ()
+                self._forget_identity()
+                return (*self._lost(), *told)
+            case Leave():
+                return self._leave()
+            case _:
+                assert_never(event)
+
+    def _polled(self, now_ms: int) -> Sequence[Effect]:
+        if self.state not in (State.OUTSIDE, State.MUST_REJOIN) or now_ms < self._not_before_ms:
+            return ()
+        self.state = State.JOINING
+        revoke = (Revoke(),) if self._holds_partitions else ()
+        self._holds_partitions = False
+        return (*revoke, SendJoin(self.member_id))
+
+    def _join_answered(self, event: JoinAnswered, now_ms: int) -> Sequence[Effect]:
+        match event.code:
+            case ErrorCode.NONE:
+                self.state = State.SYNCING
+                self.member_id, self.generation_id = event.member_id, event.generation_id
+                self.protocol_name = event.protocol_name
+                if event.leader == event.member_id:
+                    return (MakeAssignment(event.protocol_name, event.members),)
+                return self._sync(())
+            case ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = event.member_id
+                return (SendJoin(self.member_id),)
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                self._forget_identity()
+                return (SendJoin(""),)
+            case code:
+                return self._try_again(code, now_ms)
+
+    def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> Sequence[Effect]:
+        return (SendSync(self.member_id, self.generation_id, self.protocol_name, assignments),)
+
+    def _sync_answered(self, event: SyncAnswered, now_ms: int) -> Sequence[Effect]:
+        match event.code:
+            case ErrorCode.NONE:
+                self.state = State.STABLE
+                self._holds_partitions = True
+                self._is_beating = False
+                self._heard_at_ms = now_ms
+                self._next_heartbeat_ms = now_ms + self.heartbeat_interval_ms
+                return (Assigned(decode_assignment(event.assignment)),)
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                self._forget_identity()
+                self.state = State.OUTSIDE
+                return ()
+            case code:
+                return self._try_again(code, now_ms)
+
+    def _try_again(self, code: ErrorCode, now_ms: int) -> Sequence[Effect]:
+        """A join or sync that failed: begin again at a later poll, or never."""
+        self.state = State.OUTSIDE
+        self._not_before_ms = now_ms + self.retry_backoff_ms
+        if code in _COORDINATOR_MOVED:
+            return (ForgetCoordinator(),)
+        if code in _LATER or code.retriable:
+            return ()
+        self.state = State.FAILED
+        return (Failed(code),)
+
+    def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> Sequence[Effect]:
+        self._is_beating = False
+        self._next_heartbeat_ms = now_ms + self.heartbeat_interval_ms
+        if self.state not in (State.STABLE, State.MUST_REJOIN):
+            return ()
+        if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._heard_at_ms = now_ms
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                self.state = State.MUST_REJOIN
+            return ()
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            self._forget_identity()
+            return self._lost()
+        if code in _COORDINATOR_MOVED:
+            self._next_heartbeat_ms = now_ms + self.retry_backoff_ms
+            return (ForgetCoordinator(),)
+        if code in _LATER or code.retriable:
+            return ()
+        self.state = State.FAILED
+        return (*self._lost_partitions(), Failed(code))
+
+    def _tick(self, now_ms: int) -> Sequence[Effect]:
+        if self.state not in (State.STABLE, State.MUST_REJOIN) or self.generation_id < 0:
+            return ()
+        if now_ms - self._heard_at_ms >= self.session_timeout_ms:
+            self.generation_id = -1
+            return (ForgetCoordinator(), *self._lost())
+        if self._is_beating or now_ms < self._next_heartbeat_ms:
+            return ()
+        self._is_beating = True
+        return (SendHeartbeat(self.member_id, self.generation_id),)
+
+    def _leave(self) -> Sequence[Effect]:
+        """The partitions are let go with a commit; then the group is told, unless the member is expected back."""
+        revoke = (Revoke(),) if self._holds_partitions else ()
+        told = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
+        self.state = State.LEFT
+        self._holds_partitions = False
+        return (*revoke, *told)
+
+    def _forget_identity(self) -> None:
+        self.member_id = ""
+        self.generation_id = -1
+
+    def _lost(self) -> Sequence[Effect]:
+        self.state = State.OUTSIDE
+        return self._lost_partitions()
+
+    def _lost_partitions(self) -> Sequence[Effect]:
+        held, self._holds_partitions = self._holds_partitions, False
+        return (Lost(),) if held else ()

@@ -1,0 +1,322 @@
+"""Runs one `Membership`: sends what it asks for and feeds it the answers, in a task beside the consumer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, assert_never
+
+from tailrace.client.answers import code_of
+from tailrace.client.group import committed_offsets
+from tailrace.client.group import member as events
+from tailrace.client.group.assignors import ASSIGNORS
+from tailrace.client.group.member import Membership, State
+from tailrace.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
+from tailrace.client.router import Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.consumer_protocol import PROTOCOL_TYPE
+from tailrace.protocol.messages.membership import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+_USE = "group"
+"""Joins wait for the other members, up to minutes; nothing else may stand behind them."""
+_HEARTBEAT_USE = ""
+
+
+class Listener(Protocol):
+    """The consumer, as the group sees it."""
+
+    async def revoke(self) -> None:
+        """Commit what has been read, then stop reading."""
+        ...
+
+    def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Read these from now on; none: nothing."""
+        ...
+
+    def lost(self) -> None:
+        """Stop reading, and commit nothing: the partitions belong to others."""
+        ...
+
+
+class GroupMember:
+    """One membership in one group, from the first poll to `leave`."""
+
+    def __init__(
+        self,
+        router: Router,
+        group: str,
+        listener: Listener,
+        *,
+        assignors: Sequence[str] = ("range",),
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        group_instance_id: str | None = None,
+    ) -> None:
+        unknown = [name for name in assignors if name not in ASSIGNORS]
+        if unknown or not assignors:
+            detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {', '.join(ASSIGNORS)}"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+        self._router = router
+        self._group = group
+        self._listener = listener
+        self._assignors = tuple(assignors)
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._group_instance_id = group_instance_id
+        self._machine = Membership(
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            retry_backoff_ms=router.retry_backoff_ms,
+            is_static=group_instance_id is not None,
+        )
+        self._topics: tuple[str, ...] = ()
+        self._polled_at_ms = 0
+        self._events: asyncio.Queue[events.Event] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._shared: dict[str, int] | None = None
+        """The numbers of partitions that this member, as the leader, has shared out; 0 for a topic that is missing."""
+        self._look: asyncio.Task[None] | None = None
+        self._next_look_ms = 0
+        self.changed = asyncio.Event()
+        """Set when the member's state has changed."""
+        self.fault: KafkaError | None = None
+        """Why the group refuses this member for good."""
+        self._coordinator_trouble: KafkaError | None = None
+        self._topic_trouble: KafkaError | None = None
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """Why the coordinator cannot be reached now, or a topic not be read: it does not exist, as far as is known."""
+        return self._coordinator_trouble or self._topic_trouble
+
+    @property
+    def is_stable(self) -> bool:
+        return self._machine.state is State.STABLE
+
+    @property
+    def identity(self) -> committed_offsets.Membership:
+        """Who commits offsets now."""
+        return committed_offsets.Membership(
+            self._machine.generation_id, self._machine.member_id, self._group_instance_id
+        )
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """The topics to read from the next poll on."""
+        self._topics = tuple(sorted(set(topics)))
+        self._topic_trouble = None
+        self._events.put_nowait(events.SubscriptionChanged())
+
+    def polled(self) -> None:
+        """The user asks for records."""
+        self._polled_at_ms = self._router.now_ms()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._task.done():
+            self._task.result()  # it ends by a fault only, and nobody else looks at it
+        if not self.is_stable and self._events.empty():
+            self._events.put_nowait(events.Polled())
+        if self.is_stable and self._polled_at_ms >= self._next_look_ms:
+            self._plan_look()
+            self._look = asyncio.get_running_loop().create_task(self._look_at_topics(self._shared))
+
+    async def leave(self) -> None:
+        """Commit, tell the group, and stop."""
+        await self.stop()
+        await self._step(events.Leave())
+
+    async def stop(self) -> None:
+        """Do nothing any more, without a word to the group."""
+        tasks = [task for task in (self._task, self._look) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            event = await self._next_event()
+            before = self._machine.state
+            await self._step(event)
+            if self._machine.state is not before:
+                self.changed.set()
+
+    async def _next_event(self) -> events.Event:
+        deadline_ms = self._machine.next_deadline_ms
+        now_ms = self._router.now_ms()
+        if deadline_ms is None:
+            return await self._events.get()
+        if now_ms - self._polled_at_ms > self._max_poll_interval_ms:
+            return events.PollOverdue()
+        try:
+            async with asyncio.timeout(max(deadline_ms - now_ms, 0) / 1000):
+                return await self._events.get()
+        except TimeoutError:
+            return events.Tick()
+
+    async def _step(self, event: events.Event) -> None:
+        for effect in self._machine.step(event, self._router.now_ms()):
+            answer = await self._carry_out(effect)
+            if answer is not None:
+                await self._step(answer)
+
+    async def _carry_out(self, effect: events.Effect) -> events.Event | None:
+        match effect:
+            case events.Revoke():
+                await self._listener.revoke()
+            case events.Lost():
+                self._listener.lost()
+            case events.Assigned(partitions):
+                if self._shared is None:  # another member leads, and has looked at the topics, not this one
+                    self._next_look_ms = self._router.now_ms()
+                self._listener.assigned(partitions)
+            case events.ForgetCoordinator():
+                self._router.forget_coordinator(self._group)
+            case events.Failed(code):
+                self.fault = KafkaError(code, f"group {self._group!r} refuses this consumer")
+            case events.MakeAssignment(protocol_name, members):
+                return await self._make_assignment(protocol_name, members)
+            case events.SendJoin():
+                return await self._or(self._join(effect), lambda code: events.JoinAnswered(code=code))
+            case events.SendSync():
+                return await self._or(self._sync(effect), lambda code: events.SyncAnswered(code=code))
+            case events.SendHeartbeat():
+                return await self._or(self._heartbeat(effect), events.HeartbeatAnswered)
+            case events.SendLeave(member_id):
+                await self._send_leave(member_id)
+            case _:
+                assert_never(effect)
+        return None
+
+    async def _join(self, effect: events.SendJoin) -> events.Event:
+        self._shared = None
+        metadata = encode_subscription(self._topics)
+        request = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=self._machine.session_timeout_ms,
+            rebalance_timeout_ms=self._max_poll_interval_ms,
+            member_id=effect.member_id,
+            group_instance_id=self._group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors),
+        )
+        connection = await self._router.coordinator_connection(self._group, _USE)
+        response = await connection.ask(
+            request, JoinGroupResponse, timeout_ms=self._max_poll_interval_ms + self._router.request_timeout_ms
+        )
+        return events.JoinAnswered(
+            code=code_of(response.error_code),
+            member_id=response.member_id,
+            generation_id=response.generation_id,
+            protocol_name=response.protocol_name or "",
+            leader=response.leader,
+            members=tuple((member.member_id, member.metadata) for member in response.members),
+        )
+
+    async def _make_assignment(self, protocol_name: str, members: tuple[tuple[str, bytes], ...]) -> events.Event:
+        subscriptions = {member_id: decode_subscription(metadata) for member_id, metadata in members}
+        wanted = sorted({topic for topics in subscriptions.values() for topic in topics})
+        try:
+            await self._router.refresh(wanted, allow_auto_create=True)
+        except KafkaError:
+            # As if the group had refused the assignment: this member joins again, and so do the others.
+            return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        counts = self._shared = self._partition_counts(wanted)
+        self._plan_look()
+        assigned = ASSIGNORS[protocol_name](subscriptions, counts)
+        return events.AssignmentMade(
+            tuple((member_id, encode_assignment(partitions)) for member_id, partitions in assigned.items())
+        )
+
+    def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        described = {topic: self._router.view.find(topic) for topic in topics}
+        return {topic: 0 if info is None else len(info.partitions) for topic, info in described.items()}
+
+    def _plan_look(self) -> None:
+        is_missing = self._topic_trouble is not None or not all((self._shared or {}).values())
+        pause_ms = self._router.retry_backoff_max_ms if is_missing else self._router.view.max_age_ms
+        self._next_look_ms = self._router.now_ms() + pause_ms
+
+    async def _look_at_topics(self, shared: dict[str, int] | None) -> None:
+        """See whether the own topics are there. The leader's duty: where any have grown, come or gone, the group must
+        share anew."""
+        try:
+            await self._router.refresh(self._topics if shared is None else {*shared, *self._topics})
+        except KafkaError:
+            return  # the next look will tell
+        self._topic_trouble = self._missing_topic()
+        if self._topic_trouble is not None:
+            self._plan_look()
+        if shared is not None and self._partition_counts(shared) != shared:
+            self._events.put_nowait(events.SubscriptionChanged())
+
+    def _missing_topic(self) -> KafkaError | None:
+        for topic in self._topics:
+            try:
+                self._router.view.topic(topic)
+            except KafkaError as fault:
+                return fault
+        return None
+
+    async def _sync(self, effect: events.SendSync) -> events.Event:
+        connection = await self._router.coordinator_connection(self._group, _USE)
+        response = await connection.ask(
+            SyncGroupRequest(
+                group_id=self._group,
+                generation_id=effect.generation_id,
+                member_id=effect.member_id,
+                group_instance_id=self._group_instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=effect.protocol_name,
+                assignments=tuple(
+                    SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                    for member_id, assignment in effect.assignments
+                ),
+            ),
+            SyncGroupResponse,
+            timeout_ms=self._max_poll_interval_ms,
+        )
+        return events.SyncAnswered(code=code_of(response.error_code), assignment=response.assignment)
+
+    async def _heartbeat(self, effect: events.SendHeartbeat) -> events.Event:
+        connection = await self._router.coordinator_connection(self._group, _HEARTBEAT_USE)
+        request = HeartbeatRequest(
+            group_id=self._group,
+            generation_id=effect.generation_id,
+            member_id=effect.member_id,
+            group_instance_id=self._group_instance_id,
+        )
+        timeout_ms = min(self._router.request_timeout_ms, self._machine.session_timeout_ms)
+        response = await connection.ask(request, HeartbeatResponse, timeout_ms=timeout_ms)
+        return events.HeartbeatAnswered(code_of(response.error_code))
+
+    async def _send_leave(self, member_id: str) -> None:
+        request = LeaveGroupRequest(
+            group_id=self._group,
+            member_id=member_id,
+            members=(MemberIdentity(member_id=member_id, reason="the consumer is being closed"),),
+        )
+        try:
+            connection = await self._router.coordinator_connection(self._group, _HEARTBEAT_USE)
+            await connection.ask(request, LeaveGroupResponse, timeout_ms=5_000)
+        except KafkaError:
+            return  # the session's end will tell the group
+
+    async def _or(self, answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]) -> events.Event:
+        """The answer, or what it means that there is none."""
+        try:
+            event = await answer
+        except KafkaError as fault:
+            self._coordinator_trouble = fault
+            return refused(fault.code)
+        self._coordinator_trouble = None
+        return event

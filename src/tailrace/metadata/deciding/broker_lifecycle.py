@@ -1,0 +1,230 @@
+"""Brokers come, stay, stop and go: what the controller writes when they do (pure but for `Heartbeats`).
+
+A broker is registered, then fenced until it has applied its own registration, then alive; a controlled shutdown takes
+its leaderships away before it is told to go. What that means for partitions is derived, see `derive`: the controller
+seals such a record with what follows from it, and it is the only one of its decision.
+"""
+
+from typing import Any
+
+from tailrace.metadata.broker_commands import (
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerStanding,
+    Done,
+    RegisterBroker,
+    RegisterController,
+    UnregisterBroker,
+)
+from tailrace.metadata.deciding.state_changes import departure_records, handover_records
+from tailrace.metadata.heartbeats import Heartbeats
+from tailrace.metadata.image import BrokerImage, ClusterImage, Endpoint, SupportedFeature
+from tailrace.metadata.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    FenceBrokerRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.machines import Decision
+
+
+class BrokerLifecycle:
+    """The brokers of one image, as the active controller sees them."""
+
+    def __init__(self, image: ClusterImage, heartbeats: Heartbeats, now_ms: int) -> None:
+        self._image = image
+        self._heartbeats = heartbeats
+        self._now_ms = now_ms
+
+    def known(self, broker_id: BrokerId, broker_epoch: int) -> BrokerImage:
+        """The broker in this registration. Raises KafkaError BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
+        broker = self._image.brokers.get(broker_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+        if broker.broker_epoch != broker_epoch:
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {broker_id} has been registered again with epoch {broker.broker_epoch}, not {broker_epoch}",
+            )
+        return broker
+
+    def register(self, command: RegisterBroker, broker_epoch: int) -> Decision[MetadataRecord, BrokerRegistered]:
+        """Raises KafkaError DUPLICATE_BROKER_REGISTRATION, UNSUPPORTED_VERSION."""
+        self._check_features(f"broker {command.broker_id}", command.features)
+        before = self._image.brokers.get(command.broker_id)
+        if before is not None and before.incarnation_id == command.incarnation_id:
+            # The same process asks again, since it has missed the answer.
+            return Decision(records=(), response=BrokerRegistered(broker_epoch=before.broker_epoch))
+        if before is not None and before.is_alive and self._heartbeats.has_session(command.broker_id, self._now_ms):
+            raise KafkaError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"another process is broker {command.broker_id}, and was heard of within the last"
+                f" {self._heartbeats.session_timeout_ms} ms; give this one another node.id, or wait",
+            )
+        self._heartbeats.touch(command.broker_id, self._now_ms)
+        record = _registration(command, broker_epoch, before)
+        return Decision(records=(record,), response=BrokerRegistered(broker_epoch=broker_epoch))
+
+    def heartbeat(self, command: BrokerHeartbeat, next_offset: int) -> Decision[MetadataRecord, BrokerStanding]:
+        """Raises KafkaError as `known`."""
+        broker = self.known(command.broker_id, command.broker_epoch)
+        self._heartbeats.touch(broker.broker_id, self._now_ms, command.metadata_offset)
+        is_caught_up = command.metadata_offset >= broker.broker_epoch
+        if command.wants_shutdown:
+            return self._on_its_way_out(broker, next_offset, is_caught_up=is_caught_up)
+        if command.wants_fence and not broker.fenced:
+            return _standing(self.fence(broker), is_caught_up=is_caught_up, is_fenced=True)
+        # What a broker that has been shut down said before may come late: this registration has ended.
+        has_ended = broker.in_controlled_shutdown or self._heartbeats.has_ended(broker.broker_id, broker.broker_epoch)
+        may_lead = not command.wants_fence and not has_ended
+        if broker.fenced and is_caught_up and may_lead:
+            return _standing(self.unfence(broker), is_caught_up=True, is_fenced=False)
+        return _standing((), is_caught_up=is_caught_up, is_fenced=broker.fenced)
+
+    def _on_its_way_out(
+        self, broker: BrokerImage, next_offset: int, *, is_caught_up: bool
+    ) -> Decision[MetadataRecord, BrokerStanding]:
+        """A broker must go on until it leads nothing and the others know who leads instead."""
+        if broker.fenced:
+            return self._goodbye(broker, (), is_caught_up=is_caught_up)
+        leads = broker.broker_id in self._image.leader_counts
+        if not broker.in_controlled_shutdown:
+            if not leads:
+                return self._goodbye(broker, self.fence(broker), is_caught_up=is_caught_up)
+            self._heartbeats.begin_shutdown(broker.broker_id, next_offset)
+            change = BrokerRegistrationChangeRecord(
+                broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
+            )
+            return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
+        if leads:
+            # Derived from the shutdown since 26; below, the changes are written out, as Kafka does at every version.
+            handover = handover_records(self._image, broker.broker_id)
+            self._heartbeats.handed_over(broker.broker_id, next_offset + len(handover) - 1)
+            return _standing(handover, is_caught_up=is_caught_up, is_fenced=False)
+        others = [other.broker_id for other in self._image.alive_brokers()]
+        # A controller that has not seen the shutdown begin takes everything written so far for it.
+        moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)
+        if others and self._heartbeats.lowest_offset(others) < moved_at:
+            return _standing((), is_caught_up=is_caught_up, is_fenced=False)
+        return self._goodbye(broker, self.fence(broker), is_caught_up=is_caught_up)
+
+    def _goodbye(
+        self, broker: BrokerImage, records: tuple[MetadataRecord, ...], *, is_caught_up: bool
+    ) -> Decision[MetadataRecord, BrokerStanding]:
+        self._heartbeats.end(broker.broker_id, broker.broker_epoch)
+        return _standing(records, is_caught_up=is_caught_up, is_fenced=True, should_shut_down=True)
+
+    def fence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
+        """The record that fences it; none if it is fenced."""
+        if broker.fenced:
+            return ()
+        return (FenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
+
+    def unfence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
+        """The record that lets it lead; none if it may."""
+        if not broker.fenced:
+            return ()
+        return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
+
+    def fence_silent(self) -> Decision[MetadataRecord, Done]:
+        """One record per command, since what follows from the next depends on the image after this one."""
+        for broker_id in self._heartbeats.silent(self._now_ms):
+            self._heartbeats.forget(broker_id)
+            broker = self._image.brokers.get(broker_id)
+            if broker is not None and not broker.fenced:
+                return Decision(records=self.fence(broker), response=Done())
+        return Decision(records=(), response=Done())
+
+    def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, Done]:
+        """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that serves.
+
+        Kafka forgets a broker while it serves, and leaves it without a registration.
+        """
+        broker = self._image.brokers.get(command.broker_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
+        if not broker.fenced:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is running: stop it first, then unregister it"
+            )
+        self._heartbeats.forget(command.broker_id)
+        gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+        return Decision(records=(*departure_records(self._image, broker.broker_id), gone), response=Done())
+
+    def register_controller(self, command: RegisterController) -> Decision[MetadataRecord, Done]:
+        """Raises KafkaError UNSUPPORTED_VERSION."""
+        self._check_features(f"controller {command.controller_id}", command.features)
+        before = self._image.controllers.get(command.controller_id)
+        if before is not None and before.incarnation_id == command.incarnation_id:
+            return Decision(records=(), response=Done())
+        record = RegisterControllerRecord(
+            controller_id=command.controller_id,
+            incarnation_id=command.incarnation_id,
+            zk_migration_ready=False,
+            end_points=tuple(ControllerEndpoint(**_endpoint(e)) for e in command.endpoints),
+            features=tuple(
+                ControllerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
+                for f in command.features
+            ),
+        )
+        return Decision(records=(record,), response=Done())
+
+    def _check_features(self, who: str, features: tuple[SupportedFeature, ...]) -> None:
+        supported = {feature.name: feature for feature in features}
+        for name, level in self._image.features.items():
+            feature = supported.get(name)
+            if feature is None or not feature.min_version <= level <= feature.max_version:
+                knows = "nothing of it" if feature is None else f"{feature.min_version} to {feature.max_version}"
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"the cluster runs {name} {level}, and {who} knows {knows}; start it with a release that knows it",
+                )
+
+
+def _standing(
+    records: tuple[MetadataRecord, ...], *, is_caught_up: bool, is_fenced: bool, should_shut_down: bool = False
+) -> Decision[MetadataRecord, BrokerStanding]:
+    standing = BrokerStanding(is_caught_up=is_caught_up, is_fenced=is_fenced, should_shut_down=should_shut_down)
+    return Decision(records=records, response=standing)
+
+
+def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImage | None) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=command.broker_id,
+        incarnation_id=command.incarnation_id,
+        broker_epoch=broker_epoch,
+        end_points=tuple(BrokerEndpoint(**_endpoint(e)) for e in command.endpoints),
+        features=tuple(
+            BrokerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
+            for f in command.features
+        ),
+        rack=command.rack,
+        fenced=True,
+        log_dirs=tuple(sorted(command.log_directories)),
+        is_unclean=before is not None and _has_lost_something(command, before),
+    )
+
+
+def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
+    """Whether the broker may lack what it had acknowledged: by what it claims, or by the directories that it has."""
+    # Kafka keeps the epoch in the directory itself. Who reads it elsewhere could claim it with an empty disk.
+    lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
+    return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory
+
+
+def _endpoint(endpoint: Endpoint) -> Any:
+    return {
+        "name": endpoint.listener_name,
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "security_protocol": endpoint.security_protocol,
+    }

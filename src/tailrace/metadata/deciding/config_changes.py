@@ -1,0 +1,235 @@
+"""The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
+
+Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
+`min.insync.replicas` of one broker, and neither have we. What new settings mean for partitions: `setting_consequences`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
+from tailrace.metadata.deciding.setting_consequences import MIN_IN_SYNC, consequences
+from tailrace.metadata.deciding.state_changes import has_eligible_leaders
+from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
+from tailrace.metadata.records import ConfigRecord, MetadataRecord
+from tailrace.metadata.stated_values import stated_value
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.resource_settings import (
+    SETTINGS_OF_CLIENT_METRICS,
+    SETTINGS_OF_GROUPS,
+    check_of_client_metrics,
+    check_of_groups,
+)
+from tailrace.model.settings import Setting, SettingType, Table, attribute_name, find
+from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
+
+_LONGEST_BROKER_ID = 10
+"""Digits of an int32."""
+
+
+_LONGEST_NAME = 1_000
+_MOST_NAMED = 10_000
+"""Groups with settings, and as many subscriptions to client metrics: each costs every node memory."""
+
+
+class _Named(NamedTuple):
+    """A kind of resource that settings alone bring into being."""
+
+    what: str
+    settings: Table
+    check: Callable[[Mapping[str, str]], None]
+
+
+_NAMED: Mapping[int, _Named] = {
+    ResourceType.GROUP: _Named("a group", SETTINGS_OF_GROUPS, check_of_groups),
+    ResourceType.CLIENT_METRICS: _Named(
+        "a subscription to client metrics", SETTINGS_OF_CLIENT_METRICS, check_of_client_metrics
+    ),
+}
+
+
+class ConfigChanges:
+    """One AlterConfigs command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage, *, topic_defaults: TopicConfig, broker_settings: Table) -> None:
+        self._image = image
+        self._topic_defaults = topic_defaults
+        self._broker_settings = broker_settings
+        self._named_counts: Counter[int] | None = None
+        """Resources with settings by type, those of this command included; None until one that is new needs it."""
+
+    def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
+        """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
+        times_named = Counter(changes.resource for changes in command.resources)
+        records: list[ConfigRecord] = []
+        errors: list[KafkaError | None] = []
+        for changes in command.resources:
+            try:
+                if times_named[changes.resource] > 1:
+                    raise _bad_request("a resource is named twice in one request")
+                records += self._records(changes)
+            except KafkaError as refusal:
+                errors.append(refusal)
+            else:
+                errors.append(None)
+        response = ConfigsAltered(errors=tuple(errors))
+        if command.validate_only:
+            return Decision(records=(), response=response)
+        return Decision(records=(*records, *consequences(self._image, records)), response=response)
+
+    def _records(self, changes: ResourceChanges) -> list[ConfigRecord]:
+        resource = changes.resource
+        _check_form(changes)
+        if resource.type == ResourceType.TOPIC:
+            self._check_topic(resource.name)
+        elif resource.type == ResourceType.BROKER:
+            self._check_broker(resource.name)
+        elif resource.type in _NAMED:
+            self._check_named(resource)
+        else:
+            raise _bad_request(
+                f"resources of type {resource.type} have no settings here; topics (2), brokers (4), client metrics (16)"
+                " and groups (32) do"
+            )
+        before = self._image.overrides(resource)
+        after = self._stated(resource, before, self._after(changes, before))
+        if resource.type in _NAMED and bool(before) != bool(after):
+            self._count(resource.type, is_new=not before)
+        names = dict.fromkeys((*before, *after))
+        return [
+            ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=after.get(name))
+            for name in names
+            if before.get(name) != after.get(name)
+        ]
+
+    def _check_topic(self, name: str) -> None:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name == METADATA_TOPIC:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the settings of {METADATA_TOPIC} can only be read (KIP-630)")
+        if name not in self._image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+
+    def _check_broker(self, name: str) -> None:
+        if not name:
+            return
+        if not (name.isascii() and name.isdecimal() and len(name) <= _LONGEST_BROKER_ID and str(int(name)) == name):
+            raise _bad_request(f"a broker is named by its number, or by nothing for all of them, not {name!r}")
+        if BrokerId(int(name)) not in self._image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+
+    def _check_named(self, resource: ConfigResource) -> None:
+        """A group, or a subscription to client metrics: it is there as long as it has settings."""
+        if not resource.name:
+            raise _bad_request(f"{_NAMED[resource.type].what} needs a name: there are no settings for all of them")
+        if len(resource.name) > _LONGEST_NAME:
+            raise _bad_request(f"a name of {len(resource.name)} characters is more than {_LONGEST_NAME}")
+
+    def _count(self, kind: int, *, is_new: bool) -> None:
+        """A named resource gets its first setting, or loses its last. Raises KafkaError POLICY_VIOLATION (44)."""
+        if self._named_counts is None:
+            # Once per command: there are thousands of resources, and a command may name thousands of others.
+            self._named_counts = Counter(resource.type for resource in self._image.configs)
+        if is_new and self._named_counts[kind] >= _MOST_NAMED:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"there are settings for {_MOST_NAMED} of these already; delete some"
+            )
+        self._named_counts[kind] += 1 if is_new else -1
+
+    def _after(self, changes: ResourceChanges, before: Mapping[str, str]) -> dict[str, str]:
+        after = {} if changes.replaces_all else dict(before)
+        for change in changes.changes:
+            match change.operation:
+                case ConfigOperation.SET:
+                    assert change.value is not None
+                    after[change.name] = change.value
+                case ConfigOperation.DELETE:
+                    after.pop(change.name, None)
+                case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                    after[change.name] = self._list_after(changes.resource, change, after.get(change.name))
+        return after
+
+    def _list_after(self, resource: ConfigResource, change: ConfigChange, present: str | None) -> str:
+        is_topic = resource.type == ResourceType.TOPIC
+        setting = self._setting(resource, change.name)
+        if setting.type is not SettingType.LIST:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{change.name} is no list: nothing can be added to it or taken from it"
+            )
+        if present is None:
+            default = getattr(self._topic_defaults, attribute_name(change.name)) if is_topic else setting.default
+            present = setting.format(default) or ""
+        assert change.value is not None
+        words, wanted = _words(present), dict.fromkeys(_words(change.value))
+        if change.operation is ConfigOperation.APPEND:
+            return ",".join(dict.fromkeys((*words, *wanted)))
+        return ",".join(word for word in words if word not in wanted)
+
+    def _stated(
+        self, resource: ConfigResource, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """The settings as the log is to state them.
+
+        What stays as it was is not looked at by itself: a release that is stricter must not bar other changes.
+        """
+        stated = {
+            name: value if before.get(name) == value else self._stated_value(resource, name, value)
+            for name, value in after.items()
+        }
+        if resource.type == ResourceType.TOPIC:
+            self._topic_defaults.with_overrides(stated)
+        elif resource.type in _NAMED:
+            _NAMED[resource.type].check(stated)
+        return stated
+
+    def _stated_value(self, resource: ConfigResource, name: str, value: str) -> str:
+        setting = self._setting(resource, name)
+        is_broker = resource.type == ResourceType.BROKER
+        if is_broker and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} cannot be set for one broker: who may lead without loss follows from it (KIP-966), and has to"
+                " be the same for all; set it for the topic, or for all brokers",
+            )
+        try:
+            return stated_value(setting, value)
+        except KafkaError as fault:
+            if not is_broker:
+                raise
+            raise _bad_request(fault.detail) from None
+
+    def _setting(self, resource: ConfigResource, name: str) -> Setting:
+        if resource.type == ResourceType.TOPIC:
+            return find(TOPIC_SETTINGS, name)
+        if resource.type in _NAMED:
+            return find(_NAMED[resource.type].settings, name)
+        try:
+            setting = find(self._broker_settings, name)
+        except KafkaError as fault:
+            raise _bad_request(fault.detail) from None
+        if not setting.dynamic:
+            raise _bad_request(f"{name} cannot be changed while the broker runs; set it in its configuration")
+        return setting
+
+
+def _check_form(changes: ResourceChanges) -> None:
+    names = Counter(change.name for change in changes.changes)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise _bad_request(f"{', '.join(map(repr, twice[:5]))}: a setting is named twice")
+    nothing = [c.name for c in changes.changes if c.value is None and c.operation is not ConfigOperation.DELETE]
+    if nothing:
+        raise _bad_request(f"{', '.join(map(repr, nothing[:5]))}: null is not a value")
+
+
+def _words(text: str) -> Iterable[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _bad_request(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, detail)

@@ -1,0 +1,119 @@
+"""Leaders that people ask for (KIP-460, pure): the preferred one, any that is alive, or one that is named (KIP-966)."""
+
+from dataclasses import replace
+
+from tailrace.metadata.deciding.new_partitions import MAX_PARTITIONS_PER_REQUEST
+from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.partition_commands import ElectionType, ElectLeaders, LeadersElected, PartitionOutcome
+from tailrace.metadata.records import MetadataRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import PartitionState, TopicPartition
+
+
+class Elections:
+    """One ElectLeaders command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._circumstances = ImageCircumstances(image)
+
+    def decide(self, command: ElectLeaders) -> Decision[MetadataRecord, LeadersElected]:
+        """Records of the elections held, and an outcome for every partition that was named or is changed."""
+        desired_leaders = command.desired_leaders
+
+        def elect(where: TopicPartition, state: PartitionState) -> PartitionState:
+            if where in desired_leaders:
+                return self._named(where, state, desired_leaders[where], command.type)
+            return self._preferred(where, state) if command.type == ElectionType.PREFERRED else self._any(where, state)
+
+        records: list[MetadataRecord] = []
+        outcomes = []
+        # What is named twice is decided once: both decisions would be made on the state before either.
+        for topic_partition in self._all() if command.partitions is None else dict.fromkeys(command.partitions):
+            error = None
+            try:
+                if len(records) == MAX_PARTITIONS_PER_REQUEST:
+                    raise _too_many()
+                state = self._state(topic_partition)
+                records.append(change_record(topic_partition.partition, state, elect(topic_partition, state)))
+            except KafkaError as refusal:
+                if command.partitions is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                error = refusal
+            outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
+            if command.partitions is None and len(records) == MAX_PARTITIONS_PER_REQUEST:
+                break  # who asked for all can ask again
+        return Decision(records=tuple(records), response=LeadersElected(outcomes=tuple(outcomes)))
+
+    def _all(self) -> list[TopicPartition]:
+        topics = self._image.topics.values()
+        return [TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)]
+
+    def _state(self, topic_partition: TopicPartition) -> PartitionState:
+        state = self._image.partition(*topic_partition)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}")
+        return state
+
+    def _preferred(self, where: TopicPartition, state: PartitionState) -> PartitionState:
+        preferred = state.replicas[0]
+        if state.leader == preferred:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by its preferred leader {preferred}")
+        if preferred not in state.in_sync_replicas or not self._circumstances.is_alive(preferred):
+            raise KafkaError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"{where}: the preferred leader {preferred} is not alive and in sync",
+            )
+        return replace(
+            state,
+            leader=preferred,
+            leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+            partition_epoch=state.partition_epoch + 1,
+        )
+
+    def _named(
+        self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
+    ) -> PartitionState:
+        """Whatever that replica lacks is given up: it may cut a damaged log, and is the only one in sync."""
+        if kind != ElectionType.UNCLEAN:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
+        if desired not in state.replicas:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{where}: broker {desired} has no replica of it; its replicas are on brokers {list(state.replicas)}",
+            )
+        if state.leader != NO_LEADER:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by broker {state.leader}")
+        if not self._circumstances.is_alive(desired):
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{where}: broker {desired} is not alive")
+        return replace(
+            state,
+            leader=desired,
+            leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+            partition_epoch=state.partition_epoch + 1,
+            in_sync_replicas=(desired,),
+            eligible_leader_replicas=(),
+            last_known_leaders=(),
+            is_recovering=True,
+            accepts_loss=True,
+        )
+
+    def _any(self, where: TopicPartition, state: PartitionState) -> PartitionState:
+        if state.leader != NO_LEADER:
+            raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{where} is led by broker {state.leader}")
+        alive = tuple(r for r in state.in_sync_replicas if self._circumstances.is_alive(r))
+        after = with_in_sync(self._image, state, alive, unclean_election=True)
+        if after.leader == NO_LEADER:
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{where}: no replica of it is alive")
+        return after
+
+
+def _too_many() -> KafkaError:
+    """One command is one batch in the log."""
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"{MAX_PARTITIONS_PER_REQUEST} leaders have been elected, which is as many as one request may; ask in several",
+    )

@@ -1,0 +1,93 @@
+"""Which level a feature may be given (KIP-584, pure). Codes are those of Kafka's controllers."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
+from tailrace.metadata.deciding.setting_consequences import broker_settings_to_forget
+from tailrace.metadata.deciding.state_changes import FIRST_WITH_ELIGIBLE_LEADERS
+from tailrace.metadata.image import ClusterImage, SupportedFeature
+from tailrace.metadata.records import METADATA_VERSION_FEATURE, ConfigRecord, FeatureLevelRecord, MetadataRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Decision
+
+
+class FeatureUpdates:
+    """One UpdateFeatures command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+
+    def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, Done]:
+        """One record per level that changes, and one per setting that the new levels forbid.
+
+        Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION.
+        """
+        names = [update.feature for update in command.updates]
+        if len(set(names)) < len(names):
+            twice = next(name for name, times in Counter(names).items() if times > 1)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"feature {twice!r} is named twice")
+        for update in command.updates:
+            self._check(update)
+        records = tuple(
+            FeatureLevelRecord(name=update.feature, feature_level=update.level)
+            for update in command.updates
+            if update.level != self._image.features.get(update.feature, 0)
+        )
+        if command.validate_only:
+            return Decision(records=(), response=Done())
+        return Decision(records=(*records, *self._forgotten(command)), response=Done())
+
+    def _forgotten(self, command: UpdateFeatures) -> Iterator[ConfigRecord]:
+        """Settings that cannot be said any more from the new level on."""
+        for update in command.updates:
+            if update.feature == METADATA_VERSION_FEATURE and update.level >= FIRST_WITH_ELIGIBLE_LEADERS:
+                yield from broker_settings_to_forget(self._image)
+
+    def _check(self, update: FeatureUpdate) -> None:
+        if update.feature not in {feature.name for feature in OWN_FEATURES}:
+            raise _refused(f"there is no feature {update.feature!r}; those that can be changed: {_own_names()}")
+        if update.level < 0:
+            raise _refused(f"{update.feature}: {update.level} is no level; 0 removes a feature that may be absent")
+        for who, features, way_out in self._processes():
+            supported = next((feature for feature in features if feature.name == update.feature), None)
+            if supported is None or not supported.min_version <= update.level <= supported.max_version:
+                knows = "nothing of it" if supported is None else f"{supported.min_version} to {supported.max_version}"
+                raise _refused(f"{update.feature} {update.level}: {who} knows {knows}; {way_out} first")
+        before = self._image.features.get(update.feature, 0)
+        if update.level < before:
+            self._check_downgrade(update, before)
+        elif update.level > before and update.allows_downgrade:
+            raise _refused(f"{update.feature} is at {before}: {update.level} is no downgrade; ask for an upgrade")
+
+    def _check_downgrade(self, update: FeatureUpdate, before: int) -> None:
+        if not update.allows_downgrade:
+            raise _refused(
+                f"{update.feature} is at {before}, and {update.level} would be a downgrade, which the request does"
+                " not allow; ask for a safe downgrade"
+            )
+        loses = any(
+            state.eligible_leader_replicas or state.last_known_leaders for _, _, state in self._image.partitions()
+        )
+        if update.feature == METADATA_VERSION_FEATURE and loses:
+            raise _refused(
+                f"{update.feature} {update.level} knows no eligible leaders, and there are partitions that wait for"
+                " one; wait until all partitions have enough replicas in sync"
+            )
+
+    def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...], str]]:
+        """Who has a say, what they can work with, and what to do about those who cannot."""
+        upgrade = "start it with a release that knows it"
+        yield "this controller", OWN_FEATURES, upgrade
+        for controller in self._image.controllers.values():
+            yield f"controller {controller.controller_id}", controller.features, upgrade
+        for broker in self._image.brokers.values():
+            yield f"broker {broker.broker_id}", broker.features, f"{upgrade}, or unregister it,"
+
+
+def _own_names() -> str:
+    return ", ".join(feature.name for feature in OWN_FEATURES)
+
+
+def _refused(fault: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, fault)

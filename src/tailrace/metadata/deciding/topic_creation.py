@@ -1,0 +1,187 @@
+"""Whether a topic may be created, and as which records (pure). The order of the checks is Kafka's."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tailrace.metadata.commands import (
+    DEFAULT_COUNT,
+    CreateTopics,
+    NewTopic,
+    TopicCreated,
+    TopicRefused,
+    TopicsCreated,
+)
+from tailrace.metadata.deciding.new_partitions import (
+    MAX_PARTITIONS_PER_REQUEST,
+    NewPartitions,
+    RandomBytes,
+    bad_assignment,
+)
+from tailrace.metadata.deciding.placement import Replicas
+from tailrace.metadata.image import ClusterImage, ResourceType, confusable_form
+from tailrace.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
+from tailrace.metadata.stated_values import stated_value
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id
+from tailrace.model.machines import Decision
+from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.settings import find
+from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """What a topic gets when the request does not say, and what it may have at most."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+    config: TopicConfig = field(default_factory=TopicConfig)
+    max_partitions_per_topic: int | None = None
+    max_partitions_per_broker: int | None = None
+    """Counts replicas, not leaders."""
+
+
+class TopicCreation:
+    """One CreateTopics command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> None:
+        self._image = image
+        self._rules = rules
+        self._random_bytes = random_bytes
+        self._partitions = NewPartitions(
+            image,
+            random_bytes,
+            max_per_topic=rules.max_partitions_per_topic,
+            max_per_broker=rules.max_partitions_per_broker,
+        )
+        self._new_forms: dict[str, str] = {}
+        self._new_ids: set[TopicId] = set()
+
+    def decide(self, command: CreateTopics) -> Decision[MetadataRecord, TopicsCreated]:
+        """Records of the topics that can be created, and a result for every name.
+
+        Raises KafkaError(POLICY_VIOLATION) for more partitions than one request may create.
+        """
+        self._check_size(command)
+        times_named = Counter(topic.name for topic in command.topics)
+        records: list[MetadataRecord] = []
+        results: dict[str, TopicCreated | TopicRefused] = {}
+        for topic in command.topics:
+            try:
+                if times_named[topic.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
+                results[topic.name] = self._create(topic, records)
+            except KafkaError as refusal:
+                results[topic.name] = TopicRefused(name=topic.name, error=refusal)
+        response = TopicsCreated(results=tuple(results.values()))
+        return Decision(records=() if command.validate_only else tuple(records), response=response)
+
+    def _check_size(self, command: CreateTopics) -> None:
+        # A negative count is refused later; until then it must not make room for others.
+        total = sum(max(self._partition_count(topic), 0) for topic in command.topics)
+        if total > MAX_PARTITIONS_PER_REQUEST:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
+            )
+
+    def _partition_count(self, topic: NewTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        return self._rules.num_partitions if topic.num_partitions == DEFAULT_COUNT else topic.num_partitions
+
+    def _create(self, topic: NewTopic, records: list[MetadataRecord]) -> TopicCreated:
+        self._check_name(topic.name)
+        overrides = self._checked_configs(topic)
+        replicas = self._manual_placement(topic) if topic.assignments else self._placement(topic)
+        self._partitions.check_limits(replicas)
+        topic_id = self._fresh_id()
+        partitions = [self._partitions.record(topic_id, number, wanted) for number, wanted in enumerate(replicas)]
+        records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        records += (
+            ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+            for name, value in overrides.items()
+        )
+        records += partitions
+        form = confusable_form(topic.name)
+        if form is not None:
+            self._new_forms[form] = topic.name
+        return TopicCreated(
+            name=topic.name,
+            topic_id=topic_id,
+            num_partitions=len(replicas),
+            replication_factor=len(replicas[0]),
+            overrides=overrides,
+        )
+
+    def _check_name(self, name: str) -> None:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name == METADATA_TOPIC:
+            # Kafka's code for it too: nobody is authorized to create the cluster's own log.
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is the cluster's own log, not a topic")
+        if name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        form = confusable_form(name)
+        if form is None:
+            return
+        known = self._image.confusable_names.get(form)
+        other = known[0] if known else self._new_forms.get(form)
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} collides with {other!r}: names that differ only in '.' and '_' have the same metrics",
+            )
+
+    def _checked_configs(self, topic: NewTopic) -> dict[str, str]:
+        overrides: dict[str, str] = {}
+        for name, value in topic.configs:
+            if value is None:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} of a new topic cannot be null")
+            overrides[name] = stated_value(find(TOPIC_SETTINGS, name), value)
+        self._rules.config.with_overrides(overrides)
+        return overrides
+
+    def _placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
+        factor = topic.replication_factor
+        if factor == DEFAULT_COUNT:
+            factor = self._rules.replication_factor
+        if factor <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}: a topic has at least 1 (-1 asks for default.replication.factor)",
+            )
+        partitions = self._partition_count(topic)
+        if partitions <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.num_partitions} partitions: a topic has at least 1 (-1 asks for num.partitions)",
+            )
+        return self._partitions.placed(partitions, factor)
+
+    def _manual_placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
+        if topic.num_partitions != DEFAULT_COUNT or topic.replication_factor != DEFAULT_COUNT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "with an assignment of replicas, both counts must be -1: it says them itself"
+            )
+        by_partition = {assignment.partition: assignment for assignment in topic.assignments}
+        if len(by_partition) < len(topic.assignments):
+            raise bad_assignment("a partition is assigned twice")
+        if set(by_partition) != set(range(len(by_partition))):
+            raise bad_assignment(f"partitions are numbered from 0 on without gaps, not {sorted(by_partition)}")
+        factor = len(topic.assignments[0].broker_ids)
+        for assignment in topic.assignments:
+            self._partitions.check_assignment(assignment.partition, assignment.broker_ids, factor)
+        return tuple(by_partition[number].broker_ids for number in range(len(by_partition)))
+
+    def _fresh_id(self) -> TopicId:
+        """A random id that no topic has, and none of Kafka's reserved ones (all small numbers)."""
+        while True:
+            topic_id = TopicId(self._random_bytes(16))
+            taken = topic_id in self._image.topic_names or topic_id in self._new_ids
+            reserved = topic_id in (ZERO_TOPIC_ID, METADATA_TOPIC_ID)
+            # As in Kafka: command lines take a leading '-' for an option.
+            if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
+                self._new_ids.add(topic_id)
+                return topic_id

@@ -1,0 +1,340 @@
+"""A cluster on one machine: the settings of each node, kept in its directory, so that any of them starts alone.
+
+    DIRECTORY/node-1/server.properties     everything that node 1 was told
+    DIRECTORY/node-1/data                  what it keeps
+
+Brokers have the numbers from 1 on, controllers of their own those behind them. Without controllers of their own the
+first brokers are controllers too: an odd number of them, five at most. What stands in a directory is how the
+cluster was founded; a second start takes it as it is. So does one of a directory that has another name by now: the
+files name the data by their whole path, which is put right.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.data_directory import make_durably
+from tailrace.node.local.reserved_ports import ReservedPorts
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.endpoints import Endpoint, is_wildcard_host, parse_endpoint
+from tailrace.node.settings.sources import read_file
+from tailrace.storage import OsFiles
+from tailrace.storage.checkpoints import META_PROPERTIES, replace_file
+
+CONFIG_FILE = "server.properties"
+DEFAULT_BROKERS = 3
+MOST_BROKERS = 100
+MOST_VOTERS = 5
+_OWN = frozenset(
+    ("node.id", "process.roles", "listeners", "advertised.listeners", "log.dirs", "log.dir", "broker.rack")
+)
+"""What `ClusterWish.settings` cannot set."""
+_DATA = "data"
+_FOUNDERS = "controller.quorum.voters"
+_CLIENTS = "PLAINTEXT"
+_CONTROLLERS = "CONTROLLER"
+_BROKER_ROLE = "broker"
+_CONTROLLER_ROLE = "controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterWish:
+    """What is asked for. None: as the directory has it, or the default."""
+
+    brokers: int | None = None
+    """3 by default."""
+    racks: Sequence[str] | None = None
+    """Given to the brokers round and round."""
+    controllers: int | None = None
+    """Nodes that are controllers only; 0, the default: brokers do it."""
+    listen: Endpoint | None = None
+    """Where the first broker listens; the next ports are those of the others. Port 0: free ones."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """For every node."""
+
+    def check(self) -> None:
+        """Raises KafkaError(INVALID_CONFIG) that says what cannot be had."""
+        if self.brokers is not None and not 1 <= self.brokers <= MOST_BROKERS:
+            raise _refusal(f"{self.brokers} brokers: say 1 to {MOST_BROKERS}")
+        if self.controllers is not None and not 0 <= self.controllers <= MOST_VOTERS:
+            raise _refusal(f"{self.controllers} controllers: say 1 to {MOST_VOTERS}, or 0 for brokers that are both")
+        for name in _OWN.intersection(self.settings) if self.brokers != 1 or self.controllers else ():
+            raise _refusal(f"{name} differs from node to node; it cannot be set for all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalNode:
+    """One node, and all that it is told."""
+
+    node_id: int
+    home: Path
+    settings: Mapping[str, str]
+
+    @property
+    def config_file(self) -> Path:
+        return self.home / CONFIG_FILE
+
+    @property
+    def data_directory(self) -> Path:
+        return Path(self.settings["log.dirs"])
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether its data are beside its file, which says that they are beside one that is not there any more."""
+        told = self.data_directory
+        return told.parts[-2:] == (self.home.name, _DATA) and not os.path.exists(told) and (self.home / _DATA).is_dir()
+
+    def at_home(self) -> "LocalNode":
+        """The same, with its data beside its file."""
+        return replace(self, settings={**self.settings, "log.dirs": str(self.home / _DATA)})
+
+    @property
+    def is_broker(self) -> bool:
+        return _BROKER_ROLE in self.settings["process.roles"].split(",")
+
+    @property
+    def is_controller(self) -> bool:
+        return _CONTROLLER_ROLE in self.settings["process.roles"].split(",")
+
+    @property
+    def address(self) -> str:
+        """Where clients find it: `HOST:PORT`. Of a controller, where other controllers do."""
+        return self.settings["listeners"].split(",")[0].rpartition("://")[2]
+
+    def reserve(self, ports: ReservedPorts) -> None:
+        """Keep its ports for it. Raises OSError if somebody else has one."""
+        for text in self.settings["listeners"].split(","):
+            endpoint = parse_endpoint(text)
+            ports.take(endpoint.host, endpoint.port)
+
+    def write(self) -> None:
+        """Keep the settings where `serve --config` finds them. Raises StorageError.
+
+        A file that says the same is left as it is: no full disk, and no power cut, is in the way of another start.
+        """
+        if self.config_file.exists() and read_file(self.config_file) == self.settings:
+            return
+        make_durably(self.home)
+        lines = ["# Start this node alone: tailrace serve --config " + str(self.config_file)]
+        lines += [f"{name}={value}" for name, value in self.settings.items()]
+        replace_file(OsFiles(), str(self.config_file), ("\n".join(lines) + "\n").encode())
+
+
+def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+    """The nodes of the cluster in this directory, which is founded if there is none. Their ports are reserved.
+
+    Raises KafkaError(INVALID_CONFIG) if it is another one than is asked for, and OSError if a port is taken.
+    """
+    wish.check()
+    known = _existing(directory)
+    if not known:
+        return _found(directory, wish, ports)
+    _check_is_wanted(directory, known, wish)
+    nodes = [replace(node, settings={**node.settings, **wish.settings}) for node in known]
+    for node in nodes:
+        node.reserve(ports)
+    return _written(nodes)
+
+
+def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = ()) -> list[LocalNode]:
+    """Write the nodes down, in place of `stale` files. Raises KafkaError before anything has been changed."""
+    _check_together([NodeConfig(node.settings) for node in nodes])  # refuses what the nodes would refuse
+    for file in stale:
+        file.unlink()
+    for node in nodes:
+        node.write()
+    return list(nodes)
+
+
+def _check_together(configs: Sequence[NodeConfig]) -> None:
+    taken: dict[tuple[str, int], int] = {}
+    for config in configs:
+        metrics = config.addresses.metrics
+        if metrics is None or not metrics.port:
+            continue
+        other = taken.setdefault((metrics.host, metrics.port), config.node_id)
+        if other != config.node_id:
+            raise _refusal(
+                f"metrics.listener={config.text('metrics.listener')}: nodes {other} and {config.node_id} cannot both"
+                f" listen there; say port 0, and each node logs which it took, or write another port into each"
+                f" node's {CONFIG_FILE}"
+            )
+
+
+def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterWish) -> None:
+    brokers = [node for node in nodes if node.is_broker]
+    racks = [node.settings.get("broker.rack", "") for node in brokers]
+    wanted = [wish.racks[number % len(wish.racks)] for number in range(len(brokers))] if wish.racks else racks
+    is_elsewhere = wish.listen is not None and not _is_at(parse_endpoint(brokers[0].address), wish.listen)
+    differences = {
+        "--brokers": wish.brokers not in (None, len(brokers)),
+        "--controllers": wish.controllers not in (None, len(nodes) - len(brokers)),
+        "--racks": wanted != racks,
+        "--listen": is_elsewhere,
+    }
+    for option in (name for name, differs in differences.items() if differs):
+        raise _refusal(
+            f"{directory} has a cluster of another form than {option} asks for; leave it out, or choose another"
+            f" --data-dir (the nodes' settings are in {directory}/node-*/{CONFIG_FILE})"
+        )
+
+
+def _is_at(known: Endpoint, wanted: Endpoint) -> bool:
+    """Whether a broker that listens there is where it is wanted. Any port will do for port 0."""
+    hosts = {known.host.lower(), wanted.host.lower()}
+    return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})
+
+
+def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+    broker_count = DEFAULT_BROKERS if wish.brokers is None else wish.brokers
+    controller_count = wish.controllers or 0
+    racks = wish.racks or ()
+    host, first_port = ("127.0.0.1", 9092) if wish.listen is None else (wish.listen.host, wish.listen.port)
+    voters = _voters(broker_count, controller_count)
+    if is_wildcard_host(host) and (broker_count > 1 or controller_count):
+        raise _refusal(
+            f"--listen {host}:{first_port}: all nodes are told to others as what they listen on, and nobody can connect"
+            " to a wildcard; name this machine, as in --listen HOST:PORT (with --insecure: others can reach it then)"
+        )
+    wanted = range(first_port, first_port + broker_count + len(voters))
+    taken = [ports.take(host, port if first_port else 0) for port in wanted]
+    quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
+    nodes = []
+    stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # of nodes that have never run
+    for node_id in range(1, broker_count + controller_count + 1):
+        is_broker = node_id <= broker_count
+        own = _own_settings(
+            node_id,
+            directory.absolute() / f"node-{node_id}",
+            host,
+            client_port=taken[node_id - 1] if is_broker else None,
+            is_controller=node_id in quorum_ports or not voters,
+            quorum_port=quorum_ports.get(node_id),
+            rack=racks[(node_id - 1) % len(racks)] if is_broker and racks else None,
+        )
+        settings = {**own, **_quorum_settings(host, quorum_ports), **wish.settings}
+        nodes.append(LocalNode(node_id=node_id, home=directory.absolute() / f"node-{node_id}", settings=settings))
+    return _written(nodes, stale)
+
+
+def added_node(
+    directory: Path, nodes: Sequence[LocalNode], ports: ReservedPorts, *, is_controller: bool, rack: str | None = None
+) -> LocalNode:
+    """One more broker for a cluster of several nodes, written down. As a controller it follows the quorum, and votes
+    once it is added to it."""
+    controllers = [one for node in nodes for one in NodeConfig(node.settings).controller_listeners]
+    if not controllers:
+        raise _refusal(f"{directory} has one node that nobody can join: it has no listener for controllers")
+    host = controllers[0].host
+    node_id = max(node.node_id for node in nodes) + 1
+    home = directory.absolute() / f"node-{node_id}"
+    own = _own_settings(
+        node_id,
+        home,
+        host,
+        client_port=ports.take(host, 0),
+        is_controller=is_controller,
+        quorum_port=ports.take(host, 0) if is_controller else None,
+        rack=rack,
+    )
+    common = {name: text for name, text in nodes[0].settings.items() if name not in (*_OWN, _FOUNDERS)}
+    places = ",".join(f"{_bracketed(one.host)}:{one.port}" for one in controllers)
+    settings = {**common, **own, "controller.quorum.bootstrap.servers": places}
+    (node,) = _written([LocalNode(node_id=node_id, home=home, settings=settings)])
+    return node
+
+
+def _voters(broker_count: int, controller_count: int) -> list[int]:
+    if broker_count == 1 and not controller_count:
+        return []  # one node needs no listener for others, and founds a quorum of its own
+    if controller_count:
+        return list(range(broker_count + 1, broker_count + controller_count + 1))
+    count = min(broker_count, MOST_VOTERS)
+    return list(range(1, count + count % 2))
+
+
+def _own_settings(
+    node_id: int,
+    home: Path,
+    host: str,
+    *,
+    client_port: int | None,
+    is_controller: bool,
+    quorum_port: int | None,
+    rack: str | None,
+) -> dict[str, str]:
+    listeners = {_CLIENTS: client_port, _CONTROLLERS: quorum_port}
+    roles = {_BROKER_ROLE: client_port is not None, _CONTROLLER_ROLE: is_controller}
+    settings = {
+        "node.id": str(node_id),
+        "process.roles": ",".join(role for role, is_played in roles.items() if is_played),
+        "listeners": ",".join(f"{name}://{_bracketed(host)}:{port}" for name, port in listeners.items() if port),
+        "log.dirs": str(home / _DATA),
+    }
+    return settings if rack is None else {**settings, "broker.rack": rack}
+
+
+def _quorum_settings(host: str, quorum_ports: Mapping[int, int]) -> dict[str, str]:
+    if not quorum_ports:
+        return {}
+    voters = ",".join(f"{node_id}@{_bracketed(host)}:{port}" for node_id, port in quorum_ports.items())
+    return {"controller.listener.names": _CONTROLLERS, _FOUNDERS: voters}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _existing(directory: Path) -> list[LocalNode]:
+    """The nodes as they were written down; none where none has ever been started."""
+    if (directory / META_PROPERTIES).exists():
+        raise _refusal(f"{directory} is the data directory of a single node; choose another --data-dir")
+    nodes = sorted(map(_read, directory.absolute().glob(f"node-*/{CONFIG_FILE}")), key=lambda node: node.node_id)
+    for data in directory.absolute().glob(f"node-*/{_DATA}"):
+        if data.is_dir() and not (data.parent / CONFIG_FILE).exists():
+            raise _refusal(f"{data} has a node's data, and there is no {data.parent / CONFIG_FILE}: restore that file")
+    nodes = _put_right(nodes)
+    return nodes if any(node.data_directory.exists() for node in nodes) else []
+
+
+def _put_right(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+    """The nodes, with their data where they are if the directory of the cluster was moved.
+
+    Raises KafkaError where a node would start without the data that its file names, or with those of another.
+    """
+    moved_from = {node.data_directory.parent.parent for node in nodes if node.has_moved}
+    right = []
+    for node in nodes:
+        told, home = node.data_directory, node.home / _DATA
+        is_told = os.path.exists(told)
+        if os.path.realpath(told) == os.path.realpath(home):
+            right.append(node)
+        elif not is_told and told in (one / node.home.name / _DATA for one in moved_from):
+            right.append(node.at_home())
+        elif not is_told:
+            raise _refusal(
+                f"{node.config_file} says log.dirs={told}, and nothing is there: is a disk missing? Make that directory"
+                " if the node shall start without data, or say in the file where they are"
+            )
+        elif home.is_dir():
+            raise _refusal(
+                f"{node.config_file} says log.dirs={told}, and there are data in {home} too: is this a copy of another"
+                f" cluster? Say log.dirs={home} there, or move that directory away"
+            )
+        else:
+            right.append(node)
+    return right
+
+
+def _read(path: Path) -> LocalNode:
+    settings = read_file(path)
+    missing = [name for name in ("node.id", "process.roles", "listeners", "log.dirs") if not settings.get(name)]
+    if missing or not settings["node.id"].isdecimal():
+        raise _refusal(f"{path} does not say {', '.join(missing) or 'a node.id'}: is it of a node of a local cluster?")
+    return LocalNode(node_id=int(settings["node.id"]), home=path.parent, settings=settings)
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

@@ -1,0 +1,258 @@
+"""What a node has been told: from a file, the environment and the command line, checked before anything starts.
+
+Precedence, highest first: `--set`, the environment (TAILRACE_LOG_RETENTION_MS), the file (server.properties or TOML),
+the defaults of `dev.mode`, the defaults. An unknown name refuses the start and offers the nearest known one.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.settings import Setting, Value, attribute_name
+from tailrace.model.topic_config import TopicConfig
+from tailrace.net.limits import ListenerLimits
+from tailrace.node.settings.endpoints import Endpoint, parse_address
+from tailrace.node.settings.listeners import read_listener_config
+from tailrace.node.settings.logs import FLUSHED
+from tailrace.node.settings.quorum_config import read_quorum_config
+from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
+from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
+from tailrace.server.admin.config_entries import ConfigSource
+
+_logger = logging.getLogger("tailrace.node")
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 60 * _MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInForce:
+    """One setting, its value and where that comes from: `server.admin.config_entries.BrokerSetting`."""
+
+    setting: Setting
+    layers: tuple[tuple[ConfigSource, Value], ...]
+
+    @property
+    def value(self) -> Value:
+        return self.layers[0][1]
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.layers[0][0]
+
+
+_Layers = tuple[tuple[ConfigSource, Mapping[str, Value]], ...]
+"""Where values come from, the strongest first."""
+
+
+class NodeConfig:
+    """All settings of a node, with defaults filled in."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
+        texts = given or {}
+        stated = {name: known_setting(name).parse(text) for name, text in texts.items()}
+        defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        if stated.get("dev.mode"):
+            defaults.update(DEV_DEFAULTS)
+        self._layers: _Layers = (
+            (ConfigSource.STATIC_BROKER_CONFIG, stated),
+            (ConfigSource.DEFAULT_CONFIG, defaults),
+        )
+        self._values = {**defaults, **stated}
+        self.addresses = read_listener_config(self)
+        self.topic_defaults = _topic_defaults(self._values)
+        self.quorum = read_quorum_config(self, self.addresses.listeners, parse_address)
+        _check(self)
+
+    def integer(self, name: str) -> int:
+        """The value of a numeric setting that always has one."""
+        value = self._values[name]
+        assert isinstance(value, int), name
+        return value
+
+    def real(self, name: str) -> float:
+        value = self._values[name]
+        assert isinstance(value, float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._values[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._values[name]
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The value of a list; empty if it has none."""
+        value = self._values[name]
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
+
+    @property
+    def node_id(self) -> int:
+        return self.integer("node.id")
+
+    @property
+    def client_listeners(self) -> tuple[Endpoint, ...]:
+        """Those that are for clients and other brokers."""
+        names = self.quorum.listener_names
+        return tuple(each for each in self.addresses.listeners if each.name not in names)
+
+    @property
+    def controller_listeners(self) -> tuple[Endpoint, ...]:
+        """Those that are for other controllers and for brokers that ask the active one."""
+        names = self.quorum.listener_names
+        return tuple(each for each in self.addresses.listeners if each.name in names)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener under which other brokers find this one."""
+        name = self.text("inter.broker.listener.name")
+        return self.client_listeners[0].name if name is None else name.upper()
+
+    @property
+    def rack(self) -> str | None:
+        return self.text("broker.rack")
+
+    @property
+    def data_directory(self) -> Path:
+        return Path(self.text("log.dirs") or self.text("log.dir") or "")
+
+    @property
+    def is_dev(self) -> bool:
+        return self.flag("dev.mode")
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether a record must be on disk before it counts, and not only in memory."""
+        return self.text("log.durability") == FLUSHED
+
+    @property
+    def listener_limits(self) -> ListenerLimits:
+        return replace(
+            ListenerLimits(),
+            produce_frame_bytes=self.integer("socket.request.max.bytes"),
+            max_connections=self.integer("max.connections"),
+            max_connections_per_ip=self.integer("max.connections.per.ip"),
+            new_connections_per_second=self.integer("max.connection.creation.rate"),
+            new_connections_per_ip_per_second=self.integer("max.connection.creation.rate.per.ip"),
+            stall_ms=self.integer("connections.max.stall.ms"),
+            idle_ms=self.integer("connections.max.idle.ms"),
+        )
+
+    def entry(self, name: str) -> SettingInForce:
+        """The setting of this name, which exists."""
+        layers = tuple((source, layer[name]) for source, layer in self._layers if name in layer)
+        return SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
+
+    def entries(self) -> Iterator[SettingInForce]:
+        """Every setting, in the order of names."""
+        return map(self.entry, sorted(BROKER_SETTINGS))
+
+    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
+        """These settings under what the cluster was told while it runs: of all brokers, and above it of this one.
+
+        What this release does not take is ignored: only another release can have let it pass.
+        """
+        dynamic: _Layers = (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, _parsed_dynamic(of_this)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, _parsed_dynamic(of_all)),
+        )
+        changed = copy(self)
+        changed._layers = (*dynamic, *self._layers[-2:])
+        changed._values = {name: value for _, layer in reversed(changed._layers) for name, value in layer.items()}
+        changed.topic_defaults = _topic_defaults(changed._values)
+        return changed
+
+
+def _parsed_dynamic(texts: Mapping[str, str]) -> dict[str, Value]:
+    parsed: dict[str, Value] = {}
+    for name, text in texts.items():
+        setting = BROKER_SETTINGS.get(name)
+        try:
+            if setting is not None and setting.dynamic:
+                parsed[name] = setting.parse(text)
+                continue
+        except KafkaError as fault:
+            _logger.error("event=broker-config-ignored fault=%s", fault)
+        else:
+            _logger.error("event=broker-config-ignored name=%s", name)
+    return parsed
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> NodeConfig:
+    """The settings of a node from all sources. `overrides` are `name=value`; `flags` come from options of their own.
+
+    Raises KafkaError(INVALID_CONFIG).
+    """
+    given: dict[str, str] = {}
+    if file is not None:
+        given.update(checked(read_file(file), str(file)))
+    given.update(checked(read_environment(environment or {}), "environment"))
+    given.update(flags or {})
+    given.update(read_overrides(overrides))
+    return NodeConfig(given)
+
+
+def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
+    """The settings of a topic that says nothing itself. Of several units the finest one given wins, as in Kafka."""
+    defaults = {attribute_name(topic_name): values[name] for name, topic_name in TOPIC_SETTING_OF.items()}
+    defaults["retention_ms"] = _in_ms(
+        values, (("log.retention.ms", 1), ("log.retention.minutes", _MINUTE_MS), ("log.retention.hours", _HOUR_MS))
+    )
+    defaults["segment_ms"] = _in_ms(values, (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)))
+    defaults["segment_jitter_ms"] = _in_ms(values, (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)))
+    return replace(TopicConfig(), **defaults)  # type: ignore[arg-type]  # parsed by settings of the same types
+
+
+def _in_ms(values: Mapping[str, Value], units: Sequence[tuple[str, int]]) -> int:
+    for name, factor in units:
+        value = values[name]
+        if isinstance(value, int):
+            return -1 if value < 0 else value * factor
+    raise AssertionError("the coarsest unit has a default")
+
+
+def _check(config: NodeConfig) -> None:
+    """What one setting alone cannot say. Raises KafkaError(INVALID_CONFIG)."""
+    directory = config.text("log.dirs") or config.text("log.dir") or ""
+    if not directory:
+        raise _refusal("log.dir: a node needs a directory for its data, as in log.dirs=/var/lib/tailrace")
+    if "," in directory:
+        raise _refusal("log.dirs: a node keeps its data in one directory; start one node per disk")
+    if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
+        raise _refusal("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+    _check_heartbeats(config, "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms")
+    if config.quorum.is_broker:
+        _check_times_of_brokers(config)
+
+
+def _check_times_of_brokers(config: NodeConfig) -> None:
+    """Waits that outlast the patience of who waits for them: nothing would ever be heard in time."""
+    _check_heartbeats(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
+    wait = "replica.fetch.wait.max.ms"  # both as in Kafka
+    for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        if config.integer(wait) > config.integer(limit):
+            raise _refusal(f"{wait}={config.integer(wait)}: say at most {limit}={config.integer(limit)}")
+
+
+def _check_heartbeats(config: NodeConfig, interval: str, session: str) -> None:
+    if config.integer(interval) >= config.integer(session):
+        raise _refusal(f"{interval}={config.integer(interval)}: say less than {session}={config.integer(session)}")
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

@@ -1,0 +1,120 @@
+"""Where a node listens, and what others are told of that: taken apart and checked."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.settings.endpoints import Endpoint, is_loopback_host, is_wildcard_host, parse_endpoint
+
+_PLAINTEXT = "PLAINTEXT"
+_SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Listeners of these names have this protocol unless the map says otherwise, as in Kafka."""
+
+
+class Settings(Protocol):
+    """The node's settings."""
+
+    def flag(self, name: str) -> bool: ...
+
+    def text(self, name: str) -> str | None: ...
+
+    def words(self, name: str) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """All addresses of one node."""
+
+    listeners: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...]
+    """`advertised.listeners`: of those whose address others are told to be another."""
+    metrics: Endpoint | None
+
+    def is_advertised(self, name: str) -> bool:
+        """Whether others are told another address of this listener than where it listens."""
+        return any(one.name == name for one in self.advertised)
+
+    def address_of(self, name: str, *, taken_port: int) -> Endpoint:
+        """Where others find the listener of this name: as they are told, else where it listens.
+
+        Port 0, which nobody can connect to, stands for the port that was taken.
+        """
+        told = next((one for one in self.advertised if one.name == name), None)
+        if told is None:
+            told = next(one for one in self.listeners if one.name == name)
+            told = replace(told, host="127.0.0.1") if told.host == "localhost" else told
+        return replace(told, port=told.port or taken_port)
+
+
+def read_listener_config(settings: Settings) -> ListenerConfig:
+    """Raises KafkaError(INVALID_CONFIG) that names what does not fit, and the way out."""
+    metrics = settings.text("metrics.listener")
+    config = ListenerConfig(
+        listeners=tuple(parse_endpoint(text) for text in settings.words("listeners")),
+        advertised=tuple(
+            parse_endpoint(text, setting="advertised.listeners") for text in settings.words("advertised.listeners")
+        ),
+        metrics=parse_endpoint(metrics, setting="metrics.listener") if metrics else None,
+    )
+    if not config.listeners:
+        raise _refusal("listeners: at least one address is needed, as in 127.0.0.1:9092")
+    if _has_twins(config.listeners):
+        raise _refusal("listeners: each needs a name of its own, as in CLIENTS://127.0.0.1:9092")
+    for endpoint in config.listeners:
+        _check_listener(settings, config, endpoint)
+    _check_advertised(config)
+    _check_metrics_listener(settings, config.metrics)
+    return config
+
+
+def _has_twins(endpoints: Sequence[Endpoint]) -> bool:
+    return any(count > 1 for count in Counter(endpoint.name for endpoint in endpoints).values())
+
+
+def _check_listener(settings: Settings, config: ListenerConfig, endpoint: Endpoint) -> None:
+    protocols = {
+        pair.partition(":")[0].upper(): pair.partition(":")[2].upper()
+        for pair in settings.words("listener.security.protocol.map")
+    }
+    own_meaning = endpoint.name if endpoint.name in _SECURE_PROTOCOLS else _PLAINTEXT
+    protocol = protocols.get(endpoint.name, own_meaning)
+    if protocol != _PLAINTEXT:
+        raise _refusal(f"listeners={endpoint}: the security protocol {protocol} is not supported in this version")
+    if is_loopback_host(endpoint.host):
+        return
+    if not settings.flag("listener.insecure.allow"):
+        raise _refusal(
+            f"listeners={endpoint}: other machines could reach it, and nobody would be asked who they are."
+            " Ways out: listen on 127.0.0.1; or reach the node through a tunnel (ssh -L);"
+            " or accept the risk with --insecure (listener.insecure.allow=true)"
+        )
+    if is_wildcard_host(endpoint.host) and endpoint.name not in {each.name for each in config.advertised}:
+        raise _refusal(
+            f"listeners={endpoint}: clients cannot connect to a wildcard;"
+            f" add advertised.listeners={endpoint.name}://HOST:{endpoint.port}"
+        )
+
+
+def _check_advertised(config: ListenerConfig) -> None:
+    names = {endpoint.name for endpoint in config.listeners}
+    for endpoint in config.advertised:
+        if endpoint.name not in names:
+            raise _refusal(f"advertised.listeners={endpoint}: there is no listener of this name")
+        if is_wildcard_host(endpoint.host):
+            raise _refusal(f"advertised.listeners={endpoint}: clients cannot connect to a wildcard; name a host")
+    if _has_twins(config.advertised):
+        raise _refusal("advertised.listeners: clients are told one address of each listener; leave the others out")
+
+
+def _check_metrics_listener(settings: Settings, endpoint: Endpoint | None) -> None:
+    if endpoint is not None and not is_loopback_host(endpoint.host) and not settings.flag("listener.insecure.allow"):
+        raise _refusal(
+            f"metrics.listener={settings.text('metrics.listener')}: other machines could read the names of topics."
+            " Ways out: listen on 127.0.0.1, or accept it with --insecure (listener.insecure.allow=true)"
+        )
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

@@ -1,0 +1,100 @@
+"""Settings of sockets, of what clients may do with them, and of how a node is watched."""
+
+from tailrace.node.settings.broker_setting import BOOLEAN, INT, LIST, LONG, STRING, setting
+
+NETWORK_SETTINGS = (
+    setting(
+        "listeners",
+        LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Addresses to listen on: NAME://HOST:PORT. A loopback address means both loopbacks; port 0 picks a free port.",
+    ),
+    setting(
+        "advertised.listeners",
+        LIST,
+        None,
+        "Addresses given to clients, if they differ from the ones listened on; port 0 means the port listened on.",
+    ),
+    setting(
+        "listener.insecure.allow",
+        BOOLEAN,
+        False,
+        "Listen on addresses that other machines can reach although nobody is asked who they are.",
+    ),
+    setting(
+        "listener.security.protocol.map",
+        LIST,
+        ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
+        "The security protocol of each listener name.",
+    ),
+    setting("inter.broker.listener.name", STRING, None, "The listener that other nodes use; the first by default."),
+    setting(
+        "controller.listener.names",
+        LIST,
+        (),
+        "Which listeners are for controllers and brokers only; a node that keeps the metadata alone needs none.",
+    ),
+    setting(
+        "socket.request.max.bytes",
+        INT,
+        16 << 20,
+        "The largest Produce request (Kafka: 100 MiB, and for every API; ours take 4 MiB, Fetch from this machine 64).",
+        at_least=1 << 20,
+        at_most=100 << 20,
+    ),
+    setting("socket.send.buffer.bytes", INT, -1, "Accepted for Kafka's files; the system chooses.", at_least=-1),
+    setting("socket.receive.buffer.bytes", INT, -1, "Accepted for Kafka's files; the system chooses.", at_least=-1),
+    setting("num.network.threads", INT, 1, "Accepted for Kafka's files; one event loop does the work.", at_least=1),
+    setting("num.io.threads", INT, 1, "Accepted for Kafka's files; one event loop does the work.", at_least=1),
+    setting("max.connections", INT, 2_000, "Connections at once to each listener (Kafka: no limit).", at_least=1),
+    setting(
+        "max.connections.per.ip",
+        INT,
+        200,
+        "Connections at once from one address, except from this machine (Kafka: no limit).",
+        at_least=1,
+    ),
+    setting(
+        "max.connection.creation.rate",
+        INT,
+        200,
+        "New connections a second from other machines; whoever comes too early waits (Kafka: no limit).",
+        at_least=1,
+    ),
+    setting(
+        "max.connection.creation.rate.per.ip",
+        INT,
+        20,
+        "New connections a second from one other machine (Kafka: a quota, no limit by default).",
+        at_least=1,
+    ),
+    setting(
+        "connections.max.stall.ms",
+        LONG,
+        60_000,
+        "A client that takes nothing of its answers for this long is cut off (Kafka: only when it is idle).",
+        at_least=1,
+    ),
+    setting("connections.max.idle.ms", LONG, 600_000, "A connection that is silent this long is closed.", at_least=1),
+    setting(
+        "queued.max.request.bytes",
+        LONG,
+        256 << 20,
+        "Memory for requests being read (Kafka: no limit).",
+        at_least=1 << 20,
+    ),
+    setting(
+        "metrics.listener",
+        STRING,
+        None,
+        "HOST:PORT that serves /metrics (Prometheus) and /healthz; port 0 picks a free one. None by default.",
+    ),
+    setting(
+        "metrics.max.partitions",
+        INT,
+        10_000,
+        "Partitions with offsets and sizes of their own in /metrics; the others are in the sums only.",
+        at_least=0,
+    ),
+    setting("log.format", STRING, "text", "How the node's own log on stderr is written.", one_of=("text", "json")),
+)

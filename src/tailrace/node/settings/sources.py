@@ -1,0 +1,130 @@
+"""Where a node's settings are said: files, the environment, words of the form `name=value`. Each gives names and texts.
+
+An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.settings import Setting, attribute_name, find
+from tailrace.node.settings.kafka import refusal_of
+from tailrace.node.settings.table import BROKER_SETTINGS
+
+ENVIRONMENT_PREFIX = "TAILRACE_"
+_NOT_SETTINGS = frozenset(("TAILRACE_BOOTSTRAP", "TAILRACE_KERNEL", "TAILRACE_SPARK_TASKS", "TAILRACE_TRACEBACK"))
+"""Variables that other parts of Tailrace read."""
+
+_ELSEWHERE = {
+    "broker.id": "it is called node.id now",
+    "zookeeper.connect": "there is no ZooKeeper any more, so leave it out",
+}
+"""Names of old Kafka files, and what has become of them."""
+
+
+def known_setting(name: str) -> Setting:
+    """The setting of this name. Raises KafkaError(INVALID_CONFIG) that says what to do about any other name."""
+    if name not in BROKER_SETTINGS:
+        if name in _ELSEWHERE:
+            raise _refusal(f"unknown setting {name!r}; {_ELSEWHERE[name]}")
+        if (why := refusal_of(name)) is not None:
+            raise _refusal(why)
+    return find(BROKER_SETTINGS, name)
+
+
+def checked(texts: dict[str, str], source: str) -> dict[str, str]:
+    """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and everything that is wrong in it."""
+    faults = []
+    for name, text in texts.items():
+        try:
+            known_setting(name).parse(text)
+        except KafkaError as fault:
+            faults.append(fault.detail)
+    if faults:
+        raise _refusal(f"{source}: {'; '.join(faults)}")
+    return texts
+
+
+def read_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """The settings in words of the form `name=value`. Raises KafkaError(INVALID_CONFIG) for another form."""
+    given: dict[str, str] = {}
+    for override in overrides:
+        name, separator, text = override.partition("=")
+        if not separator:
+            raise _refusal(f"--set {override}: say name=value")
+        given[name.strip()] = text.strip()
+    return given
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """The settings in a server.properties or, if its name ends in .toml, a TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise _refusal(f"cannot read {path}: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise _refusal(f"cannot read {path}: it is not UTF-8 text") from None
+    if path.suffix != ".toml":
+        return parse_properties(text)
+    try:
+        return dict(_flatten(tomllib.loads(text), ""))
+    except tomllib.TOMLDecodeError as fault:
+        raise _refusal(f"{path} is not TOML: {fault}") from None
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file, as far as Kafka's use them: comments, `name=value`, lines continued with a backslash."""
+    properties: dict[str, str] = {}
+    pending = ""
+    for written in text.splitlines():
+        line = pending + written.strip()  # with what the one before it left open
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        split_at = min((at for at in (line.find("="), line.find(":")) if at >= 0), default=len(line))
+        properties[line[:split_at].strip()] = line[split_at + 1 :].strip()
+    return properties
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield prefix + key, ",".join(map(str, value))
+        elif isinstance(value, bool):
+            yield prefix + key, "true" if value else "false"
+        else:
+            yield prefix + key, str(value)
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings among environment variables: TAILRACE_NODE_ID is node.id. An unknown one is refused."""
+    names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in BROKER_SETTINGS}
+    given: dict[str, str] = {}
+    for variable, text in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in _NOT_SETTINGS:
+            if variable not in names:
+                near = difflib.get_close_matches(variable, names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise _refusal(f"unknown environment variable {variable}{hint}")
+            given[names[variable]] = text
+    return given
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what `read_environment` takes from it."""
+    return {
+        variable: text
+        for variable, text in environment.items()
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS
+    }
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)

@@ -1,0 +1,124 @@
+"""The table of a node's settings: Kafka's names, units and defaults, and a few of our own (DESIGN 2.10).
+
+Where a default differs from Kafka's, the text says so. Settings of topics stand here under their broker names; a value
+here is the default of every topic that does not set its own.
+"""
+
+from collections.abc import Mapping
+
+from tailrace.model.settings import Setting, Table, Value, table_of
+from tailrace.model.topic_config import TOPIC_SETTINGS
+from tailrace.node.settings.broker_setting import BOOLEAN, CLASS, INT, LIST, LONG, STRING, setting
+from tailrace.node.settings.coordinators import GROUP_SETTINGS, TRANSACTION_SETTINGS
+from tailrace.node.settings.kafka import WITHOUT_EFFECT
+from tailrace.node.settings.logs import LOG_SETTINGS
+from tailrace.node.settings.network import NETWORK_SETTINGS
+from tailrace.node.settings.quorum import QUORUM_SETTINGS
+from tailrace.server.admin.config_entries import BROKER_NAMES
+
+_IDENTITY = (
+    setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
+    setting("process.roles", LIST, ("broker", "controller"), "What this node does.", one_of=("broker", "controller")),
+    setting("broker.rack", STRING, None, "The rack this node stands in; copies are placed in different ones."),
+    setting("log.dirs", STRING, None, "The directory that keeps the node's data; wins over log.dir."),
+    setting("log.dir", STRING, "tailrace-data", "The directory that keeps the node's data (Kafka: /tmp/kafka-logs)."),
+    setting(
+        "dev.mode",
+        BOOLEAN,
+        False,
+        "Defaults for trying out and for tests: topics are created when first used, the first rebalance of a group does"
+        " not wait, the offsets topic has few partitions.",
+    ),
+)
+
+TOPIC_SETTING_OF: Mapping[str, str] = {names[0]: topic for topic, names in BROKER_NAMES.items() if len(names) == 1}
+"""Broker settings that are a topic setting under another name, in the same unit."""
+
+_TOPIC_DEFAULTS = tuple(
+    Setting(
+        name=name,
+        type=TOPIC_SETTINGS[topic_name].type,
+        default=TOPIC_SETTINGS[topic_name].default,
+        doc=f"For topics without their own {topic_name}: {TOPIC_SETTINGS[topic_name].doc}",
+        at_least=TOPIC_SETTINGS[topic_name].at_least,
+        at_most=TOPIC_SETTINGS[topic_name].at_most,
+        one_of=TOPIC_SETTINGS[topic_name].one_of,
+        dynamic=True,
+    )
+    for name, topic_name in TOPIC_SETTING_OF.items()
+)
+
+_TOPICS = (
+    setting("auto.create.topics.enable", BOOLEAN, True, "Create a topic when it is first asked for."),
+    setting("num.partitions", INT, 1, "Partitions of a topic that is created without saying.", at_least=1),
+    setting("default.replication.factor", INT, 1, "Replicas of a topic that is created without saying.", at_least=1),
+    setting("delete.topic.enable", BOOLEAN, True, "Whether topics may be deleted."),
+    setting(
+        "max.partitions.per.topic", INT, 1_000, "The most partitions a topic may have (Kafka: no limit).", at_least=1
+    ),
+    setting("max.partitions.per.node", INT, 4_000, "The most partitions a node keeps (Kafka: no limit).", at_least=1),
+)
+
+_REPLICATION = (
+    setting("replica.lag.time.max.ms", LONG, 30_000, "A replica that lags this long is not in sync.", at_least=1),
+    setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        LONG,
+        5_000,
+        "How often the high watermarks are written down.",
+        at_least=1,
+    ),
+    setting("replica.fetch.max.bytes", INT, 1_048_576, "Bytes per partition that a follower asks for.", at_least=0),
+    setting("replica.fetch.response.max.bytes", INT, 10_485_760, "Bytes that a follower asks for.", at_least=0),
+    setting("replica.fetch.wait.max.ms", INT, 500, "How long a leader may keep a follower waiting.", at_least=0),
+    setting("replica.fetch.min.bytes", INT, 1, "Bytes worth answering a follower for.", at_least=1),
+    setting("replica.fetch.backoff.ms", INT, 1_000, "A follower's rest after an error.", at_least=0),
+    setting("replica.socket.timeout.ms", INT, 30_000, "How long a follower waits for an answer.", at_least=1),
+    setting(
+        "replica.selector.class", CLASS, None, "Accepted for Kafka's files; everybody reads from leaders (KIP-392)."
+    ),
+    setting(
+        "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
+    ),
+    setting("broker.session.timeout.ms", INT, 2_500, "A broker silent this long is fenced (Kafka: 9000).", at_least=1),
+    setting(
+        "initial.broker.registration.timeout.ms",
+        INT,
+        60_000,
+        "How long a broker that starts waits for another process with its node.id to be gone; two sessions at least.",
+        at_least=1,
+    ),
+)
+
+_FETCH = (
+    setting("fetch.max.bytes", INT, 4_194_304, "The most bytes of one answer to a fetch.", at_least=1024),
+    setting(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        1_000,
+        "Accepted for Kafka's files; there are no fetch sessions (KIP-227).",
+        at_least=0,
+    ),
+)
+
+BROKER_SETTINGS: Table = table_of(
+    *_IDENTITY,
+    *NETWORK_SETTINGS,
+    *LOG_SETTINGS,
+    *_TOPIC_DEFAULTS,
+    *_TOPICS,
+    *_REPLICATION,
+    *QUORUM_SETTINGS,
+    *GROUP_SETTINGS,
+    *TRANSACTION_SETTINGS,
+    *_FETCH,
+    *WITHOUT_EFFECT,
+)
+
+DEV_DEFAULTS: Mapping[str, Value] = {
+    "auto.create.topics.enable": True,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+}
+"""What `dev.mode` changes where nothing else is said."""

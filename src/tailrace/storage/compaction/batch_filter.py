@@ -1,0 +1,243 @@
+"""Which records of a log stay when it is compacted: two passes over its batches, as Kafka's cleaner makes them. Pure.
+
+`KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen those
+of transactions before, and their markers, and knows which of them count. `BatchFilter` then sees all
+batches from the log's first one on, and gives each as it is to be stored:
+
+1. A record stays if no later one has its key. One without a key goes: nothing can ever replace it.
+2. A tombstone stays until its batch's delete horizon. The horizon is set when a compaction first keeps the tombstone:
+   from then on a reader has delete.retention.ms to see it (KIP-534).
+3. The records of an aborted transaction go, and replace nothing. A marker stays until no batch of its transaction is
+   left, and then like a tombstone.
+4. The last batch of a producer stays, emptied if need be: it says which sequence number comes next.
+5. So does the last batch of all that is rewritten: behind it there may be nothing that leads a reader past the gap.
+6. A batch whose records cannot be read stays as it is: its sender wrote it before the topic was compacted.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.protocol.records.batch import BatchHeader, check_crc
+from tailrace.protocol.records.control import ControlType, control_type
+from tailrace.protocol.records.spans import BatchRecords, RecordSpan, batch_with, emptied, read_spans
+from tailrace.storage.compaction.key_map import KeyMap
+from tailrace.storage.files import Buffer
+
+_MARKERS: Final = (ControlType.ABORT, ControlType.COMMIT)
+
+_MAX_TIMESTAMP: Final = 2**63 - 1
+
+IsLastOfProducer = Callable[[BatchHeader], bool]
+"""Whether what is known of the batch's producer rests on this batch."""
+
+
+class AbortedTransactions:
+    """Which batches belong to transactions that were aborted."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
+        """Note one. Those of a producer come in their order: it has one transaction at a time."""
+        self._ranges.setdefault(producer_id, []).append((first_offset, marker_offset))
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether this batch of a producer belongs to one of them."""
+        ranges = self._ranges.get(header.producer_id)
+        if ranges is None:
+            return False
+        at = bisect_right(ranges, header.base_offset, key=itemgetter(0))
+        return at > 0 and header.base_offset < ranges[at - 1][1]
+
+
+class TransactionEnds:
+    """How the transactions of the dirty part end, so that no key has to wait for it. Feed it their batches and markers.
+
+    Takes memory for those that were aborted, and for producers: not for what they wrote. What is known serves the next
+    compaction too, if this one had not the memory for all keys and the log was not cut since.
+    """
+
+    def __init__(self) -> None:
+        self.aborted = AbortedTransactions()
+        self.end_offset = 0
+        """Below it all were seen, from where the dirty part begins on."""
+        self.undecided_from: int | None = None
+        """Where the first transaction begins that has no end below `end_offset`; None if all have."""
+        self._open: dict[int, int] = {}  # producer id -> where its transaction begins
+
+    def go_on(self) -> None:
+        """More is to be seen: what had no end may have one there."""
+        self.undecided_from = None
+
+    def end_at(self, end_offset: int) -> None:
+        """All below this offset were seen."""
+        self.end_offset = end_offset
+        self.undecided_from = min(self._open.values(), default=None)
+
+    def add(self, header: BatchHeader, marker: ControlType | None) -> None:
+        """Take the next batch of a transaction, or its marker."""
+        if not header.is_control:
+            self._open.setdefault(header.producer_id, header.base_offset)
+        elif marker in _MARKERS:
+            first_offset = self._open.pop(header.producer_id, None)
+            if first_offset is not None and marker is ControlType.ABORT:
+                self.aborted.add(header.producer_id, first_offset, header.base_offset)
+
+    def counts(self, header: BatchHeader) -> bool:
+        """Whether the records of this batch of data are there for readers."""
+        if not header.is_transactional:
+            return True
+        first_offset = self._open.get(header.producer_id)
+        return (first_offset is None or header.base_offset < first_offset) and not self.aborted.has(header)
+
+
+class KeyCollector:
+    """The first pass. Feed it the batches from the first dirty offset on, until `is_full`.
+
+    Before the first batch of a transaction `ends` must be known to where the dirty part ends.
+    """
+
+    def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds | None = None) -> None:
+        """`ends` is what is known already."""
+        self.keys = KeyMap(memory_bytes)
+        self.ends = TransactionEnds() if ends is None else ends
+        self._first_dirty_offset = first_dirty_offset
+        self._end_offset = first_dirty_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Below it all is known: every key, and how every transaction ended."""
+        undecided_from = self.ends.undecided_from
+        return self._end_offset if undecided_from is None else min(self._end_offset, undecided_from)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rest is for the next compaction. Not before there is something for this one, if there can be."""
+        undecided_from = self.ends.undecided_from
+        if undecided_from is not None and undecided_from <= self._first_dirty_offset:
+            return True
+        return self.keys.is_full and self.end_offset > self._first_dirty_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Nothing is stored between the last batch and this offset."""
+        self._end_offset = max(self._end_offset, offset)
+
+    def add(self, buffer: Buffer, header: BatchHeader) -> None:
+        """Take the next batch. Raises CorruptRecords if its checksum is wrong."""
+        self._end_offset = header.end_offset
+        records = _readable(buffer, header)
+        if records is None or header.is_control or not self.ends.counts(header):
+            return
+        for span in records.spans:
+            if span.key is not None:
+                self.keys.put(span.key, span.offset)
+
+
+class BatchFilter:
+    """The second pass. Feed it every batch, from the log's first one on."""
+
+    def __init__(
+        self,
+        collected: KeyCollector,
+        *,
+        is_last_of_producer: IsLastOfProducer,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._keys = collected.keys
+        self._aborted = collected.ends.aborted
+        self._end_offset = collected.end_offset
+        self._is_last_of_producer = is_last_of_producer
+        self._now_ms = now_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, _MAX_TIMESTAMP)
+        self._in_transaction: set[int] = set()
+        """Producers of whose transaction, the one we are in the middle of, a batch is left."""
+        self.needed_markers: set[int] = set()
+        """The offsets of markers whose transactions had a batch left. Whoever has made use of them clears it."""
+
+    def is_needed(self, marker_offset: int) -> bool:
+        """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
+        return marker_offset >= self._end_offset or marker_offset in self.needed_markers
+
+    def rewrite(self, buffer: Buffer, header: BatchHeader, *, keep_header: bool) -> Buffer | None:
+        """The batch as it is to be stored: this very buffer if nothing changes, None if nothing is left of it.
+
+        With `keep_header` something is. Raises CorruptRecords if the batch's checksum is wrong.
+        """
+        if header.base_offset >= self._end_offset:
+            return buffer
+        records = _readable(buffer, header)
+        if records is None:
+            if header.is_transactional and not header.is_control:
+                self._in_transaction.add(header.producer_id)  # aborted or not, it needs its marker
+            return buffer
+        stored = self._rewrite_control(buffer, records) if header.is_control else self._rewrite_data(buffer, records)
+        if stored is None and (keep_header or (header.has_producer_id and self._is_last_of_producer(header))):
+            return emptied(header) if header.records_count else buffer
+        return stored
+
+    def _rewrite_control(self, buffer: Buffer, records: BatchRecords) -> Buffer | None:
+        header = records.header
+        if not records.spans:
+            return None
+        if _marker(records) is None:
+            return buffer
+        if header.producer_id in self._in_transaction:
+            self._in_transaction.discard(header.producer_id)
+            self.needed_markers.add(header.last_offset)
+            return buffer
+        if not header.has_delete_horizon:
+            return self._with_horizon(buffer, records, records.spans)
+        return buffer if header.base_timestamp > self._now_ms else None
+
+    def _rewrite_data(self, buffer: Buffer, records: BatchRecords) -> Buffer | None:
+        header = records.header
+        if header.is_transactional:
+            self._in_transaction.add(header.producer_id)
+            if self._aborted.has(header):
+                return None
+        keeps_tombstones = not header.has_delete_horizon or header.base_timestamp > self._now_ms
+        last_offset = self._keys.last_offset
+        kept = [
+            span
+            for span in records.spans
+            if span.key is not None and span.offset >= last_offset(span.key) and (span.has_value or keeps_tombstones)
+        ]
+        if not kept:
+            return None
+        if not header.has_delete_horizon and not all(span.has_value for span in kept):
+            return self._with_horizon(buffer, records, kept)
+        return _with_records(buffer, records, kept)
+
+    def _with_horizon(self, buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Buffer:
+        try:
+            return batch_with(records, kept, delete_horizon_ms=self._horizon_ms)
+        except OverflowError:
+            return _with_records(buffer, records, kept)  # timestamps from another world: its tombstones stay for good
+
+
+def _with_records(buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Buffer:
+    return buffer if len(kept) == len(records.spans) else batch_with(records, kept)
+
+
+def _readable(buffer: Buffer, header: BatchHeader) -> BatchRecords | None:
+    """The batch's records, None if they cannot be read although the bytes are those that were written."""
+    check_crc(buffer, 0, header)
+    try:
+        return read_spans(buffer, header)
+    except CorruptRecords:
+        return None
+
+
+def _marker(records: BatchRecords) -> ControlType | None:
+    """How the transaction ended that this control batch ends; None if it is about something else."""
+    try:
+        kind = control_type(records.spans[0].key)
+    except CorruptRecords:
+        return None
+    return kind if kind in _MARKERS else None

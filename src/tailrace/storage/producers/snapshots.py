@@ -1,0 +1,173 @@
+"""The producer snapshots of a log as files: `<offset>.snapshot`, one per segment and one from the last clean close.
+
+A snapshot says what was known of the producers when the log ended at its offset. It must never outlive the batches it
+is based on: whoever cuts a log removes the snapshots above the cut, durably, before other batches are written there.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from tailrace.model.errors import CorruptRecords, StorageError
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.control import EndTransactionMarker, read_marker
+from tailrace.storage.checkpoints import replace_file
+from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
+from tailrace.storage.files import File, FileSystem, append_all, join
+from tailrace.storage.producers.state import ProducerEntry, ProducerState, parse_snapshot
+from tailrace.storage.segment import Segment
+from tailrace.storage.transaction_index import TransactionIndex
+from tailrace.storage.transactions import CompletedTransaction
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    """The file that holds the producers as they were when the log ended at this offset."""
+    return join(directory, segment_name(offset) + SNAPSHOT_SUFFIX)
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the producer snapshots among these names, in order."""
+    offsets = (offset_in_name(name, SNAPSHOT_SUFFIX) for name in names)
+    return sorted(offset for offset in offsets if offset is not None)
+
+
+def write_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> None:
+    """Write the producers as they are now, when the log ends at `offset`; durable when the call returns."""
+    replace_file(files, snapshot_path(directory, offset), producers.to_snapshot())
+
+
+def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> File:
+    """Write the producers as they are now; durable when the file, which is given, and the directory are synced.
+
+    Until then a power cut may leave any part of it: the checksum tells.
+    """
+    file = files.open(snapshot_path(directory, offset), create=True)
+    try:
+        append_all(file, producers.to_snapshot())
+    except StorageError:
+        file.close()
+        files.unlink(file.path)
+        raise
+    return file
+
+
+def remove_snapshots_above(files: FileSystem, directory: str, offset: int) -> int:
+    """Remove the snapshots above this offset; durable after the next sync of the directory. The newest that stays."""
+    newest = -1
+    for snapshot_offset in snapshot_offsets(files.list_dir(directory)):
+        if snapshot_offset > offset:
+            files.unlink(snapshot_path(directory, snapshot_offset))
+        else:
+            newest = snapshot_offset
+    return newest
+
+
+def load_producers(
+    files: FileSystem,
+    directory: str,
+    segments: list[Segment],
+    offsets: list[int],
+    *,
+    end_offset: int,
+    latest_snapshot: int,
+    index_anew: Collection[Segment] = (),
+) -> tuple[ProducerState, int, int]:
+    """The producers at `end_offset`: from the newest good snapshot up to `latest_snapshot`, and the batches after it.
+
+    `offsets` are those of all snapshots. Those that cannot be read, lie above `latest_snapshot` or belong to no segment
+    and are not the newest are removed: what lies above may speak of batches that a power cut has taken, and others may
+    stand in their place. Also gives the offset of the newest that stays (-1: none) and how many were removed.
+
+    `index_anew`: segments from `latest_snapshot` on, durable by now, whose aborted transactions are to be found anew.
+    They get their snapshots again too: retention may take what is before them.
+    """
+    for segment in index_anew:
+        segment.take_aborted(TransactionIndex())
+    bases = {segment.base_offset for segment in segments}
+    kept: set[int] = set()
+    discarded = 0
+    producers: dict[int, ProducerEntry] | None = None
+    start_offset = segments[0].base_offset
+    for offset in reversed(offsets):
+        path = snapshot_path(directory, offset)
+        is_good = offset <= min(latest_snapshot, end_offset) and (not kept or offset in bases)
+        if is_good and producers is None:
+            try:
+                producers = parse_snapshot(files.read_bytes(path))
+                start_offset = max(offset, start_offset)
+            except CorruptRecords:
+                is_good = False
+        if is_good:
+            kept.add(offset)
+        else:
+            files.unlink(path)
+            discarded += 1
+    state = ProducerState(producers)
+
+    def note(segment: Segment, completed: CompletedTransaction) -> None:
+        if completed.is_aborted and segment in index_anew:
+            segment.note_aborted(completed)
+
+    def enter(segment: Segment) -> None:
+        if state and segment in index_anew and segment.base_offset not in kept:
+            file = begin_snapshot(files, directory, segment.base_offset, state)
+            file.sync()
+            file.close()
+            written.add(segment.base_offset)
+
+    written: set[int] = set()
+    if start_offset < end_offset:
+        _replay(state, segments, start_offset, enter, note)
+    if written:
+        files.sync_dir(directory)
+    return state, max(kept | written, default=-1), discarded
+
+
+def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
+    """Find the aborted transactions of one segment anew, from its batches and what was known where it starts.
+
+    All of them: if that fails, the segment does not know any, and whoever asks next looks again.
+    """
+    aborted = TransactionIndex()
+    producers: dict[int, ProducerEntry] = {}
+    start_offset = segments[0].base_offset
+    for offset in reversed(snapshot_offsets(files.list_dir(directory))):
+        if start_offset <= offset <= segment.base_offset:
+            try:
+                producers = parse_snapshot(files.read_bytes(snapshot_path(directory, offset)))
+                start_offset = offset
+                break
+            except CorruptRecords:
+                continue
+
+    def note(of: Segment, completed: CompletedTransaction) -> None:
+        if completed.is_aborted and of is segment:
+            aborted.note(completed)
+
+    until = next(at for at, other in enumerate(segments) if other is segment) + 1
+    if segment.size_bytes or start_offset < segment.base_offset:
+        _replay(ProducerState(producers), segments[:until], start_offset, lambda _: None, note)
+    segment.take_aborted(aborted)
+
+
+def _replay(
+    state: ProducerState,
+    segments: Sequence[Segment],
+    start_offset: int,
+    enter: Callable[[Segment], None],
+    note: Callable[[Segment, CompletedTransaction], None],
+) -> None:
+    """Apply every batch from this offset on. `enter` is told of each segment that is replayed from its start."""
+    first = max(at for at, segment in enumerate(segments) if segment.base_offset <= start_offset)
+    position = segments[first].locate(start_offset)
+    for segment in segments[first:]:
+        if not position:
+            enter(segment)
+        for at, header in segment.headers(position):
+            if not header.is_control:
+                state.apply(header)
+            elif (completed := state.apply(header, _marker(segment, at, header))) is not None:
+                note(segment, completed)
+        position = 0
+
+
+def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    return read_marker(segment.file.pread(header.size_bytes, position), header)

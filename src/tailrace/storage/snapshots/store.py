@@ -1,0 +1,268 @@
+"""The snapshots of one replicated log, as files beside its segments (KIP-630): list, read, write, publish, delete.
+
+1. Whatever has the name of a snapshot was whole and durable when it got it (`snapshot_writer`). Parts and files that
+   were going are removed when the store is opened.
+2. A snapshot that somebody reads stays on the disk until the last reader is done, though it is not listed any more.
+3. Reading, listing and parts are the owner's; what waits for the disk (`Publication`, `Removal`) may run on another
+   thread, one such work at a time and in the order in which they were made.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.storage.files import Buffer, File, FileSystem, join
+from tailrace.storage.snapshots.format import (
+    DELETED_SUFFIX,
+    PART_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SnapshotHeader,
+    parse_snapshot_name,
+    read_snapshot_header,
+    snapshot_name,
+    walk,
+)
+from tailrace.storage.snapshots.writer import Publication, SnapshotPart, SnapshotWriter
+
+_OWN = "-own"
+
+Removal = Callable[[], None]
+"""Removes files. On any thread; raises StorageError."""
+
+
+class StoredSnapshot(NamedTuple):
+    """A whole snapshot."""
+
+    id: OffsetAndEpoch
+    size_bytes: int
+    header: SnapshotHeader
+
+
+class SnapshotReader:
+    """Reads one snapshot from begin to end, and checks it again meanwhile: disks rot. Close it."""
+
+    def __init__(self, file: File, snapshot: StoredSnapshot, on_close: Callable[[], None]) -> None:
+        self.snapshot = snapshot
+        self._file = file
+        self._on_close: Callable[[], None] | None = on_close
+        file.pin()
+
+    def batches(self) -> Iterator[memoryview]:
+        """The batches of data, 64 KiB each as we write them, 8 MiB at most. Raises CorruptRecords.
+
+        What was read before the fault is not to be used either: only who comes to the end has a snapshot.
+        """
+        found = walk(
+            self._file.pread,
+            size_bytes=self.snapshot.size_bytes,
+            leader_epoch=self.snapshot.id.epoch,
+            path=self._file.path,
+        )
+        return (batch.content for batch in found if not batch.header.is_control)
+
+    def close(self) -> None:
+        """Let the snapshot go. Harmless if done twice."""
+        if self._on_close is not None:
+            self._file.unpin()
+            self._on_close()
+            self._on_close = None
+
+
+class SnapshotStore:
+    """The snapshots in one directory. Made by `SnapshotStore.open`."""
+
+    def __init__(self, directory: str, *, files: FileSystem) -> None:
+        self.directory = directory
+        self.snapshots: tuple[StoredSnapshot, ...] = ()
+        """By ascending id."""
+        self._files = files
+        self._open: dict[OffsetAndEpoch, File] = {}
+        self._fetched: dict[OffsetAndEpoch, SnapshotPart] = {}
+        self._written: list[SnapshotPart] = []
+        self._readers: dict[OffsetAndEpoch, int] = {}
+        self._going: set[OffsetAndEpoch] = set()
+
+    @classmethod
+    def open(cls, directory: str, *, files: FileSystem) -> "SnapshotStore":
+        """The store in this directory, which is there; leftovers of a crash are removed.
+
+        Every snapshot is read and checked. Raises CorruptRecords that names the file: a snapshot is durable before
+        anything relies on it, so a damaged one is damage of the disk.
+        """
+        store = cls(directory, files=files)
+        names = files.list_dir(directory)
+        for name in names:
+            if name.endswith((PART_SUFFIX, DELETED_SUFFIX)):
+                files.unlink(join(directory, name))
+        found = (parse_snapshot_name(name) for name in names)
+        store.snapshots = tuple(sorted(store._checked(one) for one in found if one is not None))
+        return store
+
+    def _checked(self, snapshot_id: OffsetAndEpoch) -> StoredSnapshot:
+        path = self.path_of(snapshot_id)
+        size_bytes = self._files.size_of(path)
+        file = self._open[snapshot_id] = self._files.open(path)
+        header = None
+        try:
+            for batch in walk(file.pread, size_bytes=size_bytes, leader_epoch=snapshot_id.epoch, path=path):
+                header = header or read_snapshot_header(batch.content)
+        except CorruptRecords as fault:
+            raise CorruptRecords(
+                f"the snapshot is damaged: {fault.detail}. Remove the file if the log still has what it stands for, or "
+                "restore it from another node"
+            ) from None
+        assert header is not None, "a whole snapshot begins with a header"
+        return StoredSnapshot(snapshot_id, size_bytes, header)
+
+    def path_of(self, snapshot_id: OffsetAndEpoch) -> str:
+        """Where the snapshot is, or would be."""
+        return join(self.directory, snapshot_name(snapshot_id) + SNAPSHOT_SUFFIX)
+
+    @property
+    def newest(self) -> StoredSnapshot | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+    def find(self, snapshot_id: OffsetAndEpoch) -> StoredSnapshot:
+        """The snapshot of this id. Raises SNAPSHOT_NOT_FOUND."""
+        for snapshot in self.snapshots:
+            if snapshot.id == snapshot_id:
+                return snapshot
+        raise KafkaError(
+            ErrorCode.SNAPSHOT_NOT_FOUND,
+            f"there is no snapshot of end offset {snapshot_id.offset} and epoch {snapshot_id.epoch}",
+        )
+
+    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Buffer:
+        """Bytes of a snapshot for FetchSnapshot: up to so many from this position on, none at its very end.
+
+        Raises SNAPSHOT_NOT_FOUND, and POSITION_OUT_OF_RANGE behind the end.
+        """
+        snapshot = self.find(snapshot_id)
+        if not 0 <= position <= snapshot.size_bytes:
+            raise KafkaError(
+                ErrorCode.POSITION_OUT_OF_RANGE,
+                f"position {position} is outside of the {snapshot.size_bytes} bytes of {self.path_of(snapshot_id)}",
+            )
+        wanted = min(max_bytes, snapshot.size_bytes - position)
+        if wanted <= 0:
+            return b""
+        data = self._open[snapshot_id].lend(wanted, position)
+        if len(data) != wanted:
+            raise CorruptRecords(f"{self.path_of(snapshot_id)} is shorter than the {snapshot.size_bytes} bytes it had")
+        return data
+
+    def open_reader(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader:
+        """A reader of the whole snapshot, which stays on the disk until the reader is closed."""
+        snapshot = self.find(snapshot_id)
+        self._readers[snapshot_id] = self._readers.get(snapshot_id, 0) + 1
+        return SnapshotReader(self._open[snapshot_id], snapshot, partial(self._reader_closed, snapshot_id))
+
+    def _reader_closed(self, snapshot_id: OffsetAndEpoch) -> None:
+        self._readers[snapshot_id] -= 1
+        if not self._readers[snapshot_id]:
+            del self._readers[snapshot_id]
+
+    def begin_writing(self, snapshot_id: OffsetAndEpoch, header: SnapshotHeader) -> SnapshotWriter:
+        """A writer of a snapshot of this node's own. Raises StorageError."""
+        # Not the name of a fetched part: the leader may have a snapshot of this id for us while we write ours.
+        part = SnapshotPart(self.directory, snapshot_id, files=self._files, infix=_OWN)
+        self._written.append(part)
+        try:
+            return SnapshotWriter(part, header)
+        except StorageError:
+            self.abandon(part)
+            raise
+
+    def write_part(self, snapshot_id: OffsetAndEpoch, position: int, data: Buffer) -> int:
+        """Write fetched bytes at the end of the part, which is begun anew at position 0. Its size.
+
+        Raises StorageError; then the part is gone.
+        """
+        if position == 0:
+            self.discard_part(snapshot_id)
+            self._fetched[snapshot_id] = SnapshotPart(self.directory, snapshot_id, files=self._files)
+        part = self._fetched[snapshot_id]
+        assert position == part.size_bytes, f"{part.path} has {part.size_bytes} bytes; {position} is not its end"
+        try:
+            part.append(data)
+        except StorageError:
+            self.abandon(part)
+            raise
+        return part.size_bytes
+
+    def part(self, snapshot_id: OffsetAndEpoch) -> SnapshotPart | None:
+        """The part of this id that is being fetched."""
+        return self._fetched.get(snapshot_id)
+
+    def discard_part(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Remove a fetched part that is of no use any more, if there is one."""
+        part = self._fetched.get(snapshot_id)
+        if part is not None:
+            self.abandon(part)
+
+    def abandon(self, part: SnapshotPart) -> None:
+        """Remove what was written or fetched, unless it is gone already. Nobody writes to it any more."""
+        if self._forget(part):
+            part.discard()
+
+    def _forget(self, part: SnapshotPart) -> bool:
+        if self._fetched.get(part.id) is part:
+            del self._fetched[part.id]
+        elif part in self._written:
+            self._written.remove(part)
+        else:
+            return False
+        return True
+
+    def finish(self, publication: Publication) -> StoredSnapshot:
+        """Take over what a publication has done. Raises CorruptRecords if the part was no snapshot; it is gone then."""
+        part = publication.part
+        assert publication.is_over, f"{part.path} is still being published"
+        if publication.fault is not None:
+            self.abandon(part)
+            raise publication.fault
+        assert part.header is not None, f"{part.path} was not published"
+        self._forget(part)
+        part.close()
+        opened = self._files.open(part.final_path)  # a snapshot that is listed can be read
+        snapshot = StoredSnapshot(part.id, part.size_bytes, part.header)
+        others = (one for one in self.snapshots if one.id != part.id)
+        self.snapshots = tuple(sorted((*others, snapshot)))
+        self._going.discard(part.id)
+        if part.id in self._open:
+            self._open[part.id].close()
+        self._open[part.id] = opened
+        return snapshot
+
+    def delete(self, snapshot_ids: Iterable[OffsetAndEpoch]) -> None:
+        """Take snapshots off the list. Their files go with `take_removal`; ids that are not there do no harm."""
+        going = set(snapshot_ids) & {one.id for one in self.snapshots}
+        self.snapshots = tuple(one for one in self.snapshots if one.id not in going)
+        self._going |= going
+
+    def take_removal(self) -> Removal | None:
+        """The removal of the deleted files that nobody reads, or None: for `server.ports.Disk.carry_out`.
+
+        If it is not carried out, or the power goes, they are listed again after the next start.
+        """
+        ready = sorted(one for one in self._going if one not in self._readers)
+        if not ready:
+            return None
+        self._going.difference_update(ready)
+        for snapshot_id in ready:
+            self._open.pop(snapshot_id).close()
+        return partial(_remove, self._files, tuple(map(self.path_of, ready)))
+
+    def close(self) -> None:
+        """Give all descriptors back; parts go, and readers must be closed."""
+        for part in (*self._fetched.values(), *self._written):
+            self.abandon(part)
+        for file in self._open.values():
+            file.close()
+
+
+def _remove(files: FileSystem, paths: Iterable[str]) -> None:
+    for path in paths:
+        files.unlink(path)

@@ -1,0 +1,189 @@
+"""A snapshot that is being written or fetched: `<id>.checkpoint.part`, which becomes one by its name, or goes.
+
+The order of a publication is the whole of its safety: checked to the last byte, synced, renamed, the directory synced.
+So a file that is called a snapshot was whole when it got the name, whenever the power goes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.protocol.records.record import BatchBuilder, record_size_bound
+from tailrace.storage.files import Buffer, File, FileSystem, append_all, join
+from tailrace.storage.snapshots.format import (
+    MAX_BATCH_BYTES,
+    PART_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SnapshotBatch,
+    SnapshotHeader,
+    footer_batch,
+    header_batch,
+    read_snapshot_header,
+    snapshot_name,
+    walk,
+)
+
+_BATCH_BYTES: Final = 64 << 10
+"""Where a batch ends: it is written, and loaded, in one go, and others wait."""
+_HEADROOM: Final = 1 << 10
+_CHECK_BYTES: Final = 8 << 20
+
+
+class SnapshotPart:
+    """Bytes on their way to being a snapshot. Made by `SnapshotStore`."""
+
+    __slots__ = ("_check", "_checked_bytes", "_directory", "_file", "_files", "header", "id", "path", "size_bytes")
+
+    def __init__(self, directory: str, snapshot_id: OffsetAndEpoch, *, files: FileSystem, infix: str = "") -> None:
+        """Makes the file anew. `infix` tells two of the same id apart. Raises StorageError."""
+        self.id = snapshot_id
+        self.path = join(directory, snapshot_name(snapshot_id) + infix + PART_SUFFIX)
+        self.size_bytes = 0
+        self.header: SnapshotHeader | None = None
+        """What the snapshot says of itself; known when it was checked."""
+        self._directory = directory
+        self._files = files
+        self._file: File = files.open(self.path, create=True)
+        self._file.pin()
+        self._check: Iterator[SnapshotBatch] | None = None
+        self._checked_bytes = 0
+
+    @property
+    def final_path(self) -> str:
+        return join(self._directory, snapshot_name(self.id) + SNAPSHOT_SUFFIX)
+
+    def append(self, data: Buffer) -> None:
+        """Write these bytes behind those that are there. Raises StorageError; then the part is of no use any more."""
+        append_all(self._file, data)
+        self.size_bytes += len(data)
+
+    def sync(self) -> None:
+        """Make what was written so far durable. On any thread: many small waits instead of a long one at the end."""
+        self._file.sync()
+
+    def check(self, max_bytes: int) -> bool:
+        """Check about so many bytes more; whether all are checked and right. When nothing is written any more.
+
+        On any thread. Raises CorruptRecords, once: it must not be asked again then.
+        """
+        if self._check is None:
+            self._check = walk(self._file.pread, size_bytes=self.size_bytes, leader_epoch=self.id.epoch, path=self.path)
+        end = self._checked_bytes + max_bytes
+        for batch in self._check:
+            if batch.position == 0:
+                self.header = read_snapshot_header(batch.content)
+            self._checked_bytes = batch.position + batch.header.size_bytes
+            if self._checked_bytes >= end:
+                return False
+        return True
+
+    def publish(self) -> None:
+        """Give a part that was checked the name of a snapshot, durably. On any thread. Raises StorageError."""
+        self._file.sync()
+        self._files.rename(self.path, self.final_path)
+        self._files.sync_dir(self._directory)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.unpin()
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the file. A power cut may bring it back: the next start removes it again."""
+        self.close()
+        if self._files.exists(self.path):
+            self._files.unlink(self.path)
+
+
+class Publication:
+    """The slow half of the end of a part: for a thread that waits for the disk. The store takes over what came of it.
+
+    `carry_out` does all at once; `step` some megabytes of checking at a time, so that flushes of others may go between.
+    """
+
+    __slots__ = ("_after", "fault", "is_over", "part")
+
+    def __init__(self, part: SnapshotPart, *, after: Callable[[], None] | None = None) -> None:
+        """`after` is done when the snapshot has its name for good, before anybody is told."""
+        self.part = part
+        self._after = after
+        self.fault: CorruptRecords | None = None
+        """Why the part is no snapshot."""
+        self.is_over = False
+
+    def step(self) -> None:
+        """Check some more; behind the end sync, rename, sync the directory. Raises StorageError only."""
+        try:
+            if not self.part.check(_CHECK_BYTES):
+                return
+        except CorruptRecords as fault:
+            self.fault = fault
+        else:
+            self.part.publish()
+            if self._after is not None:
+                self._after()
+        self.is_over = True
+
+    def carry_out(self) -> None:
+        """All steps. Raises StorageError only: a part that is no snapshot is `fault`, and stays a part."""
+        while not self.is_over:
+            self.step()
+
+
+class SnapshotWriter:
+    """Writes a snapshot of this node's own, in slices: between two calls the event loop does other things.
+
+    `append` as often as there are records, `seal`, then a Publication. Any failure but a refused record ends it: the
+    owner gives it to `SnapshotStore.abandon`.
+    """
+
+    __slots__ = ("_builder", "_header", "_next_offset", "part", "records_count")
+
+    def __init__(self, part: SnapshotPart, header: SnapshotHeader) -> None:
+        self.part = part
+        self.records_count = 0
+        self._header = header
+        self._next_offset = 0
+        self._write(header_batch(header, leader_epoch=part.id.epoch), 1 + len(header.control))
+        self._builder = self._new_builder()
+
+    @property
+    def size_bytes(self) -> int:
+        """What is written and what waits for its batch to be full."""
+        return self.part.size_bytes + (self._builder.size_bytes if self._builder.count else 0)
+
+    def append(self, values: Iterable[bytes]) -> None:
+        """Add records with these values, in order. A few hundred at a time take about a millisecond.
+
+        Raises MESSAGE_TOO_LARGE for a record that no batch can hold, and StorageError.
+        """
+        timestamp = self._header.last_contained_ms
+        for value in values:
+            size = record_size_bound(None, value)
+            if size > MAX_BATCH_BYTES - _HEADROOM:
+                raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {len(value)} bytes for {self.part.path}")
+            if self._builder.count and self._builder.size_bytes + size > _BATCH_BYTES:
+                self._write_batch()
+            self._builder.append(timestamp, None, value)
+            self.records_count += 1
+
+    def seal(self) -> None:
+        """Write what is left and the footer: nothing can be added any more."""
+        if self._builder.count:
+            self._write_batch()
+        footer = footer_batch(
+            timestamp=self._header.last_contained_ms, base_offset=self._next_offset, leader_epoch=self.part.id.epoch
+        )
+        self._write(footer, 1)
+
+    def _write_batch(self) -> None:
+        self._write(self._builder.build(), self._builder.count)
+        self._builder = self._new_builder()
+
+    def _write(self, batch: bytearray, count: int) -> None:
+        self.part.append(batch)
+        self._next_offset += count
+
+    def _new_builder(self) -> BatchBuilder:
+        return BatchBuilder(base_offset=self._next_offset, leader_epoch=self.part.id.epoch)

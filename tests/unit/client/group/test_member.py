@@ -1,0 +1,152 @@
+"""A member of a classic group: what it sends and when it lets go."""
+
+from tailrace.client.group.member import (
+    Assigned,
+    AssignmentMade,
+    Effect,
+    Failed,
+    ForgetCoordinator,
+    HeartbeatAnswered,
+    JoinAnswered,
+    Leave,
+    Lost,
+    MakeAssignment,
+    Membership,
+    Polled,
+    PollOverdue,
+    Revoke,
+    SendHeartbeat,
+    SendJoin,
+    SendLeave,
+    SendSync,
+    State,
+    SubscriptionChanged,
+    SyncAnswered,
+    Tick,
+)
+from tailrace.client.group.protocol import encode_assignment
+from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
+
+PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+SESSION_MS, HEARTBEAT_MS = 10_000, 3_000
+
+
+def _machine(*, is_static: bool = False) -> Membership:
+    return Membership(session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, is_static=is_static)
+
+
+def _join(machine: Membership, now_ms: int = 0) -> list[Effect]:
+    effects = list(machine.step(Polled(), now_ms))
+    joined = JoinAnswered(code=ErrorCode.NONE, member_id="m1", generation_id=4, protocol_name="range", leader="other")
+    effects += machine.step(joined, now_ms)
+    effects += machine.step(SyncAnswered(code=ErrorCode.NONE, assignment=encode_assignment(PARTITIONS)), now_ms)
+    return effects
+
+
+def test_a_follower_joins_syncs_and_gets_its_partitions() -> None:
+    machine = _machine()
+    assert _join(machine) == [SendJoin(""), SendSync("m1", 4, "range", ()), Assigned(PARTITIONS)]
+    assert machine.state is State.STABLE
+
+
+def test_it_joins_only_when_the_user_polls() -> None:
+    machine = _machine()
+    assert machine.step(Tick(), 0) == ()
+    assert machine.step(SubscriptionChanged(), 0) == ()
+    assert machine.step(Polled(), 0) == (SendJoin(""),)
+    assert machine.step(Polled(), 0) == ()
+
+
+def test_a_coordinator_that_wants_a_member_id_gets_a_second_join_with_it() -> None:
+    machine = _machine()
+    machine.step(Polled(), 0)
+    assert machine.step(JoinAnswered(code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m1"), 0) == (SendJoin("m1"),)
+
+
+def test_the_leader_makes_the_assignment_and_sends_it() -> None:
+    machine = _machine()
+    machine.step(Polled(), 0)
+    members = (("m1", b"subscription"),)
+    joined = JoinAnswered(
+        code=ErrorCode.NONE, member_id="m1", generation_id=1, protocol_name="range", leader="m1", members=members
+    )
+    assert machine.step(joined, 0) == (MakeAssignment("range", members),)
+    made = (("m1", b"assignment"),)
+    assert machine.step(AssignmentMade(made), 0) == (SendSync("m1", 1, "range", made),)
+
+
+def test_it_beats_at_the_interval_and_not_while_a_beat_is_unanswered() -> None:
+    machine = _machine()
+    _join(machine)
+    assert machine.next_deadline_ms == HEARTBEAT_MS
+    assert machine.step(Tick(), HEARTBEAT_MS - 1) == ()
+    assert machine.step(Tick(), HEARTBEAT_MS) == (SendHeartbeat("m1", 4),)
+    assert machine.step(Tick(), HEARTBEAT_MS + 1) == ()
+    assert machine.step(HeartbeatAnswered(ErrorCode.NONE), HEARTBEAT_MS + 5) == ()
+    assert machine.next_deadline_ms == 2 * HEARTBEAT_MS + 5
+
+
+def test_a_rebalance_commits_before_it_joins_again_and_only_at_the_next_poll() -> None:
+    machine = _machine()
+    _join(machine)
+    assert machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100) == ()
+    assert machine.state is State.MUST_REJOIN
+    assert machine.step(Tick(), 100 + HEARTBEAT_MS) == (SendHeartbeat("m1", 4),), "it beats until the user polls"
+    assert machine.step(Polled(), 200) == (Revoke(), SendJoin("m1"))
+
+
+def test_a_member_the_group_has_forgotten_loses_its_partitions_without_a_commit() -> None:
+    for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+        machine = _machine()
+        _join(machine)
+        assert machine.step(HeartbeatAnswered(code), 100) == (Lost(),)
+        assert machine.step(Polled(), 100) == (SendJoin(""),)
+
+
+def test_silence_for_a_session_loses_the_partitions() -> None:
+    machine = _machine()
+    _join(machine)
+    machine.step(Tick(), HEARTBEAT_MS)
+    assert machine.next_deadline_ms == SESSION_MS
+    assert machine.step(Tick(), SESSION_MS) == (ForgetCoordinator(), Lost())
+
+
+def test_a_coordinator_that_has_moved_is_looked_up_and_the_partitions_are_kept() -> None:
+    machine = _machine()
+    _join(machine)
+    assert machine.step(HeartbeatAnswered(ErrorCode.NOT_COORDINATOR), 100) == (ForgetCoordinator(),)
+    assert machine.state is State.STABLE
+    assert machine.next_deadline_ms == 200
+
+
+def test_a_join_that_fails_for_now_is_repeated_after_a_pause() -> None:
+    machine = _machine()
+    machine.step(Polled(), 0)
+    assert machine.step(JoinAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE), 0) == (ForgetCoordinator(),)
+    assert machine.step(Polled(), 50) == ()
+    assert machine.step(Polled(), 100) == (SendJoin(""),)
+
+
+def test_a_refusal_for_good_is_told_once_and_ends_the_membership() -> None:
+    machine = _machine()
+    machine.step(Polled(), 0)
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert machine.step(JoinAnswered(code=code), 0) == (Failed(code),)
+    assert machine.step(Polled(), 1_000) == ()
+
+
+def test_leaving_commits_and_tells_the_group_unless_the_member_is_expected_back() -> None:
+    machine = _machine()
+    _join(machine)
+    assert machine.step(Leave(), 0) == (Revoke(), SendLeave("m1"))
+    static = _machine(is_static=True)
+    _join(static)
+    assert static.step(Leave(), 0) == (Revoke(),)
+
+
+def test_a_user_that_does_not_poll_gives_its_partitions_away_until_it_does() -> None:
+    machine = _machine()
+    _join(machine)
+    assert machine.step(PollOverdue(), 0) == (Lost(), SendLeave("m1"))
+    assert machine.step(Polled(), 0) == (SendJoin(""),)

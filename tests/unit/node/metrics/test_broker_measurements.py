@@ -1,0 +1,102 @@
+"""What a broker counts of its partitions while they change."""
+
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
+from tailrace.node.metrics import broker_measurements
+from tailrace.node.metrics.broker_measurements import BrokerMeasurements, measure_broker
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import BROKER, DataPath
+
+TOPIC = "orders"
+OTHER = BrokerId(BROKER + 1)
+
+
+@pytest.fixture
+def table() -> PartitionTable:
+    return DataPath("/logs", files=SimulatedDisk()).table
+
+
+def lead(table: PartitionTable, number: int, *replicas: BrokerId, **more: Any) -> None:
+    """A partition of which only this broker is in sync."""
+    state = PartitionState(
+        topic_id=TopicId(b"t" * 16),
+        replicas=replicas or (BROKER,),
+        in_sync_replicas=(BROKER,),
+        leader=BROKER,
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=0,
+        **more,
+    )
+    table.create(TopicPartition(TOPIC, number), state=state, config=TopicConfig(min_insync_replicas=2))
+
+
+def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements]:
+    """Goes on to the next turn of others each time."""
+    parts: Any = SimpleNamespace(
+        broker_id=BROKER,
+        partitions=table,
+        followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
+        keeper=SimpleNamespace(shrinks=0, expansions=0),
+        repairs=SimpleNamespace(repaired=0, in_repair=0, set_aside_logs=None),
+        failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
+        health=SimpleNamespace(is_stalled=True),
+        coordinators=SimpleNamespace(active_hosts=list),
+        waiting=SimpleNamespace(fetches=0, produces=0),
+        flush_thread=SimpleNamespace(measure=None),
+        scrubber=None,
+        late_transaction_ms=1,
+    )
+    return measure_broker(parts, max_partitions=100).__await__()
+
+
+def measured(running: Generator[None, None, BrokerMeasurements]) -> BrokerMeasurements:
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            assert isinstance(end.value, BrokerMeasurements)
+            return end.value
+
+
+def test_traffic_of_a_partition_that_is_deleted_meanwhile_counts_once(
+    table: PartitionTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_measurements, "SLICE", 1)
+    for number in range(3):
+        lead(table, number)
+        table.get(TOPIC, number).sent_bytes = 10**number
+    running = measuring(table)
+    next(running)
+    next(running)  # the first has been looked at
+    table.delete(TOPIC, 0)
+    table.delete(TOPIC, 2)
+    assert measured(running).traffic.bytes_out == 111
+    assert measured(measuring(table)).traffic.bytes_out == 111
+
+
+def test_a_topic_of_fewer_replicas_than_min_insync_replicas_is_held_to_what_it_has(table: PartitionTable) -> None:
+    lead(table, 0)
+    lead(table, 1, BROKER, OTHER)
+    replicas = measured(measuring(table)).replicas
+    assert (replicas.leaders, replicas.under_min_in_sync, replicas.under_replicated) == (2, 1, 1)
+
+
+def test_replicas_that_are_being_added_are_not_missed(table: PartitionTable) -> None:
+    lead(table, 0, BROKER, OTHER, adding_replicas=(OTHER,))
+    assert measured(measuring(table)).replicas.under_replicated == 0
+
+
+def test_what_has_failed_is_counted(table: PartitionTable) -> None:
+    lead(table, 0)
+    lead(table, 1)
+    table.get(TOPIC, 1).log.condemn("a scrub has found a wrong checksum")
+    found = measured(measuring(table))
+    assert (found.replicas.offline, found.replication.lost, found.replication.is_directory_stalled) == (1, 1, True)

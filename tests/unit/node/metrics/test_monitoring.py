@@ -1,0 +1,280 @@
+"""What a running node says about itself, and what a client that reads nothing costs it."""
+
+import asyncio
+import re
+import socket
+import struct
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.node.broker import Broker
+from tailrace.node.node import Node
+from tailrace.node.settings.config import NodeConfig
+from tailrace.protocol.headers import encode_request
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.testing import Cluster
+
+MIB = 1 << 20
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "connections.max.stall.ms": "1500",
+        "message.max.bytes": str(2 * MIB),
+    }
+    with Cluster(config=settings, directory=tmp_path_factory.mktemp("monitored")) as running:
+        yield running
+
+
+def address_of_metrics(cluster: Cluster, node: int = 1) -> str:
+    found = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text(node))
+    return str(found[-1])
+
+
+def page(cluster: Cluster, path: str, node: int = 1) -> str:
+    with urllib.request.urlopen(f"http://{address_of_metrics(cluster, node)}{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def scrape(cluster: Cluster, node: int = 1) -> Samples:
+    families = text_string_to_metric_families(page(cluster, "/metrics", node))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_a_healthy_node_says_so(cluster: Cluster) -> None:
+    assert page(cluster, "/healthz") == "ok\n"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page(cluster, "/")
+
+
+def test_nobody_answers_from_the_moment_a_node_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
+    answered: list[bool] = []
+
+    async def hand_over(broker: Broker, *, is_needed: bool) -> None:
+        try:
+            _, writer = await asyncio.open_connection(*node.metrics_address)
+        except OSError:
+            answered.append(False)
+        else:
+            answered.append(True)
+            writer.close()
+        await handed_over(broker, is_needed=is_needed)
+
+    async def live() -> None:
+        await node.start()
+        await node.stop()
+
+    handed_over = Broker.hand_over
+    monkeypatch.setattr(Broker, "hand_over", hand_over)
+    settings = {"log.dirs": str(tmp_path), "listeners": "127.0.0.1:0", "metrics.listener": "127.0.0.1:0"}
+    node = Node(NodeConfig(settings), on_fatal=pytest.fail)
+    asyncio.run(live())
+    assert answered == [False]
+
+
+def test_what_goes_in_and_out_is_counted(cluster: Cluster) -> None:
+    topic = "counted"
+    before = scrape(cluster)
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
+        admin.create_topics({topic: 2})
+        for number in range(100):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+        with pytest.raises(KafkaError):
+            admin.create_topics({topic: 2})
+    with RangedFetch(cluster.bootstrap_servers) as reader:
+        size = sum(len(chunk) for chunks in reader.fetch_range(TopicPartition(topic, 0), 0, 100) for chunk in chunks)
+    after = scrape(cluster)
+    name = "kafka_server_brokertopicmetrics"
+    assert value(after, f"{name}_messagesin_total", topic=topic) == 100
+    assert value(after, f"{name}_bytesin_total", topic=topic) == size
+    assert value(after, f"{name}_bytesout_total", topic=topic) >= size
+    assert (
+        value(after, f"{name}_messagesin_total", topic="") >= value(before, f"{name}_messagesin_total", topic="") + 100
+    )
+    partition = {"topic": topic, "partition": "0"}
+    assert value(after, "kafka_log_log_logendoffset", **partition) == 100
+    assert value(after, "kafka_log_log_logstartoffset", **partition) == 0
+    assert value(after, "kafka_log_log_size", **partition) == size
+    assert value(after, "kafka_cluster_partition_laststableoffsetlag", **partition) == 0
+    assert value(after, "kafka_server_replicamanager_produceridcount") >= 1, "our producer is idempotent"
+    assert value(after, "kafka_server_replicamanager_partitionswithlatetransactionscount") == 0
+    errors = "kafka_network_requestmetrics_errors_total"
+    assert value(after, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") == 1
+    requests = [
+        count
+        for (name, labels), count in after.items()
+        if name == "kafka_network_requestmetrics_requests_total" and ("request", "Produce") in labels
+    ]
+    assert sum(requests) >= 1
+    assert value(after, "kafka_server_replicamanager_leadercount") >= 2
+    assert value(after, "tailrace_flush_round_seconds_count") > value(before, "tailrace_flush_round_seconds_count")
+    assert value(after, "process_open_fds") > 0
+
+
+def test_counts_do_not_fall_when_a_topic_is_deleted(cluster: Cluster) -> None:
+    total = "kafka_server_brokertopicmetrics_messagesin_total"
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
+        admin.create_topics({"deleted": 1})
+        producer.send("deleted", b"x")
+        producer.flush()
+        before = scrape(cluster)
+        admin.delete_topics(["deleted"])
+    after = scrape(cluster)
+    assert (total, frozenset({("topic", "deleted")})) not in after
+    assert value(after, total, topic="") >= value(before, total, topic="")
+
+
+def test_a_client_that_asks_for_much_and_reads_nothing_costs_little_and_is_cut_off(cluster: Cluster) -> None:
+    """100 fetches of 1 MiB: the node holds what its sockets and a few answers take, and closes after the stall time."""
+    topic = "large"
+    with (
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, max_request_size=2 * MIB) as producer,
+    ):
+        admin.create_topics({topic: 1})
+        for _ in range(3):
+            producer.send(topic, bytes(MIB - 1000), partition=0)
+            producer.flush()
+    resident = resident_bytes(cluster.process_id())
+    host, port = cluster.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as greedy:
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            topics=(
+                FetchTopic(
+                    topic=topic, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB),)
+                ),
+            ),
+        )
+        for number in range(100):
+            body = b"".join(encode_request(request, 11, number, "greedy"))
+            greedy.sendall(struct.pack(">i", len(body)) + body)
+        largest = 0
+        deadline = time.monotonic() + 20
+        while "answers were not taken for 1500 ms" not in cluster.log_text():
+            assert time.monotonic() < deadline, cluster.log_text()
+            largest = max(largest, resident_bytes(cluster.process_id()))
+            time.sleep(0.02)
+    assert largest - resident < 48 * MIB
+    assert page(cluster, "/healthz") == "ok\n"
+
+
+def resident_bytes(process_id: int) -> int:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Snapshots of its metadata as often as that."""
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "metadata.snapshot.min.changed_records.ratio": "0",
+    }
+    with Cluster(config=settings, directory=tmp_path_factory.mktemp("often")) as running:
+        yield running
+
+
+def test_the_quorum_is_told_in_kafkas_words(cluster: Cluster) -> None:
+    found = scrape(cluster)
+    raft = "kafka_server_raft_metrics"
+    assert value(found, f"{raft}_current_state", state="leader") == 1
+    assert value(found, f"{raft}_current_state", state="follower") == 0
+    assert value(found, f"{raft}_current_leader") == value(found, f"{raft}_current_vote") >= 0
+    assert value(found, f"{raft}_current_epoch") == value(found, f"{raft}_log_end_epoch") >= 1
+    assert value(found, f"{raft}_number_of_voters") == 1
+    assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
+    assert value(found, "kafka_server_metadataloader_currentmetadataversion") == 26
+    assert value(found, "tailrace_metadata_log_failed") == 0
+
+
+def test_a_node_that_is_only_a_controller_has_the_same_pages() -> None:
+    """Without what only a broker has: KIP-595 and KIP-630 name the metrics of controllers."""
+    broker, controller = 1, 2
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+        "metadata.snapshot.min.changed_records.ratio": "0",
+    }
+    with Cluster(brokers=1, controllers=1, config=settings) as cluster:
+        assert page(cluster, "/healthz", controller) == "ok\n"
+        deadline = time.monotonic() + 30
+        number, found = 0, scrape(cluster, controller)
+        generated = "kafka_controller_kafkacontroller_gensnapshotlatencyms_count"
+        with Admin(cluster.bootstrap_servers) as admin:
+            while value(found, generated) == 0:
+                assert time.monotonic() < deadline, cluster.log_text(controller)
+                admin.create_topics({f"topic-{number}": 3})
+                number += 1
+                found = scrape(cluster, controller)
+        of_broker = scrape(cluster, broker)
+    raft = "kafka_server_raft_metrics"
+    assert value(found, f"{raft}_current_state", state="leader") == 1
+    assert value(of_broker, f"{raft}_current_state", state="observer") == 1
+    assert value(found, f"{raft}_current_leader") == value(of_broker, f"{raft}_current_leader") == controller
+    assert value(found, f"{raft}_number_of_voters") == 1
+    assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
+    name = "kafka_controller_kafkacontroller"
+    assert value(found, f"{name}_activecontrollercount") == 1
+    assert value(of_broker, f"{name}_activecontrollercount") == 0
+    assert value(found, f"{name}_activebrokercount") == 1
+    assert value(found, f"{name}_globaltopiccount") == number
+    assert value(found, f"{name}_snapshotsizebytes") > 500
+    asked = {dict(labels)["request"] for metric, labels in found if metric.endswith("requestmetrics_requests_total")}
+    assert {"Fetch", "BrokerRegistration", "BrokerHeartbeat", "Envelope"} <= asked
+    assert value(found, "kafka_server_socketservermetrics_connection_count", listener="CONTROLLER") >= 1
+    assert value(found, "tailrace_metadata_flush_round_seconds_count") >= number
+    only_brokers = ("kafka_server_brokertopicmetrics", "kafka_server_replicamanager", "kafka_log_log")
+    assert not [metric for metric, _ in found if metric.startswith((*only_brokers, "kafka_coordinator"))]
+    without_samples_at_first = {"kafka_network_requestmetrics_errors_total"}
+    assert {metric for metric, _ in found} - without_samples_at_first < {metric for metric, _ in of_broker}
+
+
+def test_snapshots_are_told_in_the_words_of_kip_630(often: Cluster) -> None:
+    name = "kafka_controller_kafkacontroller"
+    deadline = time.monotonic() + 30
+    with Admin(often.bootstrap_servers) as admin:
+        found = scrape(often)
+        number = 0
+        while value(found, f"{name}_gensnapshotlatencyms_count") == 0:
+            assert time.monotonic() < deadline, often.log_text()
+            admin.create_topics({f"topic-{number}": 3})
+            number += 1
+            found = scrape(often)
+    assert value(found, f"{name}_gensnapshotlatencyms_bucket", le="+Inf") >= 1
+    assert value(found, f"{name}_gensnapshotlatencyms_sum") >= 0
+    assert value(found, f"{name}_snapshotsizebytes") > 500
+    high_watermark = value(found, "kafka_server_raft_metrics_high_watermark")
+    assert 0 <= value(found, f"{name}_snapshotlag") < high_watermark
+    assert value(found, f"{name}_lastcommittedrecordoffset") == high_watermark - 1
+    assert value(found, f"{name}_loadsnapshotlatencyms_count") == 0
+    often.restart()
+    again = scrape(often)
+    assert value(again, f"{name}_loadsnapshotlatencyms_count") == 1
+    assert value(again, "kafka_server_metadataloader_handleloadsnapshotcount") == 1

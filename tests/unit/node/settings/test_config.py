@@ -1,0 +1,303 @@
+"""Settings of a node: where they come from, what wins, and what refuses to start."""
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.node.settings.config import NodeConfig, load_config
+from tailrace.node.settings.endpoints import parse_endpoint
+from tailrace.node.settings.sources import parse_properties, read_environment, without_settings
+from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS
+from tailrace.server.admin.config_entries import BROKER_NAMES, ConfigSource
+
+
+def refusal(**sources: object) -> str:
+    with pytest.raises(KafkaError) as caught:
+        load_config(**sources)  # type: ignore[arg-type]
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    return caught.value.detail
+
+
+def test_every_default_is_legal() -> None:
+    for setting in BROKER_SETTINGS.values():
+        text = setting.format(setting.default)
+        if text is not None:
+            assert setting.parse(text) == setting.default, setting.name
+        assert setting.doc
+    assert NodeConfig().node_id == 1
+
+
+def test_every_topic_setting_has_its_broker_names() -> None:
+    for names in BROKER_NAMES.values():
+        assert set(names) <= set(BROKER_SETTINGS)
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=2\nnum.partitions=3\nlog.segment.bytes=2048\nmin.insync.replicas = 2\n")
+    config = load_config(
+        file=file,
+        environment={"TAILRACE_NUM_PARTITIONS": "5", "TAILRACE_NODE_ID": "7", "PATH": "/bin"},
+        flags={"log.dirs": "/data"},
+        overrides=["node.id=9"],
+    )
+    assert config.node_id == 9
+    assert config.integer("num.partitions") == 5
+    assert config.topic_defaults.segment_bytes == 2048
+    assert config.topic_defaults.min_insync_replicas == 2
+    assert config.data_directory == Path("/data")
+
+
+def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path) -> None:
+    assert "did you mean log.retention.ms?" in refusal(overrides=["log.retension.ms=5"])
+    said = refusal(environment={"TAILRACE_NODE_IDD": "5"})
+    assert said == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.keystore.location",
+        "sasl.enabled.mechanisms",
+        "security.inter.broker.protocol",
+        "listener.name.internal.ssl.client.auth",
+        "authorizer.class.name",
+        "super.users",
+        "create.topic.policy.class.name",
+    ],
+)
+def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, tmp_path: Path) -> None:
+    """A node that took it would look protected, and be open to whoever reaches it."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"{name}=anything\n")
+    for said in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):
+        assert f"{name}: in Kafka this " in said
+        assert "Leave it out" in said
+
+
+def test_what_kafka_knows_and_protects_nothing_is_taken_without_effect(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.replica.fetchers=4\nauto.leader.rebalance.enable=false\nquota.window.num=5\n")
+    config = load_config(file=file)
+    assert config.integer("num.replica.fetchers") == 4
+    assert "must be a whole number" in refusal(overrides=["num.replica.fetchers=many"])
+
+
+def test_variables_that_other_parts_read_are_not_taken_for_settings() -> None:
+    others = {"TAILRACE_BOOTSTRAP": "localhost:9092", "TAILRACE_SPARK_TASKS": "4", "TAILRACE_TRACEBACK": "1"}
+    assert read_environment({**others, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
+    assert without_settings({**others, "TAILRACE_NODE_ID": "5"}) == others
+
+
+def test_a_file_is_refused_with_its_name_and_all_its_faults_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partition=3\nnode.id=one\nlog.dirs=/data\nbroker.id=7\n")
+    assert refusal(file=file) == (
+        f"{file}: unknown setting 'num.partition'; did you mean num.partitions?;"
+        " node.id='one': must be a whole number;"
+        " unknown setting 'broker.id'; it is called node.id now"
+    )
+    assert refusal(environment={"TAILRACE_NODE_ID": "one"}) == "environment: node.id='one': must be a whole number"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(file=tmp_path / "none") == f"cannot read {tmp_path / 'none'}: No such file or directory"
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    assert refusal(file=binary) == f"cannot read {binary}: it is not UTF-8 text"
+
+
+@pytest.mark.parametrize("name", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(name: str) -> None:
+    assert f"the security protocol {name} is not supported" in refusal(overrides=[f"listeners={name}://127.0.0.1:0"])
+    load_config(overrides=[f"listeners={name}://127.0.0.1:0", f"listener.security.protocol.map={name}:PLAINTEXT"])
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("num.partitions=0", "num.partitions='0': must be between 1 and"),
+        ("num.partitions=many", "num.partitions='many': must be a whole number"),
+        ("log.durability=maybe", "must be one of flushed, page-cache"),
+        ("auto.create.topics.enable=1", "say true or false"),
+        ("process.roles=broker", "a broker has to know its controllers"),
+        ("process.roles=king", "must be one of broker, controller"),
+        ("log.dirs=/a,/b", "one node per disk"),
+        ("listeners=127.0.0.1", "say NAME://HOST:PORT or HOST:PORT"),
+        ("listeners=127.0.0.1:70000", "say NAME://HOST:PORT or HOST:PORT"),
+        ("listeners=::1:9092", "an IPv6 address stands in brackets"),
+        ("listeners=", "at least one address is needed"),
+        ("listeners=127.0.0.1:1,127.0.0.1:2", "each needs a name of its own"),
+        ("advertised.listeners=OTHER://localhost:1", "there is no listener of this name"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "clients cannot connect to a wildcard"),
+        ("listener.security.protocol.map=PLAINTEXT:SASL_SSL", "SASL_SSL is not supported"),
+        ("group.min.session.timeout.ms=1800001", "is above group.max.session.timeout.ms"),
+        ("socket.request.max.bytes=104857601", "must be between"),
+        ("node.id", "say name=value"),
+        ("log.dir=", "a node needs a directory"),
+        ("advertised.listeners=nowhere", "advertised.listeners='nowhere': say NAME://HOST:PORT or HOST:PORT"),
+        ("advertised.listeners=localhost:1,127.0.0.1:1", "clients are told one address of each listener"),
+        ("broker.heartbeat.interval.ms=2500", "say less than broker.session.timeout.ms=2500"),
+        ("group.consumer.heartbeat.interval.ms=45000", "say less than group.consumer.session.timeout.ms=45000"),
+        ("replica.fetch.wait.max.ms=30001", "say at most replica.socket.timeout.ms=30000"),
+        ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500: say at most replica.lag.time.max.ms=499"),
+    ],
+)
+def test_a_value_that_cannot_be_refuses_the_start_and_says_why(override: str, expected: str) -> None:
+    assert expected in refusal(overrides=[override])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "", "192.168.1.5", "example.org", "[2001:db8::1]"])
+def test_a_listener_that_others_can_reach_is_refused_with_the_ways_out(host: str) -> None:
+    detail = refusal(flags={"listeners": f"{host}:9092"})
+    assert "nobody would be asked who they are" in detail
+    assert "127.0.0.1" in detail
+    assert "--insecure" in detail
+
+
+def test_insecure_is_a_way_out_and_a_wildcard_needs_an_address_for_clients() -> None:
+    insecure = {"listener.insecure.allow": "true"}
+    assert load_config(flags={"listeners": "192.168.1.5:9092", **insecure}).addresses.listeners[0].host == "192.168.1.5"
+    assert "add advertised.listeners=PLAINTEXT://HOST:9092" in refusal(flags={"listeners": "0.0.0.0:9092", **insecure})
+    told = {"advertised.listeners": "PLAINTEXT://db.example.org:9092"}
+    assert load_config(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).addresses.advertised
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9"])
+def test_every_loopback_address_is_welcome(host: str) -> None:
+    assert load_config(flags={"listeners": f"{host}:0"}).addresses.listeners[0].port == 0
+
+
+def test_of_several_units_the_finest_wins() -> None:
+    hours, minutes, ms = "log.retention.hours=2", "log.retention.minutes=3", "log.retention.ms=4"
+    assert load_config(overrides=[hours]).topic_defaults.retention_ms == 2 * 3_600_000
+    assert load_config(overrides=[hours, minutes]).topic_defaults.retention_ms == 3 * 60_000
+    assert load_config(overrides=[ms, hours, minutes]).topic_defaults.retention_ms == 4
+    assert load_config(overrides=["log.retention.hours=-1"]).topic_defaults.retention_ms == -1
+    assert load_config().topic_defaults.retention_ms == 604_800_000
+    assert load_config(overrides=["log.roll.hours=1"]).topic_defaults.segment_ms == 3_600_000
+
+
+def test_broker_names_reach_the_topics() -> None:
+    config = load_config(
+        overrides=["log.cleanup.policy=compact,delete", "message.max.bytes=77", "compression.type=lz4"]
+    )
+    assert config.topic_defaults.cleanup_policy == ("compact", "delete")
+    assert config.topic_defaults.max_message_bytes == 77
+    assert config.topic_defaults.compression_type == "lz4"
+
+
+def test_dev_mode_changes_defaults_and_nothing_that_was_said() -> None:
+    config = load_config(flags={"dev.mode": "true"}, overrides=["offsets.topic.num.partitions=9"])
+    assert config.integer("group.initial.rebalance.delay.ms") == 0
+    assert config.integer("offsets.topic.num.partitions") == 9
+    assert set(DEV_DEFAULTS) <= set(BROKER_SETTINGS)
+    assert config.is_dev
+
+
+def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'node.id = 4\nlisteners = ["127.0.0.1:9092"]\n[log]\ndurability = "page-cache"\n'
+        "[auto.create.topics]\nenable = false\n"
+    )
+    config = load_config(file=file)
+    assert config.node_id == 4
+    assert not config.is_flushed
+    assert not config.flag("auto.create.topics.enable")
+    file.write_text("node.id = = 4")
+    assert "is not TOML" in refusal(file=file)
+    assert "cannot read" in refusal(file=tmp_path / "missing.properties")
+
+
+def test_a_properties_file_is_read_as_java_reads_it() -> None:
+    text = "# a comment\n! another\n\n a = 1 \nb:2\nc=x=y\nlong=one,\\\n   two\nempty=\n"
+    assert parse_properties(text) == {"a": "1", "b": "2", "c": "x=y", "long": "one,two", "empty": ""}
+
+
+def test_kafkas_own_file_for_a_single_node_is_understood() -> None:
+    """The settings of config/server.properties in Apache Kafka 4, with addresses of this machine only."""
+    config = NodeConfig(
+        parse_properties(
+            """
+            process.roles=broker,controller
+            node.id=1
+            controller.quorum.bootstrap.servers=localhost:9093
+            listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+            inter.broker.listener.name=PLAINTEXT
+            advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+            controller.listener.names=CONTROLLER
+            listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+            num.network.threads=3
+            num.io.threads=8
+            socket.send.buffer.bytes=102400
+            socket.receive.buffer.bytes=102400
+            socket.request.max.bytes=104857600
+            log.dirs=/tmp/kraft-combined-logs
+            num.partitions=1
+            num.recovery.threads.per.data.dir=1
+            offsets.topic.replication.factor=1
+            transaction.state.log.replication.factor=1
+            transaction.state.log.min.isr=1
+            log.retention.hours=168
+            log.segment.bytes=1073741824
+            log.retention.check.interval.ms=300000
+            """
+        )
+    )
+    assert [endpoint.port for endpoint in config.addresses.listeners] == [9092, 9093]
+    assert config.listener_limits.produce_frame_bytes == 104_857_600
+
+
+def test_described_settings_say_where_they_come_from() -> None:
+    entries = {entry.setting.name: entry for entry in load_config(overrides=["num.partitions=3"]).entries()}
+    assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert entries["num.partitions"].value == 3
+    assert entries["node.id"].source is ConfigSource.DEFAULT_CONFIG
+    assert set(entries) == set(BROKER_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"),
+        ("clients://[::1]:0", "CLIENTS://[::1]:0"),
+        ("PLAINTEXT://:9092", "PLAINTEXT://:9092"),
+    ],
+)
+def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
+    assert str(parse_endpoint(text)) == expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "node.example"])
+def test_metrics_are_for_this_machine_unless_somebody_says_otherwise(host: str) -> None:
+    assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
+    insecure = {"listener.insecure.allow": "true"}
+    told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
+    assert told is not None
+    assert (told.host, told.port) == (host, 9644)
+    assert load_config().addresses.metrics is None
+
+
+def test_a_metrics_listener_without_a_port_is_refused() -> None:
+    assert "metrics.listener='9644': say HOST:PORT" in refusal(flags={"metrics.listener": "9644"})
+
+
+def test_what_is_said_while_a_node_runs_wins_over_its_configuration() -> None:
+    config = load_config(overrides=["log.segment.bytes=5000"])
+    changed = config.with_dynamic(
+        of_all={"log.segment.bytes": "6000", "log.roll.ms": "7"}, of_this={"log.roll.ms": "8"}
+    )
+    assert (changed.topic_defaults.segment_bytes, changed.topic_defaults.segment_ms) == (6000, 8)
+    again = changed.with_dynamic(of_all={}, of_this={})
+    assert again.topic_defaults == config.topic_defaults
+    assert config.topic_defaults.segment_bytes == 5000
+
+
+@pytest.mark.parametrize(("name", "value"), [("log.roll.ms", "soon"), ("num.partitions", "5"), ("of.the.future", "5")])
+def test_what_only_another_release_can_have_let_pass_is_ignored(name: str, value: str) -> None:
+    config = load_config()
+    changed = config.with_dynamic(of_all={name: value}, of_this={})
+    assert changed.topic_defaults == config.topic_defaults
+    assert [entry.value for entry in changed.entries()] == [entry.value for entry in config.entries()]

@@ -1,0 +1,107 @@
+"""What a node may be told of the metadata quorum, and what refuses to start."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import Address
+from tailrace.node.settings.config import NodeConfig
+
+COMBINED = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@127.0.0.1:9093,2@[::1]:9094",
+}
+
+
+def config(**settings: str) -> NodeConfig:
+    return NodeConfig({name.replace("_", "."): text for name, text in settings.items()})
+
+
+def test_a_node_that_is_told_nothing_keeps_the_metadata_alone() -> None:
+    quorum = NodeConfig().quorum
+    assert (quorum.is_broker, quorum.is_controller, quorum.is_founder, quorum.knows_others) == (True, True, True, False)
+
+
+def test_founders_are_found_by_id_and_a_controllers_listener_is_not_for_clients() -> None:
+    told = NodeConfig(COMBINED)
+    assert told.quorum.founders == {1: Address("127.0.0.1", 9093), 2: Address("::1", 9094)}
+    assert (told.quorum.is_founder, told.quorum.knows_others) == (True, True)
+    assert [one.name for one in told.client_listeners] == ["PLAINTEXT"]
+    assert [one.name for one in told.controller_listeners] == ["CONTROLLER"]
+    assert told.inter_broker_listener == "PLAINTEXT"
+
+
+def test_whoever_is_not_among_the_founders_founds_nothing() -> None:
+    assert not NodeConfig({**COMBINED, "node.id": "7"}).quorum.is_founder
+    joining = {**COMBINED, "controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
+    assert not NodeConfig(joining).quorum.is_founder
+    broker = config(process_roles="broker", controller_quorum_bootstrap_servers="127.0.0.1:9093")
+    assert not broker.quorum.is_founder
+    assert broker.quorum.places == (Address("127.0.0.1", 9093),)
+
+
+def test_times_and_sizes_are_kafkas_settings() -> None:
+    quorum = config(
+        controller_quorum_fetch_timeout_ms="3000",
+        controller_quorum_election_timeout_ms="700",
+        controller_quorum_request_timeout_ms="1500",
+        replica_fetch_response_max_bytes="4096",
+        metadata_log_max_record_bytes_between_snapshots="1000",
+    ).quorum
+    raft = quorum.raft
+    assert (raft.fetch_timeout_ms, raft.election_timeout_ms, raft.request_timeout_ms) == (3000, 700, 1500)
+    assert (raft.snapshot_max_bytes, quorum.snapshot_trigger.min_log_bytes) == (4096, 1000)
+
+
+def test_what_is_fetched_at_a_time_fits_through_a_slow_link_and_can_be_less() -> None:
+    """KIP-1219: 1 MiB; of KIP-630's `replica.fetch.response.max.bytes` and that the smaller one."""
+    usual = config().quorum.raft
+    assert (usual.fetch_max_bytes, usual.snapshot_max_bytes) == (1 << 20, 1 << 20)
+    less = config(controller_quorum_fetch_max_bytes="70000", controller_quorum_fetch_snapshot_max_bytes="60000").quorum
+    assert (less.raft.fetch_max_bytes, less.raft.snapshot_max_bytes) == (70_000, 60_000)
+    assert config(replica_fetch_response_max_bytes="0").quorum.raft.snapshot_max_bytes == 1
+
+
+def test_a_fetch_waits_for_less_than_who_has_asked_for_it() -> None:
+    assert config().quorum.raft.fetch_max_wait_ms == 500
+    assert config(controller_quorum_request_timeout_ms="300").quorum.raft.fetch_max_wait_ms == 150
+    assert config(controller_quorum_fetch_timeout_ms="600").quorum.raft.fetch_max_wait_ms == 300
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"process.roles": ""}, "process.roles: say broker, controller or broker,controller"),
+        ({"process.roles": "broker"}, "a broker has to know its controllers; say controller.quorum.voters="),
+        ({"process.roles": "controller"}, "PLAINTEXT is for clients, which a node that is only a controller"),
+        (
+            {"process.roles": "broker", "controller.quorum.voters": "1@127.0.0.1:9093"},
+            "controller.quorum.voters names node 1: say process.roles=broker,controller",
+        ),
+        (
+            {"process.roles": "broker", "controller.quorum.voters": "2@127.0.0.1:9093", **COMBINED},
+            "CONTROLLER is for controllers (controller.listener.names), and this node is none",
+        ),
+        ({**COMBINED, "listeners": "PLAINTEXT://127.0.0.1:9092"}, "none of these is in listeners; add CONTROLLER://"),
+        ({**COMBINED, "listeners": "CONTROLLER://127.0.0.1:9093"}, "a broker needs one that is not for controllers"),
+        (
+            {"controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094"},
+            "the other controllers need a listener of this node; say controller.listener.names=CONTROLLER",
+        ),
+        (
+            {**COMBINED, "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:0"},
+            "others look for node 1 at 127.0.0.1:9093; give the controllers' listener that port",
+        ),
+        ({"controller.quorum.voters": "127.0.0.1:9093"}, "say ID@HOST:PORT, as in 1@127.0.0.1:9093"),
+        ({"controller.quorum.voters": "1@127.0.0.1"}, "controller.quorum.voters='127.0.0.1': say HOST:PORT"),
+        ({"controller.quorum.voters": "1@h:1,1@h:2"}, "controller.quorum.voters: node 1 is there twice"),
+        ({"controller.quorum.bootstrap.servers": "here:0"}, "controller.quorum.bootstrap.servers='here:0': say HOST"),
+        ({**COMBINED, "inter.broker.listener.name": "CONTROLLER"}, "there is no listener of this name for brokers"),
+        ({"inter.broker.listener.name": "INSIDE"}, "inter.broker.listener.name=INSIDE: there is no listener"),
+    ],
+)
+def test_what_does_not_fit_refuses_the_start_and_names_the_way_out(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(KafkaError) as caught:
+        NodeConfig(settings)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    assert said in caught.value.detail

@@ -1,0 +1,258 @@
+"""Idempotent producers: what is appended, what is known already, what is refused (KIP-98)."""
+
+import pytest
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.storage import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.producers import state as producer_state
+from tailrace.storage.producers.state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
+from tailrace.storage.transactions import CompletedTransaction
+from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+def header(offset: int, sequence: int, *, count: int = 1, epoch: int = 0, **options: bool) -> BatchHeader:
+    return stored_batch(
+        offset,
+        count,
+        producer_id=5,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **options,  # type: ignore[arg-type]
+    ).header
+
+
+def state_of(*headers: BatchHeader) -> ProducerState:
+    state = ProducerState()
+    for each in headers:
+        assert state.check(each) is None
+        state.apply(each)
+    return state
+
+
+def refusal(state: ProducerState, batch: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        state.check(batch)
+    return caught.value.code
+
+
+def test_sequences_go_on_and_a_gap_is_refused() -> None:
+    state = state_of(header(0, 0, count=3), header(3, 3))
+    assert state.check(header(4, 4)) is None
+    assert refusal(state, header(4, 5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_log_remembers_so_many_producers_and_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes up producer ids must not fill the memory; those that are known go on."""
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
+    state = ProducerState()
+    for producer_id in range(2):
+        state.apply(stored_batch(producer_id, producer_id=producer_id).header)
+    staged = stored_batch(2, producer_id=2).header
+    assert state.check(staged) is None
+    state.stage(staged)
+    assert refusal(state, stored_batch(3, producer_id=3).header) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert state.check(stored_batch(3, producer_id=1, base_sequence=1).header) is None
+    assert state.check(stored_batch(3).header) is None
+    state.discard_staged()
+    assert state.check(stored_batch(3, producer_id=3).header) is None
+
+
+def test_the_last_five_batches_are_known_and_an_older_one_is_out_of_order() -> None:
+    state = state_of(*(header(10 * n, n) for n in range(7)))
+    for n in range(2, 7):
+        assert state.check(header(99, n)) == Duplicate(10 * n, 10 * n, FIRST_TIMESTAMP_MS + 10 * n)
+    assert refusal(state, header(99, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_repeated_batch_of_another_size_is_no_duplicate() -> None:
+    state = state_of(header(0, 0, count=3))
+    assert refusal(state, header(3, 0, count=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap_from_the_largest_to_zero() -> None:
+    state = ProducerState()
+    state.apply(header(0, MAX_SEQUENCE - 1, count=2))
+    assert state.check(header(2, 0)) is None
+    state.apply(header(2, 0))
+    inside = state_of()
+    inside.apply(header(0, MAX_SEQUENCE - 1, count=4))
+    assert inside.check(header(4, 2)) is None
+    assert inside.check(header(9, MAX_SEQUENCE - 1, count=4)) == Duplicate(0, 3, FIRST_TIMESTAMP_MS + 3)
+
+
+def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
+    state = state_of(header(0, 0, epoch=1))
+    assert refusal(state, header(1, 1, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1, 0, epoch=2)) is None
+    state.apply(header(1, 0, epoch=2))
+    assert refusal(state, header(2, 1, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.check(header(2, 1, epoch=2)) is None
+
+
+def test_an_unknown_producer_starts_anywhere_and_a_batch_without_producer_is_not_looked_at() -> None:
+    state = ProducerState()
+    assert state.check(header(0, 77)) is None
+    plain = stored_batch(0).header
+    assert state.check(plain) is None
+    state.stage(plain)
+    state.apply(plain)
+    assert not state.has_staged
+    assert len(state) == 0
+
+
+def test_staged_batches_are_seen_and_count_only_when_they_are_applied() -> None:
+    state = state_of(header(0, 0))
+    state.stage(header(1, 1))
+    assert state.check(header(9, 1)) == Duplicate(1, 1, FIRST_TIMESTAMP_MS + 1)
+    assert state.check(header(2, 2)) is None
+    state.discard_staged()
+    assert state.check(header(1, 1)) is None
+    state.stage(header(1, 1))
+    state.apply_staged()
+    assert state.check(header(2, 2)) is None
+    assert not state.has_staged
+
+
+MARKER = EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=3)
+
+
+def marker_header(offset: int, *, epoch: int = 0) -> BatchHeader:
+    return header(offset, 0, epoch=epoch, is_transactional=True, is_control=True)
+
+
+def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> None:
+    state = state_of(header(4, 0, is_transactional=True), header(5, 1, is_transactional=True))
+    assert state.first_open_offset == 4
+    assert state.is_in_transaction(5, 0)
+    assert not state.is_in_transaction(5, 1)
+    assert refusal(state, header(6, 2)) is ErrorCode.INVALID_TXN_STATE
+    state.check_coordinators(marker_header(6), MARKER)
+    assert state.apply(marker_header(6), MARKER) == CompletedTransaction(5, 4, 6, False, 7)
+    assert state.first_open_offset is None
+    assert state.producers[5].coordinator_epoch == 3
+    assert state.check(header(7, 2)) is None
+
+
+def test_a_marker_of_an_older_producer_or_an_older_coordinator_is_refused() -> None:
+    state = state_of(header(0, 0, epoch=3))
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        state.check_coordinators(marker_header(1, epoch=2), MARKER)
+    state.apply(marker_header(1, epoch=3), MARKER)
+    state.check_coordinators(marker_header(2, epoch=3), MARKER)
+    with pytest.raises(KafkaError, match="TRANSACTION_COORDINATOR_FENCED"):
+        state.check_coordinators(marker_header(2, epoch=3), EndTransactionMarker(ControlType.ABORT, 2))
+    state.check_coordinators(header(2, 0, epoch=3, is_transactional=True))
+
+
+def test_a_marker_with_a_new_epoch_makes_the_producer_start_anew() -> None:
+    """KIP-890: each transaction has an epoch of its own, so that nothing of the last one can arrive late."""
+    state = state_of(header(0, 0, is_transactional=True))
+    state.apply(marker_header(1, epoch=1), MARKER)
+    assert refusal(state, header(2, 1, is_transactional=True)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(state, header(2, 1, epoch=1, is_transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(2, 0, epoch=1, is_transactional=True)) is None
+
+
+def test_a_marker_without_a_transaction_completes_nothing() -> None:
+    state = state_of(header(0, 0))
+    assert state.apply(marker_header(1), MARKER) is None
+    assert not state.transactions
+
+
+def test_a_transaction_is_late_when_its_producer_has_been_silent_for_too_long() -> None:
+    """Its coordinator should have ended it: the oldest is the one that holds readers back."""
+    state = state_of(header(4, 0, is_transactional=True))
+    state.apply(stored_batch(5, producer_id=6, is_transactional=True, first_timestamp=0).header)
+    last_ms = FIRST_TIMESTAMP_MS + 4
+    assert not state.has_late_transaction(last_ms + 100, late_ms=100)
+    assert state.has_late_transaction(last_ms + 101, late_ms=100)
+    state.apply(marker_header(6), MARKER)
+    assert state.has_late_transaction(101, late_ms=100), "now the other one is the oldest"
+    assert not ProducerState().has_late_transaction(last_ms, late_ms=0)
+
+
+def test_silent_producers_are_forgotten_but_not_with_an_open_transaction() -> None:
+    state = state_of(header(0, 0))
+    state.apply(stored_batch(1, producer_id=6, is_transactional=True).header)
+    later = FIRST_TIMESTAMP_MS + 1000
+    assert state.expire(later, expiration_ms=1001) == 0
+    assert state.expire(later, expiration_ms=999) == 1
+    assert list(state.producers) == [6]
+
+
+def test_a_snapshot_keeps_the_remembered_batches_of_each_producer() -> None:
+    state = state_of(*(header(2 * number, 2 * number, count=2) for number in range(7)))
+    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    assert again.producers == state.producers
+    assert len(again.producers[5].batches) == REMEMBERED_BATCHES
+
+
+def test_the_newest_entry_of_a_producer_stands_last_in_a_snapshot() -> None:
+    """Kafka takes the last one of several and knows what it would have written itself."""
+    state = state_of(header(0, 0), header(1, 1), header(2, 2))
+    state.apply(stored_batch(3, producer_id=6, is_transactional=True).header)
+    entries = list(snapshot_entries(state.to_snapshot()))
+    assert [(producer_id, entry.batches[-1].last_offset) for producer_id, entry in entries] == [
+        (5, 0),
+        (5, 1),
+        (5, 2),
+        (6, 3),
+    ]
+    assert dict(entries)[5] == state.producers[5]._replace(batches=state.producers[5].batches[-1:])
+    assert dict(entries)[6] == state.producers[6]
+
+
+def test_what_is_known_of_a_producer_beside_its_batches_survives_in_a_snapshot() -> None:
+    state = state_of(header(0, 0, count=3), header(3, 3, count=2))
+    state.apply(stored_batch(5, producer_id=6, base_sequence=MAX_SEQUENCE, count=2, is_transactional=True).header)
+    state.apply(header(7, 0, epoch=4, is_control=True))
+    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    timestamp = FIRST_TIMESTAMP_MS + 6
+    assert again.producers[6] == ProducerEntry(
+        0, (SequencedBatch(MAX_SEQUENCE, 0, 5, 6, timestamp),), timestamp, -1, current_txn_first_offset=5
+    )
+    assert again.producers[5] == ProducerEntry(4, (), FIRST_TIMESTAMP_MS + 7)
+    assert again.to_snapshot() == state.to_snapshot()
+
+
+def test_a_damaged_snapshot_is_refused_at_every_bit() -> None:
+    data = state_of(header(0, 0)).to_snapshot()
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        with pytest.raises(CorruptRecords):
+            parse_snapshot(bytes(damaged))
+    for cut in range(len(data)):
+        with pytest.raises(CorruptRecords):
+            parse_snapshot(data[:cut])
+
+
+def test_markers_of_made_up_producers_are_not_remembered_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written all the same: a marker that is refused would keep its transaction open elsewhere."""
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
+    state = ProducerState()
+    markers = [stored_batch(n, producer_id=n, is_transactional=True, is_control=True).header for n in range(5)]
+    for marker in markers:
+        state.check_coordinators(marker, MARKER)
+        state.stage(marker, MARKER)
+    assert [state.latest(n) is not None for n in range(5)] == [True, True, True, False, False]
+    assert state.stages_transactions
+    for marker in markers:
+        assert state.apply(marker, MARKER) is None
+    state.discard_staged()
+    assert list(state.producers) == [0, 1, 2]
+
+
+def test_the_marker_of_a_known_producer_ends_its_transaction_however_many_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 1)
+    state = state_of(header(0, 0, is_transactional=True))
+    state.stage(marker_header(1), MARKER)
+    assert not state.is_in_transaction(5, 0)
+    assert state.apply(marker_header(1), MARKER) == CompletedTransaction(5, 0, 1, False, 2)
+    assert state.first_open_offset is None
