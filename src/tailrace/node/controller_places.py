@@ -16,7 +16,7 @@ from typing import Final
 from tailrace.model.errors import ErrorCode, MalformedMessage
 from tailrace.net.connection import Address
 from tailrace.raft.rpc import (
-    NOBODY,
+    NO_LEADER,
     BeginQuorumEpochResponse,
     FetchResponse,
     FetchSnapshotResponse,
@@ -127,6 +127,6 @@ def _is_somebody_else(node_id: int, response: Answered) -> bool:
         case FetchResponse() | FetchSnapshotResponse() if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return leader_id == node_id  # who is the leader itself does not send others to it
         case FetchResponse() | FetchSnapshotResponse() if error is ErrorCode.NONE:
-            return leader_id not in (NOBODY, node_id)
+            return leader_id not in (NO_LEADER, node_id)
         case _:
             return False

@@ -1,4 +1,4 @@
-"""Who agrees: Raft with snapshots (KIP-595, KIP-630, KIP-853, KIP-996), pure. `RaftNode` is the machine.
+"""Raft with snapshots (KIP-595, KIP-630, KIP-853, KIP-996), pure. `RaftNode` is the machine.
 
 Knows no Kafka message and no disk. A host feeds it `events`, carries out its `effects`, and shows it the log through
 `ports.LogView`; an adapter maps `rpc` to Kafka's messages.

@@ -1,11 +1,11 @@
-"""What a replica wants done. The host carries the effects of a step out in their order, before the next event.
+"""The effects of a replica. The host carries those of one step out in their order, before the next event.
 
 - *Persist*, *Flush* and *InstallSnapshot* take time: the host starts them and says later, in an event, that they are
   done. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
   answers back while the quorum state is not durable, so a host cannot send them too early.
 - *AppendAsLeader*, *AppendFetched*, *Truncate*, *RaiseLogStart*, *DeleteSnapshots*, *WriteSnapshotPart* and
   *DiscardSnapshotPart* are done when the next event comes: written, and to be made durable by the next Flush.
-- All else is news for whoever it concerns.
+- All other effects are notifications.
 """
 
 from collections.abc import Sequence
@@ -213,7 +213,7 @@ class VoterChangeDone:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownDone:
-    """Nobody waits for this node any more."""
+    """The shutdown is complete: no other replica waits for this node."""
 
 
 Effect = (

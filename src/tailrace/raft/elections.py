@@ -1,6 +1,6 @@
-"""Votes: who gets one, and how a replica stands for election itself.
+"""Votes: which candidate gets one, and how a replica stands for election itself.
 
-A vote is given once per epoch, durably, and only to a replica whose log reaches as far as one's own: by the epoch of
+A vote is given once per epoch, durably, and only to a replica whose log reaches as far as this one's: by the epoch of
 the last record first, then by length; of an empty log the snapshot counts (KIP-630, "Changes to Leader Election").
 """
 
@@ -11,7 +11,7 @@ from tailrace.raft.quorum import Tally
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from tailrace.raft.rpc import (
-    NOBODY,
+    NO_LEADER,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -74,7 +74,7 @@ class Elections:
             return False
         if replica.state.voted is not None:
             return replica.state.voted == request.candidate
-        return reaches and replica.leader_id == NOBODY
+        return reaches and replica.leader_id == NO_LEADER
 
     def _wait_for_the_candidate(self, now_ms: int) -> None:
         role = self._replica.role
@@ -118,12 +118,12 @@ class Elections:
             return ErrorCode.INVALID_REQUEST
         if leader_epoch < replica.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if leader_epoch == replica.epoch and replica.leader_id not in (NOBODY, leader_id):
+        if leader_epoch == replica.epoch and replica.leader_id not in (NO_LEADER, leader_id):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _succession_ms(self, preferred: tuple[ReplicaKey, ...]) -> int:
-        """How long to let those before us try: nothing for the first, up to half of the longest for the last."""
+        """The wait while the replicas named before this one try: 0 for the first, half the longest for the last."""
         longest, own = self._replica.config.election_backoff_max_ms, self._replica.key
         # Version 0 of the request, as Kafka sends it at kraft.version 0, names no directories.
         place = next((index for index, one in enumerate(preferred) if one in (own, ReplicaKey(own.id))), None)
@@ -131,22 +131,22 @@ class Elections:
             return longest
         return min(longest, longest >> (len(preferred) - 1) << (place - 1)) if place else 0
 
-    # What others let us know
+    # News of other replicas
 
     def learn(self, epoch: int, leader_id: int, now_ms: int, *, from_leader: bool = False) -> None:
-        """Somebody knows of this epoch, and perhaps of its leader. An older epoch is no news.
+        """A message names this epoch, and perhaps its leader. An older epoch changes nothing.
 
-        `from_leader`: the leader says so itself. Only then is it worth following by one who has given it up: two that
-        have lost it would else send each other back to it for ever.
+        `from_leader`: the message came from that leader. A replica that has timed out on a leader follows it again
+        only then: otherwise two such replicas would redirect each other to a dead leader for ever.
         """
         replica = self._replica
-        is_other = leader_id not in (NOBODY, replica.key.id)
+        is_other = leader_id not in (NO_LEADER, replica.key.id)
         if epoch > replica.epoch:
             if is_other:
                 replica.follow(epoch, leader_id, now_ms)
             else:
                 replica.unattached(epoch, now_ms)
-        elif epoch == replica.epoch and is_other and replica.leader_id in (NOBODY, leader_id):
+        elif epoch == replica.epoch and is_other and replica.leader_id in (NO_LEADER, leader_id):
             has_given_up = isinstance(replica.role, Prospective | Unattached) and replica.leader_id == leader_id
             if not isinstance(replica.role, Follower) and (from_leader or not has_given_up):
                 replica.follow(epoch, leader_id, now_ms)
@@ -177,10 +177,10 @@ class Elections:
         self._look_for_leader(role, now_ms)
 
     def _look_for_leader(self, role: Unattached, now_ms: int) -> None:
-        """Ask one after the other; whoever leads, or knows who does, says so in its answer.
+        """Ask one replica after the other; the leader, and each replica that knows it, names it in its answer.
 
-        One that says nothing is not waited for as long as the link would: who stands for election in between begins
-        with the first place again, and would never come to the next.
+        The wait for one answer is shorter than the link's timeout: a replica that stands for election in between
+        begins with the first place again, and would never come to the next.
         """
         replica = self._replica
         places = replica.places_to_ask
@@ -194,7 +194,7 @@ class Elections:
             replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
 
     def _next_look_ms(self, role: Unattached) -> int:
-        """When there is somebody to ask again."""
+        """When the next replica may be asked."""
         replica = self._replica
         places = replica.places_to_ask if replica.may_fetch else ()
         if not places:
@@ -224,7 +224,7 @@ class Elections:
     def _give_way(self, now_ms: int) -> None:
         """No majority would vote for us: go back to the leader that the others seem to see, or wait."""
         replica = self._replica
-        if replica.leader_id not in (NOBODY, replica.key.id):
+        if replica.leader_id not in (NO_LEADER, replica.key.id):
             replica.follow(replica.epoch, replica.leader_id, now_ms)
         else:
             replica.unattached(replica.epoch, now_ms)
@@ -234,7 +234,7 @@ class Elections:
         tally = Tally(replica.voters.current)
         tally.record(replica.key.id, granted=True)
         deadline_ms = now_ms + replica.election_timeout_ms()
-        replica.become(Candidate(tally, deadline_ms), replica.epoch + 1, NOBODY, replica.key)
+        replica.become(Candidate(tally, deadline_ms), replica.epoch + 1, NO_LEADER, replica.key)
 
     def _poll_candidate(self, role: Candidate, now_ms: int) -> None:
         replica = self._replica
@@ -245,7 +245,7 @@ class Elections:
         elif role.deadline_ms <= now_ms:
             self.stand(now_ms)
         elif role.tally.is_lost and not role.is_backing_off:
-            # Somebody else is being elected, or will be: try again after a while that differs from theirs.
+            # Another candidate is being elected, or will be: try again after a random pause, so that the two differ.
             role.is_backing_off = True
             role.deadline_ms = now_ms + replica.spread(0, replica.config.election_backoff_max_ms)
         elif not role.is_backing_off:
@@ -312,7 +312,7 @@ class Elections:
 
 
 def fetch_request(replica: Replica, max_wait_ms: int) -> FetchRequest:
-    """What this replica asks a leader for next. The offset acknowledges all below it, so the log must be flushed."""
+    """The next fetch of this replica. Its offset acknowledges all below it, so the log must be flushed."""
     assert replica.may_fetch, f"flushed up to {replica.flushed_end_offset} of {replica.end_offset}"
     return FetchRequest(
         cluster_id=replica.cluster_id,

@@ -1,4 +1,4 @@
-"""What may happen to a replica. `token` is the host's own name for whatever waits for the answer; it comes back."""
+"""The events of a replica. `token` is the host's own name for the request that waits for the answer; it comes back."""
 
 from dataclasses import dataclass
 
@@ -146,7 +146,7 @@ class DescribeQuorum:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Whoever leads here should stop if it still leads in this epoch."""
+    """Resign, if this replica still leads in this epoch."""
 
     epoch: int
 

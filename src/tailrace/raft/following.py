@@ -159,7 +159,7 @@ class Following:
         self._commit(role)
 
     def rejected(self, event: AppendRejected, now_ms: int) -> None:
-        """What was fetched was damaged on its way: fetch it again."""
+        """The fetched records were damaged on their way: fetch them again."""
         role = self._replica.role
         assert isinstance(role, Follower), "nothing was fetched"
         role.is_appending = False
@@ -229,7 +229,7 @@ class Following:
         self._replica.outbox.add(DiscardSnapshotPart(download.id))
 
     def installed(self, event: SnapshotInstalled, now_ms: int) -> None:
-        """The snapshot is the log now, whoever leads by now: it holds what is committed. Go on fetching behind it."""
+        """The snapshot is the log now, also if the leader has changed: it holds committed records only. Fetch on."""
         replica = self._replica
         self._end_installation(event.snapshot_id, now_ms)
         replica.log_ends_at(*event.snapshot_id)

@@ -1,4 +1,4 @@
-"""A leader: elected, appending, counting who has what, serving those who fetch, and stopping in time.
+"""A leader: elected, appending, tracking the progress of replicas, answering their fetches, and resigning in time.
 
 A record is committed when a majority of the voters has it on disk, the leader's own disk no sooner than any other; and
 only records of its own epoch are counted: older ones are committed with them (the Raft paper, 5.4.2).
@@ -50,7 +50,7 @@ class Leadership:
         if replica.voters.is_in_log or not replica.voters.current.is_dynamic:
             self.append_control((change,))
         else:
-            # The first leader ever writes down who the voters are; from then on the log says it.
+            # The first leader of a quorum appends the set of voters; from then on the log states it.
             self.append_control((change, KRaftVersion(1), Voters(replica.voters.current)))
 
     def append_control(self, records: tuple[ControlRecord, ...]) -> int:
@@ -103,7 +103,7 @@ class Leadership:
     # Time
 
     def poll(self, leader: Leader, now_ms: int) -> None:
-        """Resign without a majority; tell voters that have not been heard of who leads."""
+        """Resign without a majority; announce the leader to voters that have not fetched."""
         replica = self._replica
         if self._majority_deadline_ms(leader) <= now_ms:
             self.resign(leader, now_ms)
@@ -124,7 +124,7 @@ class Leadership:
         return min([self._majority_deadline_ms(leader), *announcements])
 
     def _announce_ms(self, leader: Leader, key: ReplicaKey) -> int:
-        """When this voter should be told: at once, and again whenever it has been silent for half a fetch timeout."""
+        """When to announce the leader to this voter: at once, and again after each half fetch timeout of silence."""
         told_ms = leader.announced_ms.get(key.id)
         if told_ms is None:
             return leader.started_ms
@@ -133,8 +133,8 @@ class Leadership:
         return max(told_ms, heard_ms) + self._replica.config.fetch_timeout_ms // 2
 
     def _majority_deadline_ms(self, leader: Leader) -> int:
-        """Until when we may lead without hearing from anybody: one and a half fetch timeouts from the moment at which
-        we had last heard from a majority."""
+        """The end of leadership without contact: one and a half fetch timeouts after the last moment at which a
+        majority of the voters had been in contact."""
         never = 1 << 62
 
         def last_contact_ms(key: ReplicaKey) -> int:
@@ -150,7 +150,7 @@ class Leadership:
     # The end
 
     def resign(self, leader: Leader, now_ms: int) -> None:
-        """Stop leading in this epoch, for good, and name who should follow: those that are furthest, first."""
+        """Stop leading in this epoch, for good, and name the successors: the longest log first."""
         replica = self._replica
         others = replica.other_voters
         furthest = sorted(others, key=lambda key: (-self._durable_end(leader, key), key.id))
@@ -158,7 +158,7 @@ class Leadership:
         replica.become(role, replica.epoch, replica.key.id, replica.state.voted)
 
     def stepped_down(self, leader: Leader) -> None:
-        """Answer all who wait for this leader, which is none any more."""
+        """Answer every request that waits for this leader with NOT_LEADER_OR_FOLLOWER."""
         replica = self._replica
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for fetch in leader.parked:
@@ -202,13 +202,13 @@ class Leadership:
             )
             for one in leader.replicas
         ]
-        everybody = sorted([own, *known], key=lambda one: one.key)
+        replicas = sorted([own, *known], key=lambda one: one.key)
         answer = QuorumDescription(
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
             high_watermark=UNKNOWN if replica.high_watermark is None else replica.high_watermark,
-            voters=tuple(one for one in everybody if voters.has(one.key)),
-            observers=tuple(one for one in everybody if not voters.has(one.key)),
+            voters=tuple(one for one in replicas if voters.has(one.key)),
+            observers=tuple(one for one in replicas if not voters.has(one.key)),
         )
         replica.answer(token, answer)
 

@@ -1,7 +1,7 @@
 """One replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
 
-It knows no Kafka message, no disk, no clock and no chance of its own. What may come in is in `events`, what it wants
-done in `effects`, and what it reads in `ports`. The rules of the house for its host:
+It knows no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its output, and
+`ports` the log that it reads. The rules for its host:
 
 1. Carry the effects of a step out in their order, before the next step.
 2. Report AppendFetched (LogAppended or AppendRejected) before any other event.
@@ -23,7 +23,7 @@ from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import (
-    NOBODY,
+    NO_LEADER,
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
     FetchRequest,
@@ -64,8 +64,8 @@ class RaftNode:
         """`initial_voters` are in force until the log states others; `voters_in_log` are those that it and its newest
         snapshot state, by ascending offset (a snapshot's at its end offset less one).
 
-        `bootstrap_ids` are asked who leads besides the voters: ids of nodes, or the host's own names for addresses of
-        which only that is known (below -1, so that they are nobody's).
+        `bootstrap_ids` are asked for the leader besides the voters: ids of nodes, or, below -1, the host's own names
+        for addresses whose node ids are not known.
         """
         self._replica = Replica(
             key=key,
@@ -96,7 +96,7 @@ class RaftNode:
         others = {key.id for key in replica.other_voters}
         if replica.leader_id == replica.key.id:
             replica.role = Resigned(now_ms if replica.is_alone else timeout_ms, (), others)
-        elif replica.leader_id != NOBODY:
+        elif replica.leader_id != NO_LEADER:
             replica.role = Follower(replica.leader_id, now_ms + replica.fetch_timeout_ms())
         else:
             replica.role = Unattached(now_ms if replica.is_alone or self._stands_first() else timeout_ms)
@@ -107,7 +107,7 @@ class RaftNode:
         is_new = replica.epoch == 0 and replica.end_offset == 0 and replica.state.voted is None
         return is_new and replica.is_voter and replica.voters.current.keys[0].id == replica.key.id
 
-    # What others may know
+    # State
 
     @property
     def key(self) -> ReplicaKey:
@@ -153,7 +153,7 @@ class RaftNode:
         return self._replica.voters.current
 
     def voters_at(self, end_offset: int) -> VoterSet | None:
-        """What a snapshot of this end offset must state in its header; None: nothing (kraft.version 0)."""
+        """The voters that a snapshot of this end offset must state in its header; None: none (kraft.version 0)."""
         return self._replica.voters.at(end_offset)
 
     def snapshot_fault(self, snapshot_id: SnapshotId) -> str | None:
@@ -161,7 +161,7 @@ class RaftNode:
         return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
 
     def snapshot_shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
-        """How many bytes of one answer go to each of these snapshots, asked for from these positions on (KIP-630).
+        """Bytes of one answer that each of these snapshots, asked for from these positions on, may have (KIP-630).
 
         Together at most `max_bytes` and `RaftConfig.snapshot_max_bytes`; 0 for a snapshot that is not here.
         """
@@ -264,7 +264,7 @@ class RaftNode:
                 self._elections.answer_end(token, request, now_ms)
 
     def _respond(self, opened: OpenRequest, response: Response, now_ms: int) -> None:
-        """What a peer answered: first what it knows of epochs and leaders, then what it says."""
+        """Take the answer of a peer: first its epoch and leader, then its content."""
         replica = self._replica
         before = replica.role
         is_foreign = isinstance(response, QuorumDescription) or response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -272,7 +272,7 @@ class RaftNode:
             replica.links.back_off(opened.destination, now_ms)
         else:
             is_current = response.leader_epoch == replica.epoch
-            # A leader that answers a Vote may be one that serves nobody: who stands does not go back to it for that.
+            # A leader that answers a Vote may no longer serve fetches, so its answer does not end a candidacy.
             says_leader = isinstance(before, Unattached) and response.leader_id == opened.destination
             self._elections.learn(response.leader_epoch, response.leader_id, now_ms, from_leader=says_leader)
             if is_current and replica.role is before:
@@ -291,7 +291,7 @@ class RaftNode:
             case FetchSnapshotRequest() as request, FetchSnapshotResponse() if isinstance(role, Follower):
                 self._following.fetched_snapshot(role, request, response, now_ms)
             case FetchRequest(), _:
-                # It does not know who leads either: no hurry to ask the next one.
+                # It does not know the leader either: the next peer can wait.
                 self._replica.links.back_off(opened.destination, now_ms, self._replica.config.election_timeout_ms // 10)
             case _:
                 self._replica.links.back_off(opened.destination, now_ms)
@@ -318,7 +318,7 @@ class RaftNode:
         self._finish_shutdown()
 
     def _tell_followers(self, role: Role, end_offset: int, high_watermark: int | None, now_ms: int) -> None:
-        """The log grew, or more of it is committed: that concerns whoever waits for it."""
+        """The log grew, or more of it is committed: answer the fetches and changes of voters that wait for that."""
         replica = self._replica
         if replica.role is not role or not isinstance(role, Leader):
             return

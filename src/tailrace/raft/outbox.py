@@ -1,4 +1,4 @@
-"""What a step wants done, in order; and what must wait until the quorum state is durable.
+"""The effects of a step, in order, and the messages that must wait until the quorum state is durable.
 
 A vote that was answered and then forgotten in a crash lets two leaders be elected. So requests and answers leave only
 when the newest quorum state that was decided before them is on disk.

@@ -1,4 +1,4 @@
-"""What the machine sees of the world: its log, read only, and its settings. The host has the real things.
+"""The ports of the machine: its log, read only, and its settings. The host has the real things.
 
 Reading is all that the machine does here. Whatever it wants changed it says in effects (`effects.py`), and the host
 carries out those that change the log, in order, before the next event, so that this view is always up to date.
@@ -59,7 +59,7 @@ class LogView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What must survive a crash: the promises of this node (Kafka's `quorum-state` file)."""
+    """The promises of this node, which must survive a crash (Kafka's `quorum-state` file)."""
 
     epoch: int = 0
     leader_id: int = -1
@@ -94,6 +94,6 @@ class RaftConfig:
     served_snapshot_ms: int = 60_000
     """A snapshot that was asked for within this time stays."""
     upkeep_interval_ms: int = 1000
-    """How often log start and snapshots are looked at, besides when something has changed."""
+    """The pause between two checks of log start and snapshots, besides those after a change."""
     caught_up_ms: int = 3_600_000
-    """Who is to become a voter has reached the leader's end within this time."""
+    """A replica may become a voter if it has reached the leader's end offset within this time."""

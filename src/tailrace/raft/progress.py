@@ -1,4 +1,4 @@
-"""What a leader knows of the other replicas: how far they are, and when they were last heard of."""
+"""The progress of the other replicas as their leader knows it: end offsets and times of contact."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class ProgressTable:
         return iter(self._replicas.values())
 
     def of(self, key: ReplicaKey) -> Progress:
-        """What is known of this replica; it is known from now on."""
+        """The progress of this replica; it is tracked from now on."""
         progress = self._replicas.get(key)
         if progress is None:
             progress = self._replicas[key] = Progress(key)

@@ -1,4 +1,4 @@
-"""What all roles share: who this replica is, what it has promised, how long its log is, and how it changes its role.
+"""State that all roles share: the replica's key, its promises, the end of its log; and the change of roles.
 
 Every change of role goes through `become`, and every promise through `_promise`, which makes it durable before
 anything that depends on it leaves (see `outbox`).
@@ -11,7 +11,7 @@ from tailrace.raft.links import Links
 from tailrace.raft.outbox import Outbox
 from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
 from tailrace.raft.roles import Follower, Leader, Role, Unattached, may_follow
-from tailrace.raft.rpc import NOBODY, LogEnd, Request, Response, SnapshotId
+from tailrace.raft.rpc import NO_LEADER, LogEnd, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VoterHistory, VotersAt, VoterSet
 
 
@@ -47,7 +47,7 @@ class Replica:
         self.flushed_end_offset = log.end_offset
         snapshots = log.snapshots
         self.high_watermark: int | None = snapshots[-1].id.end_offset if snapshots else None
-        """None: not known. What a snapshot covers is committed."""
+        """None: not known. All that a snapshot covers is committed."""
         self.is_fit = True
         """False after a failure of the disk: such a replica neither votes nor leads."""
         self.is_shutting_down = False
@@ -59,7 +59,7 @@ class Replica:
         self._flushes: dict[int, int] = {}
         self._last_flush = 0
 
-    # What it knows of itself and of the others
+    # This replica and the others
 
     @property
     def epoch(self) -> int:
@@ -94,12 +94,12 @@ class Replica:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else has a say: then there is nobody to wait for."""
+        """Whether this replica is the only voter: then it waits for no answer."""
         return self.is_voter and self.may_stand and len(self.voters.current) == 1
 
     @property
     def position(self) -> LogEnd:
-        """How far this replica reaches, for elections: "the latest epoch and end offset for a replica is the latest
+        """The end of the log or snapshot, for elections: "the latest epoch and end offset for a replica is the latest
         snapshot or replicated log" (KIP-630). An empty log reaches to its snapshot; one that is about to be replaced,
         to the snapshot that has been fetched completely."""
         end = LogEnd(self.last_epoch, self.end_offset)
@@ -111,9 +111,9 @@ class Replica:
 
     @property
     def places_to_ask(self) -> tuple[int, ...]:
-        """Whom to ask who leads. The voters in a log that is being fetched may be those of long ago, and all gone."""
+        """Nodes to ask for the leader. The voters in a log that is being fetched may be old, and all gone."""
         known = {*self.bootstrap_ids, *(key.id for key in (*self.voters.current.keys, *self.voters.initial.keys))}
-        return tuple(sorted((known | {self.leader_id}) - {NOBODY, self.key.id}))
+        return tuple(sorted((known | {self.leader_id}) - {NO_LEADER, self.key.id}))
 
     def spread(self, from_ms: float, to_ms: float) -> int:
         """A duration between these, by chance."""
@@ -128,14 +128,14 @@ class Replica:
 
     # Roles
 
-    def become(self, role: Role, epoch: int, leader_id: int = NOBODY, voted: ReplicaKey | None = None) -> None:
+    def become(self, role: Role, epoch: int, leader_id: int = NO_LEADER, voted: ReplicaKey | None = None) -> None:
         """Take this role in this epoch; make the promise durable that goes with it."""
         assert epoch >= self.epoch, f"epochs never fall: {epoch} after {self.epoch}"
         assert may_follow(self.role, role, epoch > self.epoch), (
             f"{type(self.role).__name__} of epoch {self.epoch} never becomes {type(role).__name__} of {epoch}"
         )
         if epoch == self.epoch:
-            assert leader_id == self.leader_id or self.leader_id == NOBODY, (
+            assert leader_id == self.leader_id or self.leader_id == NO_LEADER, (
                 f"epoch {epoch} has the leaders {self.leader_id} and {leader_id}"
             )
             assert voted == self.state.voted or self.state.voted is None, f"two votes in epoch {epoch}"
@@ -152,7 +152,7 @@ class Replica:
         self.become(
             Unattached(now_ms + (0 if self.is_alone else self.election_timeout_ms())),
             epoch,
-            self.leader_id if same else NOBODY,
+            self.leader_id if same else NO_LEADER,
             self.state.voted if same else None,
         )
 
@@ -191,7 +191,7 @@ class Replica:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the end of the log may be told to a leader: it is durable, and about to stay as it is."""
+        """Whether a fetch may name the end of the log: it is durable, and no snapshot is about to replace it."""
         return self.is_flushed and self.installing is None
 
     def log_ends_at(self, end_offset: int, last_epoch: int) -> None:

@@ -32,14 +32,14 @@ class Unattached:
 
     election_deadline_ms: int
     next_peer: int = 0
-    """Whom to ask next who leads."""
+    """Index of the node that is asked next for the leader."""
     next_ask_ms: int = 0
     """When to ask the next one although the last one has not answered."""
 
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks for votes that bind nobody."""
+    """Asks for pre-votes, which bind no voter (KIP-996)."""
 
     tally: Tally
     deadline_ms: int
@@ -70,7 +70,7 @@ class Follower:
     leader_id: int
     fetch_deadline_ms: int
     has_fetched: bool = False
-    """Whether the leader has answered: then it is there, and nobody gets a pre-vote."""
+    """Whether the leader has answered: then it is alive, and no candidate gets a pre-vote."""
     is_appending: bool = False
     """Records were handed to the host, which has not said yet what became of them."""
     leader_high_watermark: int = -1
@@ -98,14 +98,14 @@ class PendingChange:
 
 @dataclass(slots=True)
 class Leader:
-    """Appends, and counts who has what."""
+    """Appends, and tracks the progress of the other replicas."""
 
     epoch_start_offset: int
     started_ms: int
     replicas: ProgressTable
     parked: list[ParkedFetch] = field(default_factory=list)
     announced_ms: dict[int, int] = field(default_factory=dict)
-    """When each voter was last told who leads."""
+    """When the leader was last announced to each voter."""
     pending: PendingChange | None = None
     served: dict[SnapshotId, int] = field(default_factory=dict)
     """When each snapshot was last asked for."""
@@ -118,7 +118,7 @@ class Resigned:
     deadline_ms: int
     preferred: tuple[ReplicaKey, ...]
     unacknowledged: set[int]
-    """Voters that have not been told."""
+    """Voters that have not acknowledged the resignation."""
 
 
 Role = Unattached | Prospective | Candidate | Follower | Leader | Resigned

@@ -1,4 +1,4 @@
-"""What replicas of one partition say to each other, as plain values with the meaning of Kafka's fields.
+"""The messages between replicas of one partition, as plain values with the meaning of Kafka's fields.
 
 The form on the wire is not known here: an adapter in the server maps these to Kafka's messages of the same names, adds
 the topic and the partition, and takes them off again. `cluster_id` None means that the sender does not know it.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tailrace.model.errors import ErrorCode
 from tailrace.raft.voters import ReplicaKey
 
-NOBODY = -1
+NO_LEADER = -1
 """The leader is not known."""
 
 
@@ -26,7 +26,7 @@ class SnapshotId(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """How far a log reaches. Compares as Raft does: the epoch of the last record first, then the end offset."""
+    """The end of a log. Compares as Raft does: the epoch of the last record first, then the end offset."""
 
     epoch: int
     offset: int
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
 class VoteRequest:
     """Asks for a vote, or with `pre_vote` whether it would be given: then the epoch is not raised (KIP-996).
 
-    `voter` is whom it is meant for: another directory under that id must refuse (KIP-853). None: version 0.
+    `voter` is the receiver: another directory under that id must refuse (KIP-853). None: version 0.
     """
 
     cluster_id: str | None
@@ -52,7 +52,7 @@ class VoteRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
     vote_granted: bool = False
 
@@ -70,13 +70,13 @@ class BeginQuorumEpochRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponse:
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """A leader resigns and names who should follow, the best first."""
+    """A leader resigns and names its successors, the best first."""
 
     cluster_id: str | None
     leader_id: int
@@ -87,7 +87,7 @@ class EndQuorumEpochRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponse:
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
 
 
@@ -104,7 +104,7 @@ class FetchRequest:
     max_wait_ms: int
     max_bytes: int = 1 << 20
     high_watermark: int = (1 << 63) - 1
-    """What the replica knows; if the leader knows more it answers at once (KIP-1166). The default: it does not say."""
+    """The replica's own; if the leader's is higher it answers at once (KIP-1166). The default: not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class FetchResponse:
     """Records, or how the replica's log must change first: cut to `diverging`, or be replaced by a snapshot."""
 
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
     high_watermark: int = -1
     log_start_offset: int = -1
@@ -138,7 +138,7 @@ class FetchSnapshotRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponse:
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
     snapshot_id: SnapshotId | None = None
     size: int = 0
@@ -159,10 +159,10 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The answer to DescribeQuorum. Only a leader has one; anybody else answers NOT_LEADER_OR_FOLLOWER."""
+    """The answer to DescribeQuorum. Only a leader has one; all other replicas answer NOT_LEADER_OR_FOLLOWER."""
 
     error: ErrorCode = ErrorCode.NONE
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = -1
     high_watermark: int = -1
     voters: tuple[ReplicaDescription, ...] = ()

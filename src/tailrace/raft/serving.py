@@ -1,4 +1,4 @@
-"""How a leader answers those who fetch: records, where logs part, or a snapshot and its bytes."""
+"""A leader's answers to fetches: records, the offset where logs diverge, or a snapshot and its bytes."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ class Serving:
     # Fetch
 
     def answer_fetch(self, token: object, request: FetchRequest, now_ms: int) -> None:
-        """Answer at once if there is something to say, else when there is, or when the reader's patience ends."""
+        """Answer at once if there is news, else when there is, or when the reader's maximum wait has passed."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
         if fault is ErrorCode.NONE and _is_impossible(request, replica.epoch):
@@ -98,11 +98,11 @@ class Serving:
         )
 
     def answer_parked(self, leader: Leader) -> None:
-        """Records were appended, or the high watermark moved: whoever waits for that gets it."""
+        """Records were appended, or the high watermark moved: answer the parked fetches that wait for that."""
         self._answer_parked(leader, lambda fetch: self._has_news(fetch.request))
 
     def poll(self, leader: Leader, now_ms: int) -> None:
-        """Answer those whose patience has ended."""
+        """Answer the parked fetches whose maximum wait has passed."""
         self._answer_parked(leader, lambda fetch: fetch.deadline_ms <= now_ms)
 
     def next_deadline_ms(self, leader: Leader) -> int | None:
@@ -136,7 +136,7 @@ class Serving:
             self._send_part(token, request, snapshot)
 
     def shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
-        """How many bytes each of these snapshots, from these positions on, gets of one answer (`fair_shares`)."""
+        """Bytes of one answer that each of these snapshots, from these positions on, may have (`fair_shares`)."""
         most = min(max_bytes, self._replica.config.snapshot_max_bytes)
         return fair_shares([self._remaining(*one) for one in asked], most)
 

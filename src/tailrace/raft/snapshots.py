@@ -1,5 +1,5 @@
-"""KIP-630's decisions, pure: when to snapshot, how far the log start may rise, which snapshots stay, who gets how many
-bytes, and what a reader of the log needs instead of records."""
+"""KIP-630's decisions, pure: when to snapshot, how far the log start may rise, which snapshots stay, the shares of an
+answer, and the snapshot that a reader of the log needs instead of records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class NeedsSnapshot:
 
 
 def validate_position(log: LogView, offset: int, epoch: int) -> Valid | Diverging | NeedsSnapshot:
-    """What a leader answers to a reader whose log ends at this offset with a record of this epoch.
+    """The leader's answer to a reader whose log ends at this offset with a record of this epoch.
 
     At the log start the record before is gone, so only the snapshot that ends exactly there can say which epoch it
     had. A reader with another epoch, or any reader if there is no such snapshot, may hold a stale tail that happens to
@@ -125,7 +125,7 @@ def leader_log_start(
     now_ms: int,
     lag_ms: int,
 ) -> int:
-    """Where a leader's log may start: the end of a snapshot that all live replicas have reached, or that is old.
+    """The log start a leader may have: the end of a snapshot that all live replicas have reached, or that is old.
 
     A snapshot that is being fetched is not to vanish, and none may be below the log start; so its end is the limit.
     """
@@ -142,7 +142,7 @@ def leader_log_start(
 
 
 def follower_log_start(snapshots: Sequence[SnapshotFile], log_start_offset: int, leaders: int) -> int:
-    """Where a follower's log may start: where its leader's does, as far as its own newest snapshot reaches."""
+    """The log start a follower may have: its leader's, but not above the end of its own newest snapshot."""
     if not snapshots:
         return log_start_offset
     return max(log_start_offset, min(leaders, snapshots[-1].id.end_offset))
@@ -151,7 +151,7 @@ def follower_log_start(snapshots: Sequence[SnapshotFile], log_start_offset: int,
 def superfluous_snapshots(
     snapshots: Sequence[SnapshotFile], log_start_offset: int, served: Iterable[SnapshotId] = ()
 ) -> tuple[SnapshotId, ...]:
-    """Which may be deleted: all but the one at the log start, the next, the newest, and those that are being fetched.
+    """Snapshots to delete: all but the one at the log start, the next, the newest, and those that are being fetched.
 
     The next above the log start stays although the newest would do: it is the one that grows old, so that a replica
     that is live and never catches up holds the log start back for the lag time and no longer.
@@ -168,7 +168,7 @@ def recently_served(served: Mapping[SnapshotId, int], now_ms: int, within_ms: in
 
 
 def fair_shares(remaining: Sequence[int], max_bytes: int) -> list[int]:
-    """How many of `max_bytes` each of these snapshots gets that have so many bytes left to send.
+    """The share of `max_bytes` for each of these snapshots, which have so many bytes left to send.
 
     Each gets the average if it has as much; what it does not need goes to the others, evenly again (KIP-630). Bytes
     that cannot be divided go to some of those that want more.

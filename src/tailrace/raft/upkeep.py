@@ -40,7 +40,7 @@ class Upkeep:
             replica.outbox.add(DeleteSnapshots(superfluous))
 
     def _forget_silent(self, leader: Leader, now_ms: int) -> None:
-        """Observers that have gone, and snapshots that nobody asks for any more."""
+        """Forget observers that have gone, and snapshots that are no longer fetched."""
         config = self._replica.config
         leader.replicas.drop_silent(self._replica.voters.current.keys, now_ms, config.live_replica_ms)
         leader.served = recently_served(leader.served, now_ms, config.served_snapshot_ms)

@@ -1,4 +1,4 @@
-"""Who may vote: replicas by id and directory, sets of them, and the sets that a log has held (KIP-853).
+"""Voters: replicas by id and directory, sets of them, and the sets that a log has held (KIP-853).
 
 A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id and
 not its promises; it counts as an observer until it is added again.
@@ -26,7 +26,7 @@ class ReplicaKey(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a voter listens."""
+    """An address that a voter listens at."""
 
     name: str
     host: str
@@ -68,7 +68,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many of them decide."""
+        """The number of voters that decide."""
         return len(self.voters) // 2 + 1
 
     @property
@@ -125,7 +125,7 @@ class VoterHistory:
 
     @property
     def initial(self) -> VoterSet:
-        """What the node was started with."""
+        """The voters that the node was started with."""
         return self._sets[0].voters
 
     @property

@@ -7,7 +7,6 @@ from typing import Any
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages import quorum
 from tailrace.raft.rpc import (
-    NOBODY,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -40,7 +39,7 @@ def named(listeners: Sequence[Endpoint]) -> Listeners:
 
 
 def vote_request(request: VoteRequest) -> quorum.VoteRequest:
-    voter = request.voter or ReplicaKey(NOBODY)
+    voter = request.voter or ReplicaKey(-1)
     partition = quorum.VotePartition(
         partition_index=INDEX,
         replica_epoch=request.candidate_epoch,
@@ -56,7 +55,7 @@ def vote_request(request: VoteRequest) -> quorum.VoteRequest:
 
 
 def begin_request(request: BeginQuorumEpochRequest, listeners: Listeners) -> quorum.BeginQuorumEpochRequest:
-    voter = request.voter or ReplicaKey(NOBODY)
+    voter = request.voter or ReplicaKey(-1)
     partition = quorum.BeginEpochPartition(
         partition_index=INDEX,
         voter_directory_id=voter.directory_id,

@@ -13,7 +13,7 @@ from tailrace.protocol.messages.quorum import (
     QuorumReplica,
     QuorumTopic,
 )
-from tailrace.raft.rpc import NOBODY
+from tailrace.raft.rpc import NO_LEADER
 from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.quorum.description import WANTED, unknown_topic
@@ -36,7 +36,7 @@ class FounderHandler:
             partition_index=METADATA_PARTITION.partition,
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
             error_message="the quorum is being founded",
-            leader_id=NOBODY,
+            leader_id=NO_LEADER,
             leader_epoch=NO_EPOCH,
             high_watermark=-1,
             current_voters=(),

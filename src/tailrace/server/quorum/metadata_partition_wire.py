@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.raft.rpc import NOBODY, Response
+from tailrace.raft.rpc import NO_LEADER, Response
 from tailrace.raft.voters import Endpoint
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
@@ -55,7 +55,7 @@ def answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
 
 def leadership(leader_id: int, leader_epoch: int) -> Mapping[str, int]:
     """Who leads in which epoch, as an answer says. Raises MalformedMessage for what can be nobody's word."""
-    if leader_id < NOBODY or not -1 <= leader_epoch <= NEWEST_EPOCH:
+    if leader_id < NO_LEADER or not -1 <= leader_epoch <= NEWEST_EPOCH:
         raise MalformedMessage(f"an answer that names leader {leader_id} of epoch {leader_epoch}")
     return {"leader_id": leader_id, "leader_epoch": leader_epoch}
 
