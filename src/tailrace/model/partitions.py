@@ -36,14 +36,14 @@ class OffsetAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the cluster has agreed on for one partition."""
+    """The state of one partition in the metadata log."""
 
     topic_id: TopicId
     replicas: tuple[BrokerId, ...]
     """In order of preference."""
     in_sync_replicas: tuple[BrokerId, ...]
     leader: BrokerId
-    """-1 while nobody leads."""
+    """-1 while there is no leader."""
     leader_epoch: LeaderEpoch
     """Rises with every change of leader; fences readers and writers of older epochs (KIP-101, KIP-320)."""
     partition_epoch: int
@@ -51,7 +51,7 @@ class PartitionState:
     eligible_leader_replicas: tuple[BrokerId, ...] = ()
     """Out of sync by now, and yet complete up to the high watermark, which cannot have moved without them (KIP-966)."""
     last_known_leaders: tuple[BrokerId, ...] = ()
-    """Who led when the last complete replica was lost; Kafka's LastKnownElr. None or one."""
+    """The leader at the loss of the last complete replica; Kafka's LastKnownElr. None or one."""
     adding_replicas: tuple[BrokerId, ...] = ()
     """Of `replicas`: those a reassignment adds; they are not yet in sync."""
     removing_replicas: tuple[BrokerId, ...] = ()
@@ -61,8 +61,8 @@ class PartitionState:
     unclean_epoch: int = -1
     """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
     accepts_loss: bool = False
-    """The leader was named by an administrator who gives up what its log lacks. Until it has recovered, or is deposed,
-    it may cut a damaged log."""
+    """The leader was named by an administrator, and records that its log lacks are given up. Until it has recovered, or
+    is deposed, it may cut a damaged log."""
     directories: tuple[bytes, ...] = ()
     """The log directory of each replica, in the order of `replicas` (KIP-858)."""
 

@@ -1,4 +1,4 @@
-"""How often a log may repeat itself: once per key and period, so that neither a fault nor a stranger fills it."""
+"""Throttled log lines: one per key and period, so that neither a fault nor a hostile client fills the log."""
 
 from collections.abc import Hashable
 from typing import Final

@@ -107,7 +107,7 @@ TOPIC_SETTINGS: Table = table_of(
     _setting(
         "message.timestamp.type",
         SettingType.STRING,
-        "Whose clock stamps a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "The clock that stamps a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
         one_of=("CreateTime", "LogAppendTime"),
     ),
     _setting(

@@ -1,4 +1,4 @@
-"""How a message is declared: the wire types, `field`, and the decorators that turn a class into a value with a schema.
+"""Declarations of messages: the wire types, `field`, and the decorators that turn a class into a value with a schema.
 
 Rules:
 1. Fields are on the wire in the order in which they stand in the class; tagged fields follow by tag.
@@ -145,7 +145,7 @@ def field(*, versions: str = "0+", tag: int | None = None, nullable: str | None 
 
 
 class Schema:
-    """What was declared about a message or struct, and its compiled codecs, each made when it is first used."""
+    """The declaration of a message or struct, and its compiled codecs, each made when it is first used."""
 
     __slots__ = ("api_key", "cls", "decoders", "encoders", "fields", "flexible", "name", "versions")
 
@@ -345,7 +345,7 @@ def _protect(cls: Any, enabled: bool) -> None:
 
 
 def _assign_once(self: object, name: str, value: object) -> None:
-    # Whoever makes a value sets each slot once; whoever changes one sets a slot again.
+    # The constructor sets each slot once; a change sets a slot again.
     if hasattr(self, name):
         raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: messages are values")
     object.__setattr__(self, name, value)

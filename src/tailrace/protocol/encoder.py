@@ -15,7 +15,7 @@ from tailrace.protocol.rows import Rows, stride_of
 from tailrace.protocol.source import Layout, Source, length_code
 
 Encoder = Callable[[Any, list[Buffer], list[Buffer]], None]
-"""(value, parts, chunks) -> None. What is left in `parts` belongs behind `chunks`."""
+"""(value, parts, chunks) -> None. The rest that stays in `parts` belongs behind `chunks`."""
 
 BY_REFERENCE_FROM = 2048
 """Bytes from this size on are not copied: below it a copy is cheaper than one more buffer for the socket."""

@@ -12,7 +12,7 @@ _LENGTH = Struct(">i")
 
 
 def frame_length(data: Buffer, position: int, max_bytes: int) -> int:
-    """How many bytes follow the length prefix at `position`.
+    """The number of bytes that follow the length prefix at `position`.
 
     Raises MalformedMessage for a negative length or one above `max_bytes`. A client that speaks TLS or HTTP to this
     port shows up here as an absurd length.

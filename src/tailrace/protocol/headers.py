@@ -1,4 +1,4 @@
-"""What stands before each request and response.
+"""The headers that stand before each request and response.
 
 Requests: header v1 (key, version, correlation id, client id), or v2, which adds a tag section, if the request is
 flexible. Responses: header v0 (correlation id), or v1, which adds a tag section, if the response is flexible; but
@@ -27,7 +27,7 @@ _CORRELATION_AND_NO_TAGS = Struct(">ix")
 
 
 class RequestHeader(NamedTuple):
-    """Which request follows. Its tagged fields are skipped: Kafka defines none."""
+    """The key, version and correlation id of a request. Tagged fields are skipped: Kafka defines none."""
 
     api_key: int
     api_version: int

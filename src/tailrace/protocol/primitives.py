@@ -19,7 +19,7 @@ MAX_STRING_BYTES = 0x7FFF
 MAX_TAGS = 32
 """Tagged fields that one struct may have: Kafka's have two or three at most."""
 MAX_UNKNOWN_TAG_BYTES = 64 * 1024
-"""What the unknown ones of a struct may hold together: it is copied, and kept as long as the message."""
+"""Bytes that all unknown tagged fields of a struct may have together: they are copied, and live with the message."""
 
 _ONE_BYTE_UVARINTS = tuple(bytes((n,)) for n in range(128))
 
@@ -95,7 +95,7 @@ def bad_length(what: str, length: int, position: int) -> NoReturn:
 def read_tag_section(
     data: memoryview, position: int, count: int, budget: int
 ) -> tuple[dict[int, tuple[int, int]], int, int]:
-    """Where each tagged field is, tag -> (start, stop); then the position behind the section, and the budget left.
+    """The place of each tagged field, tag -> (start, stop); then the position behind the section, and the budget left.
 
     `count` is the first byte of the section, not 0. Tags must ascend, so none can appear twice.
     """

@@ -101,7 +101,7 @@ def encode_bytes(value: object, version: int) -> bytes:
 
 
 def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:
-    """As `encode`, behind what is in `parts` already. What `parts` holds afterwards belongs behind `chunks`."""
+    """As `encode`, behind the content of `parts`. The content of `parts` afterwards belongs behind `chunks`."""
     schema: Schema = value.__schema__  # type: ignore[attr-defined]
     try:
         encoder = schema.encoders[version]

@@ -61,7 +61,7 @@ class Source:
 
 
 class Layout:
-    """Which fields a struct has in one version: in order, by tag, and not at all."""
+    """The fields of a struct in one version: in order, by tag, and absent."""
 
     def __init__(self, schema: Schema, version: int, flexible: bool) -> None:
         here = [field for field in schema.fields if field.versions.has(version)]
@@ -74,7 +74,7 @@ class Layout:
 
 
 def length_code(kind: WireType, flexible: bool) -> str:
-    """How a length or count starts: the first varint byte in flexible versions, int16 for strings, else int32."""
+    """The form of a length or count: the first varint byte in flexible versions, int16 for strings, else int32."""
     if flexible:
         return "B"
     return "h" if isinstance(kind, Text) else "i"

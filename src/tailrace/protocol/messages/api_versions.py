@@ -5,7 +5,7 @@ from tailrace.protocol.schema import Int16, Int32, Int64, field, message, struct
 
 @message(api_key=18, versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """Asks which requests the node serves. v3 adds who asks, as library name and version (KIP-511)."""
+    """Asks which requests the node serves. v3 adds the client's library, by name and version (KIP-511)."""
 
     client_software_name: str = field(versions="3+", default="")
     client_software_version: str = field(versions="3+", default="")
@@ -40,7 +40,7 @@ class FinalizedFeatureKey:
 
 @message(api_key=18, versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """What the node serves. v1 adds the throttle time, v3 the features (KIP-584).
+    """The requests that the node serves. v1 adds the throttle time, v3 the features (KIP-584).
 
     To a version that it does not know, a node answers with error 35 in the body of v0.
     """

@@ -33,7 +33,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @struct
 class HeartbeatAssignment:
-    """What the member may read from now on, and nothing else."""
+    """The partitions that the member may read from now on, and no others."""
 
     topic_partitions: tuple[HeartbeatTopicPartitions, ...]
 

@@ -1,4 +1,4 @@
-"""What classic consumers tell each other through JoinGroup and SyncGroup: an int16 version, then the message.
+"""Messages between classic consumers inside JoinGroup and SyncGroup: an int16 version, then the message.
 
 The broker keeps these bytes without looking inside; clients and tools that describe a group read them.
 """
@@ -28,7 +28,7 @@ class ConsumerTopicPartitions:
 
 @message(versions="0-3")
 class ConsumerProtocolSubscription:
-    """What a member wants. v1 adds what it owns (KIP-429), v2 since when, v3 where it is (KIP-881)."""
+    """A member's subscription. v1 adds owned partitions (KIP-429), v2 their generation, v3 the rack (KIP-881)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -39,7 +39,7 @@ class ConsumerProtocolSubscription:
 
 @message(versions="0-3")
 class ConsumerProtocolAssignment:
-    """What a member gets from the leader of its group."""
+    """The assignment that a member gets from the leader of its group."""
 
     assigned_partitions: tuple[ConsumerTopicPartitions, ...]
     user_data: bytes | None = None

@@ -5,7 +5,7 @@ from tailrace.protocol.schema import Int8, Int16, Int32, field, message, struct
 
 @message(api_key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Asks who coordinates a group (type 0), transaction (1) or share group (2). v4 asks for many at once (KIP-699)."""
+    """Asks for the coordinator of a group (type 0), transaction (1) or share group (2). v4 has many keys (KIP-699)."""
 
     key: str = field(versions="0-3", default="")
     key_type: Int8 = field(versions="1+", default=0)
@@ -26,7 +26,7 @@ class Coordinator:
 
 @message(api_key=10, versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """Where the coordinators are: until v3 in the message itself, from v4 one entry per key."""
+    """The coordinators' addresses: until v3 in the message itself, from v4 one entry per key."""
 
     throttle_time_ms: Int32 = field(versions="1+", default=0)
     error_code: Int16 = field(versions="0-3", default=0)

@@ -1,8 +1,8 @@
 """Envelope (58): a client's request, passed on by the broker that got it to the one that can carry it out (KIP-590).
 
-Between our own nodes it says more, in fields tagged from 10000 on that anybody else passes over: in which leader epoch
-the request is meant, and which request of its sender it is, so that one that comes twice or late is not carried out
-again. The answer to such a request says up to where the metadata log has to be applied to see what it speaks of.
+Between our own nodes it has more fields, tagged from 10000 on, that Kafka's nodes skip: the leader epoch that the
+request is meant for and a number from its sender, so that a request that comes twice or late is carried out once. The
+answer names the end offset of the metadata log that holds its effects.
 """
 
 from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field, message
@@ -13,7 +13,7 @@ FORWARDING_FEATURE = "tailrace.forwarding"
 
 @message(api_key=58, versions="0", flexible="0+")
 class EnvelopeRequest:
-    """The request with its header, whose it is, and from where."""
+    """The request with its header, its principal, and the client's address."""
 
     request_data: bytes
     request_principal: bytes | None
@@ -39,7 +39,7 @@ class EnvelopeResponse:
 
 @message(versions="0", flexible="0+")
 class PrincipalData:
-    """Who a client is, as Kafka's own principals are written into an envelope: behind the version, an int16."""
+    """A client's principal, as Kafka's own are written into an envelope: behind the version, an int16."""
 
     type: str
     name: str

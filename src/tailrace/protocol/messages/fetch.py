@@ -73,7 +73,7 @@ class FetchRequest:
 
 @struct
 class EpochEndOffset:
-    """Where the follower's log parts from the leader's (KIP-595)."""
+    """The offset and epoch at which the follower's log diverges from the leader's (KIP-595)."""
 
     epoch: Int32 = field(versions="12+", default=-1)
     end_offset: Int64 = field(versions="12+", default=-1)
@@ -81,7 +81,7 @@ class EpochEndOffset:
 
 @struct
 class LeaderIdAndEpoch:
-    """A newer leader, told with error 6 or 74 so that the reader need not ask for metadata (KIP-951)."""
+    """A newer leader, named with error 6 or 74 so that the reader need not ask for metadata (KIP-951)."""
 
     leader_id: Int32 = field(versions="12+", default=-1)
     leader_epoch: Int32 = field(versions="12+", default=-1)
@@ -105,7 +105,7 @@ class AbortedTransaction:
 
 @struct
 class PartitionData:
-    """What was read of one partition. v11 adds the replica to read from instead (KIP-392).
+    """The answer for one partition. v11 adds the replica to read from instead (KIP-392).
 
     `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last.
     """
@@ -134,7 +134,7 @@ class FetchableTopicResponse:
 
 @struct
 class NodeEndpoint:
-    """Where a leader listens (KIP-951)."""
+    """The address of a leader (KIP-951)."""
 
     node_id: Int32 = field(versions="16+", default=0)
     host: str = field(versions="16+", default="")

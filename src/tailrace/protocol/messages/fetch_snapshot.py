@@ -6,7 +6,7 @@ from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Records, UI
 
 @struct
 class SnapshotPosition:
-    """Which snapshot of a partition, and from which byte on. v1 adds the replica's directory (KIP-853)."""
+    """A snapshot of a partition, and the byte to read from. v1 adds the replica's directory (KIP-853)."""
 
     partition: Int32
     current_leader_epoch: Int32
@@ -61,7 +61,7 @@ class SnapshotPartTopic:
 
 @struct
 class SnapshotLeaderEndpoint:
-    """Where a leader listens for other voters."""
+    """An address at which a leader listens for other voters."""
 
     node_id: Int32 = field(versions="1+", default=0)
     host: str = field(versions="1+", default="")

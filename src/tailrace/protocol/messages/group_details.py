@@ -1,4 +1,4 @@
-"""What Tailrace tells about a group beyond Kafka: an extension that DescribeGroups carries in fields tagged from 10000.
+"""Details of a group beyond Kafka's: an extension that DescribeGroups carries in fields tagged from 10000.
 
 A client that asks sets `include_details`; a server that knows the extension answers with exactly one `GroupDetails`.
 Any other server passes over the question, and any other client never sees an answer. Ages in ms, -1: not known.
@@ -24,7 +24,7 @@ class GroupEventDetails:
 
 @struct
 class MemberDetails:
-    """How long a member has been silent, and how long it may be."""
+    """The time since a member's last heartbeat, and its session timeout."""
 
     member_id: str
     silent_ms: Int64

@@ -36,7 +36,7 @@ class AlterPartitionTopic:
 
 @message(api_key=56, versions="2-3", flexible="0+")
 class AlterPartitionRequest:
-    """What a broker proposes for the partitions that it leads."""
+    """A broker's proposal for the in-sync replicas of partitions that it leads."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
@@ -74,4 +74,4 @@ class AlterPartitionResponse:
     error_code: Int16 = 0
     topics: tuple[AlteredTopic, ...]
     metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
-    """Ours: everything that the answer is based on lies below. Only for who asked for it."""
+    """Ours: everything that the answer is based on lies below. Only if the request asked for it."""

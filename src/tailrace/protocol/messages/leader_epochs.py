@@ -22,7 +22,7 @@ class OffsetForLeaderTopic:
 
 @message(api_key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Asks for the ends of leader epochs. v3 adds who asks: -1 a debugger, -2 a consumer."""
+    """Asks for the ends of leader epochs. v3 adds the replica id: -1 is a consumer, -2 a debugger."""
 
     replica_id: Int32 = field(versions="3+", default=-2)
     topics: tuple[OffsetForLeaderTopic, ...]

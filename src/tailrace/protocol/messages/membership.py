@@ -31,7 +31,7 @@ class JoinGroupRequest:
 
 @struct
 class JoinGroupResponseMember:
-    """A member and its subscription; only the leader of the group is told."""
+    """A member and its subscription; only the leader of the group gets them."""
 
     member_id: str
     group_instance_id: str | None = field(versions="5+", default=None)
@@ -55,7 +55,7 @@ class JoinGroupResponse:
 
 @struct
 class SyncGroupRequestAssignment:
-    """What the leader gives to one member."""
+    """The assignment that the leader gives to one member."""
 
     member_id: str
     assignment: bytes

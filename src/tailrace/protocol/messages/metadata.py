@@ -1,4 +1,4 @@
-"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75): the brokers, and who leads which partition."""
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75): brokers, topics, and leaders of partitions."""
 
 from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Uuid, field, message, struct
 
@@ -33,7 +33,7 @@ class MetadataResponseBroker:
 
 @struct
 class MetadataResponsePartition:
-    """Who leads a partition, who has copies. v5 adds those that are down, v7 the leader epoch (KIP-320)."""
+    """The leader and replicas of a partition. v5 adds offline replicas, v7 the leader epoch (KIP-320)."""
 
     error_code: Int16 = 0
     partition_index: Int32
@@ -112,7 +112,7 @@ class TopicRequest:
 
 @struct
 class Cursor:
-    """Where a list of topics, ordered by name, goes on."""
+    """The place at which a list of topics, ordered by name, goes on."""
 
     topic_name: str
     partition_index: Int32
@@ -129,7 +129,7 @@ class DescribeTopicPartitionsRequest:
 
 @struct
 class DescribeTopicPartitionsResponsePartition:
-    """Who leads a partition, who has copies, and who may lead though not in sync."""
+    """The leader and replicas of a partition, and its eligible leader replicas (KIP-966)."""
 
     error_code: Int16 = 0
     partition_index: Int32

@@ -137,7 +137,7 @@ class OffsetFetchResponseTopics:
 
 @struct
 class OffsetFetchResponseGroup:
-    """The progress of one group, or why it cannot be told."""
+    """The committed offsets of one group, or the error."""
 
     group_id: str = field(versions="8+", default="")
     topics: tuple[OffsetFetchResponseTopics, ...] = field(versions="8+", default=())
@@ -156,7 +156,7 @@ class OffsetFetchResponse:
 
 @struct
 class OffsetDeleteRequestPartition:
-    """A partition whose committed offset is to go."""
+    """A partition whose committed offset is deleted."""
 
     partition_index: Int32
 

@@ -45,7 +45,7 @@ class BatchIndexAndErrorMessage:
 
 @struct
 class LeaderIdAndEpoch:
-    """The newer leader, told with error 6 (KIP-951)."""
+    """The newer leader, named with error 6 (KIP-951)."""
 
     leader_id: Int32 = field(versions="10+", default=-1)
     leader_epoch: Int32 = field(versions="10+", default=-1)
@@ -53,7 +53,7 @@ class LeaderIdAndEpoch:
 
 @struct
 class PartitionProduceResponse:
-    """Where the batch is now: `base_offset`, or -1 with an error. v8 adds which records were wrong (KIP-467)."""
+    """The offset of the batch, or -1 with an error. v8 adds the records that were invalid (KIP-467)."""
 
     index: Int32
     error_code: Int16 = 0
@@ -76,7 +76,7 @@ class TopicProduceResponse:
 
 @struct
 class NodeEndpoint:
-    """Where a leader listens (KIP-951)."""
+    """The address of a leader (KIP-951)."""
 
     node_id: Int32 = field(versions="10+", default=0)
     host: str = field(versions="10+", default="")
@@ -101,7 +101,7 @@ _MAX_FORMS: Final = 10_000
 
 _Form = tuple[Callable[..., bytes], bytes, bytes]
 _forms: dict[tuple[int, str | bytes], _Form] = {}
-"""How the answer of one version for one topic is packed, and what in it never changes."""
+"""The packed form of one version's answer for one topic, with the bytes in it that never change."""
 
 
 def encode_produced(
@@ -166,7 +166,7 @@ _TAGS_BEHIND: Final = bytes(3)
 
 
 class ProduceForm(NamedTuple):
-    """What all requests of a producer have in common that sends one batch at a time: everything before the partition.
+    """The bytes before the partition, equal in all requests of a producer that sends one batch at a time.
 
     With it, reading the next such request is one comparison. Made by `form_of`, which has read a request in full.
     """
@@ -264,7 +264,7 @@ class ProduceForms:
             self._head_sizes = (*self._head_sizes, size)
 
     def find(self, frame: memoryview) -> ProduceForm | None:
-        """The form whose bytes this frame begins with."""
+        """The form that matches the first bytes of this frame."""
         for size in self._head_sizes:
             form = self._by_head.get(bytes(frame[_HEAD_AT : _HEAD_AT + size]))
             if form is not None:

@@ -33,7 +33,7 @@ class AllocateProducerIdsRequest:
 
 @message(api_key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse:
-    """Ids that nobody else will get."""
+    """A block of producer ids that no other broker will get."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who writes to a partition (KIP-664)."""
+"""DescribeProducers (61): the active producers of a partition (KIP-664)."""
 
 from tailrace.protocol.schema import Int16, Int32, Int64, message, struct
 
@@ -32,7 +32,7 @@ class ProducerState:
 
 @struct
 class PartitionProducers:
-    """The producers of one partition, or why they cannot be told."""
+    """The producers of one partition, or the error."""
 
     partition_index: Int32
     error_code: Int16 = 0
@@ -50,7 +50,7 @@ class TopicProducers:
 
 @message(api_key=61, versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """Partition by partition, who writes to it."""
+    """The producers, partition by partition."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicProducers, ...]

@@ -1,4 +1,4 @@
-"""Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), DescribeQuorum (55): who leads the metadata log (KIP-595).
+"""Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), DescribeQuorum (55): the metadata quorum (KIP-595).
 
 From v1 on voters are known by directory too (KIP-853). Records are fetched with Fetch (1), see `fetch`.
 """
@@ -38,7 +38,7 @@ class VoteRequest:
 
 @struct
 class LeaderEndpoint:
-    """Where a leader listens for other voters."""
+    """An address at which a leader listens for other voters."""
 
     node_id: Int32 = field(versions="1+", default=0)
     host: str = field(versions="1+", default="")
@@ -104,7 +104,7 @@ class BeginQuorumEpochRequest:
 
 @struct
 class EpochPartition:
-    """What a voter knows of epoch and leader."""
+    """The epoch and leader as a voter knows them."""
 
     partition_index: Int32
     error_code: Int16
@@ -133,7 +133,7 @@ class PreferredCandidate:
 
 @struct
 class EndEpochPartition:
-    """A leader that stops, and who should follow, the best first: by id in v0, by id and directory from v1 on."""
+    """A leader that resigns, and its successors, the best first: by id in v0, by id and directory from v1 on."""
 
     partition_index: Int32
     leader_id: Int32
@@ -221,7 +221,7 @@ class QuorumListener:
 
 @struct
 class QuorumNode:
-    """Where a voter listens."""
+    """An address at which a voter listens."""
 
     node_id: Int32 = field(versions="2+", default=0)
     listeners: tuple[QuorumListener, ...] = field(versions="2+", default=())

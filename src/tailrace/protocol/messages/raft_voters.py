@@ -47,7 +47,7 @@ class RemoveRaftVoterResponse:
 
 @struct
 class KRaftVersionRange:
-    """What a voter understands of `kraft.version`."""
+    """The versions of `kraft.version` that a voter supports."""
 
     min_supported_version: Int16
     max_supported_version: Int16
@@ -67,7 +67,7 @@ class UpdateRaftVoterRequest:
 
 @struct
 class RaftLeader:
-    """Who leads, for one who asked somebody else."""
+    """The leader, for a client that asked another node."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1

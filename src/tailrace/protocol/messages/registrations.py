@@ -1,6 +1,6 @@
 """BrokerRegistration (62), BrokerHeartbeat (63), UnregisterBroker (64), ControllerRegistration (70).
 
-Processes tell the controller of themselves (KIP-631, KIP-919), and people tell it who will not come back.
+Processes register with the controller (KIP-631, KIP-919), and administrators remove those that will not come back.
 """
 
 from tailrace.protocol.schema import Int16, Int32, Int64, UInt16, Uuid, field, message, struct
@@ -8,7 +8,7 @@ from tailrace.protocol.schema import Int16, Int32, Int64, UInt16, Uuid, field, m
 
 @struct
 class RegisteredListener:
-    """Where a process listens."""
+    """An address at which a process listens."""
 
     name: str
     host: str
@@ -64,7 +64,7 @@ class BrokerHeartbeatRequest:
 
 @message(api_key=63, versions="0-1", flexible="0+")
 class BrokerHeartbeatResponse:
-    """How the controller sees the broker."""
+    """The state of the broker as the controller has it."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -1,4 +1,4 @@
-"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): who leads, who has a copy."""
+"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46)."""
 
 from tailrace.protocol.schema import Int8, Int16, Int32, field, message, struct
 
@@ -24,7 +24,7 @@ class ElectLeadersRequest:
 
 @struct
 class PartitionResult:
-    """What an election has come to."""
+    """The result of an election."""
 
     partition_id: Int32
     error_code: Int16 = 0

@@ -1,4 +1,4 @@
-"""SaslHandshake (17) and SaslAuthenticate (36): who a client is, before it asks anything else (KIP-43, KIP-152)."""
+"""SaslHandshake (17) and SaslAuthenticate (36): a client's identity, before any other request (KIP-43, KIP-152)."""
 
 from tailrace.protocol.schema import Int16, Int64, field, message
 

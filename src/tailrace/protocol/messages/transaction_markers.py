@@ -33,7 +33,7 @@ class WriteTxnMarkersRequest:
 
 @struct
 class WritableTxnMarkerPartitionResult:
-    """How it went in one partition."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
@@ -49,7 +49,7 @@ class WritableTxnMarkerTopicResult:
 
 @struct
 class WritableTxnMarkerResult:
-    """How it went for one producer."""
+    """The result for one producer."""
 
     producer_id: Int64
     topics: tuple[WritableTxnMarkerTopicResult, ...]

@@ -1,4 +1,4 @@
-"""What a transactional producer asks its coordinator (KIP-98, KIP-890), and what tools ask about it (KIP-664)."""
+"""Requests of transactional producers to their coordinator (KIP-98, KIP-890), and of tools about them (KIP-664)."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -138,7 +138,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """A group's progress that counts when the transaction commits. v3 adds who the consumer is (KIP-447)."""
+    """Offsets of a group, committed with the transaction. v3 adds the consumer's member id (KIP-447)."""
 
     transactional_id: str
     group_id: str

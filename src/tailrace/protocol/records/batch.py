@@ -27,7 +27,7 @@ LENGTH_OFFSET: Final = 12
 SMALLEST_RECORD: Final = 7
 """Bytes of a record with no key, no value and no headers, its length included."""
 MAX_RECORDS_PER_BATCH: Final = 100_000
-"""What a producer may put into one batch: a limit of ours, against batches that unfold into millions of records."""
+"""Records that a producer may put into one batch: a limit of ours, since small batches can unfold into millions."""
 
 MAGIC: Final = 2
 CODEC_MASK: Final = 0x07
@@ -226,7 +226,7 @@ def validate_produced(buffer: Buffer, *, produce_version: int) -> BatchHeader:
 
     Codes as Kafka's: INVALID_RECORD (87), CORRUPT_MESSAGE (2) for bytes damaged on the way, INVALID_TIMESTAMP (32) for
     a producer that claims the broker's clock, UNSUPPORTED_COMPRESSION_TYPE (76) for zstd below Produce v7 (KIP-110) and
-    for codecs nobody knows. The records themselves are not looked at: the checksum vouches for the sender's bytes, not
+    for unknown codecs. The records themselves are not looked at: the checksum vouches for the sender's bytes, not
     for the sender's sanity, and readers check what they parse.
     """
     size_bytes = len(buffer)

@@ -33,9 +33,9 @@ class Codec(IntEnum):
 
 
 MAX_DECOMPRESSED: Final = 64 << 20
-"""What one batch may unfold to, whatever its ratio."""
+"""The size that one batch may unfold to, whatever its ratio."""
 ALWAYS_ALLOWED: Final = 16 << 20
-"""What one batch may unfold to without a look at its ratio: equal lines compress a thousandfold and are legitimate."""
+"""The size that one batch may unfold to at any ratio: equal lines compress a thousandfold and are legitimate."""
 MAX_RATIO: Final = 200
 """Beyond `ALWAYS_ALLOWED`, how many bytes one compressed byte may become."""
 MAX_ZSTD_WINDOW: Final = 8 << 20
@@ -56,7 +56,7 @@ _spare_decompressors: list["ZstdDecompressor"] = []
 
 
 def default_limit(compressed_size: int) -> int:
-    """How many bytes a batch with this many compressed bytes may unfold to, unless the reader knows better."""
+    """The size in bytes that a batch with this many compressed bytes may unfold to by default."""
     return min(MAX_DECOMPRESSED, max(ALWAYS_ALLOWED, MAX_RATIO * compressed_size))
 
 

@@ -1,8 +1,8 @@
 """Control records: what brokers write into a log between the records of users.
 
-Transaction markers end what a producer wrote (KIP-98). The metadata log says who leads it (LEADER_CHANGE, KIP-595), a
+Transaction markers end a transaction (KIP-98). The metadata log names its leader (LEADER_CHANGE, KIP-595), a
 snapshot where it begins and ends (KIP-630), and both which voters there are (KIP-853). The key of each says its type;
-consumers skip control batches whole, so an unknown type harms nobody.
+consumers skip control batches whole, so an unknown type does no harm.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class LeaderChangeMessage:
     leader_id: Int32
     voters: tuple[LeaderChangeVoter, ...] = ()
     granting_voters: tuple[LeaderChangeVoter, ...] = ()
-    """Who voted for this leader."""
+    """A voter that voted for this leader."""
 
 
 @message(name="SnapshotHeaderRecord", versions="0", flexible="0+")
@@ -110,7 +110,7 @@ class VotersRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
-    """The end of a producer's transaction in one partition; the batch says whose."""
+    """The end of a transaction in one partition; the batch has the producer id."""
 
     type: ControlType
     coordinator_epoch: int
@@ -155,7 +155,7 @@ def control_type(key: Buffer | None) -> ControlType | None:
 
 
 def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | None:
-    """What a control record says, None for a type we do not know. Raises CorruptRecords."""
+    """The value of a control record, None for an unknown type. Raises CorruptRecords."""
     kind = control_type(key)
     if kind is None:
         return None
@@ -216,7 +216,7 @@ def build_marker(
 
 
 def read_marker(buffer: Buffer, header: BatchHeader) -> EndTransactionMarker | None:
-    """How the transaction ends that this control batch ends; None if it is about something else, or was emptied."""
+    """The marker that this control batch holds; None if it is of another type, or was emptied."""
     try:
         records = read_records(buffer) if header.is_control and header.records_count else ()
         value = decode_control(records[0].key, records[0].value) if records else None
@@ -226,5 +226,5 @@ def read_marker(buffer: Buffer, header: BatchHeader) -> EndTransactionMarker | N
 
 
 def control_values(records: Sequence[Record]) -> list[ControlValue]:
-    """What the records of a control batch say, unknown types left out."""
+    """The values of a control batch's records, without unknown types."""
     return [value for record in records if (value := decode_control(record.key, record.value)) is not None]

@@ -1,4 +1,4 @@
-"""What can be wrong with the records inside a batch: one list, so that the kernel and its twin say the same words."""
+"""Faults of the records inside a batch: one list, so that the kernel and its twin have the same texts."""
 
 from enum import IntEnum
 
@@ -27,7 +27,7 @@ class Fault(IntEnum):
 
 
 class Walk(IntEnum):
-    """How a walk over stored batches ended. `_kernels.pyx` has the same numbers; a test compares them."""
+    """The end of a walk over stored batches. `_kernels.pyx` has the same numbers; a test compares them."""
 
     END = 0
     EPOCH = 1

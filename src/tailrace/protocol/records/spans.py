@@ -17,7 +17,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class RecordSpan(NamedTuple):
-    """Where one record lies in the uncompressed records of its batch."""
+    """The place of one record in the uncompressed records of its batch."""
 
     start: int
     """Its length is here."""

@@ -1,6 +1,6 @@
-"""Where the frames of zstd data begin and end and how much they can unfold to, read from their headers (RFC 8878).
+"""The bounds of the frames of zstd data and the sizes they can unfold to, read from their headers (RFC 8878).
 
-The library decodes one frame into a buffer of a size it is told. Walking the block headers first, one step per 128 KiB,
+The library decodes one frame into a buffer of a given size. Walking the block headers first, one step per 128 KiB,
 says whether the data is whole, and bounds that size by what the blocks can hold instead of by what the frame claims.
 """
 
@@ -24,7 +24,7 @@ class ZstdFrame(NamedTuple):
     end: int
     window_size: int
     content_size: int | None
-    """What the frame says it holds."""
+    """The content size that the frame states."""
     max_size: int
 
 
