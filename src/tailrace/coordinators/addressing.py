@@ -1,4 +1,4 @@
-"""Where a coordinator lives: which internal topic keeps what, and which of its partitions keeps a given key."""
+"""The home of a coordinator: the internal topic of each kind, and the partition of it that keeps a given key."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOP
 
 
 class CoordinatorType(IntEnum):
-    """What FindCoordinator asks for, as it stands on the wire."""
+    """The kind of key in FindCoordinator, as it stands on the wire."""
 
     GROUP = 0
     TRANSACTION = 1

@@ -3,6 +3,6 @@
 Two kinds of state, kept apart:
 - what is committed to `__consumer_offsets`: offsets and, per generation, the members with their assignments (`store`).
   It is a function of the log; a restart replays it;
-- what only the coordinator of the hour knows: who waits for a rebalance, and each member's session (`membership`).
+- state of the active coordinator alone: members that wait for a rebalance, and each member's session (`membership`).
   It dies with the leadership; clients then join again.
 """

@@ -22,7 +22,7 @@ from tailrace.protocol.messages.membership import (
 
 
 def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
-    """It is a member of the current generation. Only the leader learns who else is."""
+    """The answer to a member of the current generation. Only the leader gets the list of members."""
     leads = group.leader == member.member_id
     return JoinGroupResponse(
         generation_id=group.generation_id,
@@ -37,8 +37,8 @@ def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
 def returned(group: ClassicGroup, member: Member, *, old_leader: str, may_skip_assignment: bool) -> JoinGroupResponse:
     """A static member is back in a stable group, which keeps its generation and its assignments.
 
-    A leader must not assign again. One that knows `skip_assignment` (KIP-814) is told so; an older one is told that the
-    id it had before leads, and takes itself for a follower.
+    A leader must not assign again. With `skip_assignment` (KIP-814) the answer says so; without it the answer names the
+    member's former id as the leader, so that the member acts as a follower.
     """
     leads = group.leader == member.member_id
     skips = leads and may_skip_assignment

@@ -1,4 +1,4 @@
-"""What a coordinator commits before it answers, and how its groups look from outside."""
+"""Commands: what a coordinator commits before it answers, and views of its groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class CommitOffsets:
     knows_epochs: bool = True
     """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
     retention_time_ms: int = -1
-    """How long the offsets shall stay; -1: as long as the broker's settings say."""
+    """The retention of the offsets in ms; -1: that of the broker's settings."""
     offsets: tuple[OffsetToCommit, ...]
 
 
@@ -42,7 +42,7 @@ class CommitOffsets:
 class CommitOffsetsInTransaction:
     """A group's progress as of the end of a producer's transaction; the answer is an error code per offset, in order.
 
-    Clients before KIP-447 do not say who they are: generation -1, and no member id.
+    Clients before KIP-447 name no member: generation -1, and no member id.
     """
 
     group_id: str
@@ -70,7 +70,7 @@ class DeleteOffsets:
 
 
 MOST_RECORDS_OF_A_SWEEP = 5_000
-"""What one decision of a sweep writes at most: a few milliseconds. It is asked again until it writes nothing."""
+"""The most offsets that one decision of a sweep deletes: a few milliseconds. Sweeps repeat until nothing is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class ForgetLostTopics:
 class ExpireOffsets:
     """A sweep: delete what these groups keep longer than they should, and the groups that are empty then (KIP-211).
 
-    Where the log still has members of a group that is empty, it is told so first: the time counts from then.
+    If the log still has members of an empty group, the empty group is written first: the time counts from then.
     """
 
     group_ids: tuple[str, ...]
@@ -132,7 +132,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLiveness:
-    """How long a member has been silent, and how long it may be."""
+    """The time since a member's last heartbeat, and its session timeout."""
 
     member_id: str
     silent_ms: int
@@ -141,7 +141,7 @@ class MemberLiveness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInsight:
-    """What the coordinator knows of a group beyond what Kafka tells, at one moment.
+    """Details of a group at one moment that Kafka's answers do not have.
 
     That is `now_ms` on the host's monotonic clock, which events are dated by, and `wall_ms` on the clock of commits.
     """

@@ -7,7 +7,7 @@ from typing import Any
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a first JoinGroup may wait before its member is dropped: it has no id yet, so it cannot send heartbeats."""
+"""The longest wait of a first JoinGroup before its member is dropped: without an id it cannot send heartbeats."""
 
 
 def _nothing_set(_: str) -> Mapping[str, str]:
@@ -19,29 +19,29 @@ class GroupConfig:
     """Times in milliseconds, sizes in bytes."""
 
     group_initial_rebalance_delay_ms: int = 3000
-    """How long the first rebalance of an empty group waits for more members."""
+    """The wait of the first rebalance of an empty group for more members."""
     group_min_session_timeout_ms: int = 6000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 1000
     """Members per group; Kafka sets no limit."""
     group_max_metadata_bytes: int = 262_144
-    """What one member may bring as protocol metadata, or be given as assignment. Ours."""
+    """The size limit of one member's protocol metadata, and of its assignment. Ours."""
     group_max_groups: int = 10_000
     """Groups per node. Ours."""
     group_consumer_session_timeout_ms: int = 45_000
-    """How long a member of a consumer group (KIP-848) may be silent; its coordinator decides, not the member."""
+    """The session timeout of members of a consumer group (KIP-848); the coordinator sets it, not the member."""
     group_consumer_heartbeat_interval_ms: int = 5_000
-    """How often such a member is told to send heartbeats."""
+    """The heartbeat interval that such a member is given."""
     group_consumer_max_size: int = 1000
     """Members per consumer group; Kafka sets no limit."""
     group_consumer_migration_policy: str = "bidirectional"
-    """Which conversions of a group with members are done: bidirectional, upgrade, downgrade or disabled."""
+    """The conversions of a group with members that are allowed: bidirectional, upgrade, downgrade or disabled."""
     offset_metadata_max_bytes: int = 4096
     """The longest text beside a committed offset, in characters as Kafka counts it."""
     offsets_commit_timeout_ms: int = 5000
-    """How long an answer waits for its records to be committed."""
+    """The longest wait of an answer for its records to be committed."""
     offsets_retention_minutes: int = 10_080
-    """How long offsets stay that no member of the group needs (KIP-211)."""
+    """The retention of offsets that no member of the group needs (KIP-211)."""
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
@@ -67,12 +67,12 @@ class GroupConfig:
         return cls(**values, settings_of=settings_of)
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member of this consumer group may be silent."""
+        """The session timeout of a member of this consumer group."""
         text = self.settings_of(group_id).get(SESSION_TIMEOUT)
         return self.group_consumer_session_timeout_ms if text is None else int(text)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often a member of this consumer group is told to send heartbeats."""
+        """The heartbeat interval of a member of this consumer group."""
         text = self.settings_of(group_id).get(HEARTBEAT_INTERVAL)
         return self.group_consumer_heartbeat_interval_ms if text is None else int(text)
 

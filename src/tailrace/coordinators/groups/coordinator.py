@@ -96,7 +96,7 @@ class GroupCoordinator:
         self._now_ms = 0
         """When it was last asked for anything: sessions of a group that changes its kind begin then."""
         self._upgrading: set[str] = set()
-        """Classic groups with members whose end as such is on its way into the log."""
+        """Classic groups with members whose tombstone is on its way into the log."""
         self._late_effects: list[Effect] = []
         """Of writes that failed: for the next tick."""
 
@@ -192,7 +192,7 @@ class GroupCoordinator:
         )
 
     def abandon(self) -> list[Effect]:
-        """This is not the coordinator any more: the last answers of all who wait."""
+        """This is not the coordinator any more: the last answers of all waiting members."""
         late, self._late_effects = self._late_effects, []
         return late + [
             effect for membership in self._memberships.values() for effect in membership.step(Abandoned(), now_ms=0)
@@ -355,14 +355,14 @@ class GroupCoordinator:
         self._consumers.begin(group_id, consumer, self._now_ms)
 
     def _close_idle(self, records: Iterable[GroupLogRecord]) -> None:
-        """Close the groups that nobody is in and that the log does not have any more, now that these are settled."""
+        """Close the groups without members that are gone from the log, now that the writes to these are complete."""
         for group_id in {record.group_id for record in records}:
             membership = self._memberships.get(group_id)
             if membership is not None and membership.is_idle and self._latest.get(group_id) is None:
                 self._close(group_id)
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
-        """What the end of a producer's transaction is to the groups that have offsets in it: to be staged."""
+        """The effect of the end of a producer's transaction on groups with offsets in it: to be staged."""
         return tuple(
             TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed)
             for group_id in sorted(self._latest.groups_waiting_for(producer_id))
@@ -374,7 +374,7 @@ class GroupCoordinator:
             self.apply(TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed))
 
     def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
-        """Where a transaction that is open has set the group's offset (KIP-447)."""
+        """Partitions for which an open transaction has set the group's offset (KIP-447)."""
         stored = self.committed.get(group_id)
         return frozenset() if stored is None else stored.pending.partitions
 
@@ -388,7 +388,7 @@ class GroupCoordinator:
 
     @property
     def group_count(self) -> int:
-        """How many groups there are; too few by those that have members and nothing committed, or the reverse."""
+        """The number of groups; those with members and nothing committed may be missing, or the reverse."""
         return max(len(self._memberships), len(self.committed.groups))
 
     def committed_offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
@@ -438,9 +438,9 @@ class GroupCoordinator:
         return described(group_id, stored.consumer)
 
     def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for who is no member of a consumer group now.
+        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if it is not a member of a consumer group now.
 
-        Who does not say who it is may read any group's offsets.
+        A request that names no member may read any group's offsets.
         """
         stored = self.committed.get(group_id)
         if stored is None or stored.consumer is None or (member_id is None and epoch < 0):
@@ -450,7 +450,7 @@ class GroupCoordinator:
             raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
 
     def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
-        """What `describe` does not tell; the two times are now. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        """Details that `describe` does not have; the two times are now. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
             raise no_such_group(group_id)
         history, membership = self._histories.get(group_id), self._memberships.get(group_id)

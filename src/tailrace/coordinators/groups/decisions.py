@@ -1,6 +1,6 @@
-"""What a coordinator decides about offsets and whole groups, given how they will be; it changes nothing.
+"""Decisions about offsets and whole groups, given their staged state; they change nothing.
 
-Whose members the groups have matters to most of it: who may commit, and what may be deleted.
+Most of them depend on the members of the group: commits, and deletions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 
 class GroupDecisions:
-    """Of the groups of one coordinator partition: `latest` is their log, `memberships` who is in them."""
+    """Decisions for one coordinator partition: `latest` is its log, `memberships` the members of its groups."""
 
     def __init__(self, latest: LatestGroups, memberships: Mapping[str, Membership], config: GroupConfig) -> None:
         self._latest = latest
@@ -89,7 +89,7 @@ class GroupDecisions:
         return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.GROUP_ID_NOT_FOUND
 
     def _fault_of_transactional_commit(self, command: CommitOffsetsInTransaction) -> ErrorCode:
-        """As for other commits, but that who does not say who it is may commit for any group, as before KIP-447."""
+        """As for other commits, but a request that names no member may commit for any group, as before KIP-447."""
         if command.generation_id < 0 and not command.member_id and command.group_instance_id is None:
             return ErrorCode.NONE
         consumer = self._latest.consumer(command.group_id)

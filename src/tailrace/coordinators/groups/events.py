@@ -1,4 +1,4 @@
-"""What may happen to a group's membership, and what its machine wants done about it."""
+"""Events of a group's membership, and the effects of its machine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """This coordinator is none any more; whoever waits is told so."""
+    """This coordinator is not active any more; every waiting member gets NOT_COORDINATOR."""
 
     code: ErrorCode = ErrorCode.NOT_COORDINATOR
 
@@ -132,7 +132,7 @@ class Decided:
     event: Asked
     group_id: str
     member_id: str
-    """The member whose request it is; empty for several."""
+    """The member that sent the request; empty for several."""
     records: tuple[GroupLogRecord, ...] = ()
     response: MembershipResponse
     is_conversion: bool = False

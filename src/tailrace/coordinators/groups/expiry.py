@@ -30,7 +30,7 @@ KeptSince = Callable[[OffsetCommitValue], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What a group's life says about its offsets."""
+    """Whether a group has members, and since when it has none: the basis of its offsets' expiry."""
 
     kept_since: KeptSince
     kept_topics: frozenset[str] = frozenset()
@@ -40,9 +40,9 @@ class Expiry:
 
 
 def expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool) -> Expiry | None:
-    """The rule for a group, or None if all its offsets stay. `group` is None if nobody ever joined.
+    """The rule for a group, or None if all its offsets stay. `group` is None if it never had a member.
 
-    `is_idle`: there is no member, nor anybody on the way to become one.
+    `is_idle`: there is no member, and none is joining.
     """
     consumer, metadata = stored.consumer, stored.metadata
     if consumer is not None:

@@ -7,7 +7,7 @@ Invariants:
 3. Empty and Dead: no members.
 4. A static member (KIP-345) is in `static_members` under its instance id, and only there.
 
-Who does what when is `membership`'s matter; this module never answers anybody.
+The course of events is `membership`'s matter; this module answers no request.
 """
 
 from collections import Counter
@@ -66,10 +66,10 @@ class Member:
     syncing: RequestId | None = None
     """Its SyncGroup that waits for the assignment."""
     is_new: bool = False
-    """Waits in its first JoinGroup, so nobody knows its id but us."""
+    """Waits in its first JoinGroup, so only the coordinator knows its id."""
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """What it said for this assignor; empty if nothing."""
+        """Its metadata for this assignor; empty if there is none."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def is_expired(self, now_ms: int) -> bool:
@@ -81,7 +81,7 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def silent_ms(self, now_ms: int) -> int:
-        """How long nothing was heard of it; 0 while it waits for us."""
+        """The time since its last heartbeat; 0 while a request of it waits."""
         return 0 if self.is_waiting else max(now_ms - (self.session_deadline_ms - self.session_timeout_ms), 0)
 
 
@@ -141,7 +141,7 @@ class ClassicGroup:
             self.session_alarm_ms = deadline_ms
 
     def reset_alarm(self, now_ms: int) -> None:
-        """Set the alarm by a look at all; those who wait for us are looked at again when they are answered."""
+        """Set the alarm by the sessions of all members; those of waiting members count again after their answers."""
         waking = [m.session_deadline_ms for m in self.members.values() if m.session_deadline_ms > now_ms]
         self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
 
@@ -164,7 +164,7 @@ class ClassicGroup:
         return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
-        """Whether somebody with these protocols can be a member beside those who are."""
+        """Whether these protocols have one in common with all members."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -174,8 +174,8 @@ class ClassicGroup:
         )
 
     def _common_protocols(self) -> set[str]:
-        everybody = len(self.members)
-        return {name for name, supporters in self._supporters.items() if supporters == everybody}
+        count = len(self.members)
+        return {name for name, supporters in self._supporters.items() if supporters == count}
 
     def vote(self) -> str:
         """The assignor that most members prefer among those that all support; of equals the one first voted for."""
@@ -201,7 +201,7 @@ class ClassicGroup:
         return self.leader is not None and self.members[self.leader].joining is not None
 
     def described_members(self) -> tuple[JoinGroupResponseMember, ...]:
-        """What the leader needs to assign."""
+        """The members and their metadata, which the leader needs to assign."""
         return tuple(
             JoinGroupResponseMember(
                 member_id=member.member_id,
@@ -266,7 +266,7 @@ class ClassicGroup:
         self._supporters -= Counter({protocol.name for protocol in member.protocols})
 
     def elect_leader(self) -> None:
-        """Keep the leader if it has joined; else the first who has joined leads, else the first of all."""
+        """Keep the leader if it has joined; else the first joined member leads, else the first of all."""
         if not self.members or self.is_leader_joined:
             return
         joined = (member.member_id for member in self.members.values() if member.joining is not None)

@@ -1,4 +1,4 @@
-"""What happened to a group lately, and why: kept in the coordinator's memory for people who ask (not replicated).
+"""The latest events of a group, with their causes: in the coordinator's memory, for `describe` (not replicated).
 
 The last HISTORY_LENGTH events; a repetition of the last one only counts up, so that a client in a loop cannot push out
 what led to it. It ends with the leadership over the group's partition.
@@ -19,10 +19,10 @@ _LONGEST_SENTENCE = 1_000
 
 
 class GroupEventKind(StrEnum):
-    """What happened."""
+    """The kind of event."""
 
     LOADED = "loaded"
-    """This broker took the group over: nobody here knows what was before."""
+    """This broker took the group over: earlier events are not known here."""
     JOIN = "join"
     LEAVE = "leave"
     EXPIRED = "expired"

@@ -1,4 +1,4 @@
-"""JoinGroup: who may become or stay a member, and under which id."""
+"""JoinGroup: admission of members, and their ids."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +16,7 @@ _MOST_PROTOCOLS: Final = 100
 """Of one member; clients have one to three."""
 
 NewMemberId = Callable[[str], str]
-"""A member id that nobody has had: the given prefix and something random."""
+"""A new member id: the given prefix and a random part."""
 
 
 def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
@@ -77,7 +77,7 @@ class Joining:
         if not request.member_id:
             return ErrorCode.NONE
         if request.member_id in group.pending_members:
-            # Static members are let in without such an id, so this one is not whom it says it is.
+            # Static members are admitted without such an id, so this one is not the member it claims to be.
             return ErrorCode.NONE if request.group_instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
         return group.fault_of_member(request.member_id, request.group_instance_id)
 
@@ -104,8 +104,8 @@ class Joining:
 
     def _admit(self, event: JoinAsked, member_id: str, now_ms: int) -> None:
         request = event.request
-        who = f"a static member {request.group_instance_id!r}" if request.group_instance_id else "a new member"
-        reason = f"{who} of client {event.client_id!r} at {event.client_host}{in_clients_words(request.reason)}"
+        kind = f"a static member {request.group_instance_id!r}" if request.group_instance_id else "a new member"
+        reason = f"{kind} of client {event.client_id!r} at {event.client_host}{in_clients_words(request.reason)}"
         self._history.note(GroupEventKind.JOIN, now_ms, reason, member_id)
         member = Member(
             member_id=member_id,
@@ -188,7 +188,7 @@ class Joining:
             self._rebalance.prepare(now_ms, f"a returning static member could not be committed: {code.name}")
 
     def _returned_by(self, write_id: WriteId) -> tuple[Member, JoinGroupResponse] | tuple[None, None]:
-        """Who waits for this write, unless a rebalance or a yet newer process has taken over its JoinGroup."""
+        """The member that waits for this write, unless a rebalance or a newer process has taken over its JoinGroup."""
         if write_id not in self._returning:
             return None, None
         member_id, request_id, response = self._returning.pop(write_id)

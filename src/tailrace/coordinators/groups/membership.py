@@ -1,10 +1,10 @@
-"""Who is in a classic group: one machine per group, for JoinGroup, SyncGroup, Heartbeat, LeaveGroup and expiry.
+"""Membership of a classic group: one machine per group, for JoinGroup, SyncGroup, Heartbeat, LeaveGroup, expiry.
 
 Rules:
 1. Every request is answered exactly once. JoinGroup may wait for the end of PreparingRebalance, SyncGroup for Stable; a
    member that asks again takes the place of its earlier request, which is answered REBALANCE_IN_PROGRESS.
 2. A member lives as long as it heartbeats or commits within its session timeout, or waits for us.
-3. What happens in which state is `rebalance`'s matter; this module says who may ask for what.
+3. The states and their changes are `rebalance`'s matter; this module checks which requests a member may send.
 """
 
 from collections.abc import Iterator, Sequence
@@ -128,7 +128,7 @@ class Membership:
     def fault_of_transactional_commit(
         self, *, generation_id: int, member_id: str, group_instance_id: str | None
     ) -> ErrorCode:
-        """As `fault_of_commit`, for who says who it is; one in the middle of a rebalance may still commit."""
+        """As `fault_of_commit`, for a request that names its member; during a rebalance it may still commit."""
         fault = self.group.fault_of_member(member_id, group_instance_id)
         if fault:
             return fault

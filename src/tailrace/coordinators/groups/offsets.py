@@ -86,7 +86,7 @@ def _value(offset: OffsetToCommit, retention_time_ms: int, now_ms: int) -> Offse
 def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGroup | None) -> CommitDecision:
     """A tombstone for each offset that no member needs, and an error code for each that was asked for.
 
-    Raises KafkaError(NON_EMPTY_GROUP) for members of whom nobody knows what they read.
+    Raises KafkaError(NON_EMPTY_GROUP) if the subscription of a member is not known.
     """
     read: frozenset[str] | None = frozenset()
     if group is not None and group.members:
@@ -119,7 +119,7 @@ def deletion(group_id: str, group: StoredGroup | None) -> Iterator[GroupLogRecor
 
 
 def _partitions(group: StoredGroup | None) -> Sequence[TopicPartition]:
-    """Where the group has an offset, or will have one when a transaction commits."""
+    """Partitions with an offset of the group, or one that an open transaction will commit."""
     if group is None:
         return ()
     return tuple(dict.fromkeys((*group.offsets, *sorted(group.pending.partitions))))

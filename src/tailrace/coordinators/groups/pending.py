@@ -1,8 +1,8 @@
 """A group's offsets that wait for the end of a producer's transaction (KIP-98, KIP-447).
 
-An offset counts if it was the last one to be written for its partition when its transaction commits, in the order of
-the log: a commit that came later, in another transaction or in none, has taken its place by then. What the group
-forgets meanwhile, its transaction does not bring back.
+A pending offset takes effect if it is the last one in the log for its partition when its transaction commits: a later
+commit, in another transaction or in none, replaces it. Offsets that the group deletes meanwhile do not come back with
+the transaction.
 """
 
 from collections.abc import Iterator
@@ -83,5 +83,5 @@ class PendingOffsets:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Where a transaction that is open has set the offset."""
+        """Partitions for which an open transaction has set the offset."""
         return frozenset().union(*self._producers.values())

@@ -1,4 +1,4 @@
-"""How a group's committed offsets moved lately: what a verdict on its members rests on (a function of the log).
+"""The latest moves of a group's committed offsets: the basis of a verdict on its members (a function of the log).
 
 Times are those of the commits, in ms since 1970. After compaction and a restart only the last commit of each offset is
 known, and counts as the last move.
@@ -33,7 +33,7 @@ class OffsetProgress:
     def commit(self, offset: int, at_ms: int) -> None:
         """It was committed again."""
         if offset < self.offset:
-            # Somebody went back on purpose: what was before says nothing about the pace from here.
+            # The offset was set back on purpose: earlier moves say nothing about the pace from here.
             self._start(offset, at_ms)
         elif offset > self.offset:
             self.offset, self.moved_at_ms = offset, at_ms

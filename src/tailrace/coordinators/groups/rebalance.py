@@ -4,12 +4,12 @@
     CompletingRebalance --the leader's assignment is committed--> Stable --join, leave, expiry--> PreparingRebalance
 
 Rules:
-1. Whoever joins waits for the others, at most the longest rebalance timeout of them. Who has not joined by then is out,
-   unless it is static: that one only its session removes (KIP-345).
-2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` whoever has joined, and again while
+1. A joining member waits for the others, at most their longest rebalance timeout. A member that has not joined by then
+   is removed, unless it is static: only the end of its session removes that one (KIP-345).
+2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` in any case, and again while
    members still come, up to the rebalance timeout (KIP-134).
 3. An assignment is handed out after it is committed, and only in the generation it was made for.
-4. Who has joined and does not ask for its assignment within the rebalance timeout is out.
+4. A joined member that does not ask for its assignment within the rebalance timeout is removed.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Rebalance:
             member.syncing = None
 
     def membership_changed(self, now_ms: int, cause: str) -> None:
-        """Somebody joined, left, or supports other protocols now; `cause` says which, for people."""
+        """A member joined, left, or changed its protocols; `cause` names it, for logs and `describe`."""
         if self._group.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_are_here(now_ms)
         elif self._group.members or self._group.state is not GroupState.EMPTY:
@@ -177,7 +177,7 @@ class Rebalance:
         self._write_id, self._assignments = None, {}
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """Nobody gets an assignment that is not committed: all join again."""
+        """An assignment that is not committed is not handed out: all members join again."""
         if write_id == self._write_id:
             self._call_off_assignment(code, now_ms)
             self.prepare(now_ms, f"the assignment could not be committed: {code.name}")

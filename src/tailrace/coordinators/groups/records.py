@@ -1,4 +1,4 @@
-"""What `__consumer_offsets` holds, in Kafka's formats: committed offsets, and each group's generation.
+"""Records of `__consumer_offsets`, in Kafka's formats: committed offsets, and each group's generation.
 
 A key starts with an int16 that says what it is: 0 and 1 an offset (0 is the oldest form, only read), 2 a group, 3 and 5
 to 8 a part of a consumer group (`consumer.records`). A value starts with an int16, its version. An empty value is a
@@ -127,7 +127,7 @@ GroupLogRecord = OffsetRecord | GroupRecord | ConsumerRecord | PendingOffset | T
 
 
 def pending_offset(record: OffsetRecord, producer_id: int, value: OffsetCommitValue) -> PendingOffset:
-    """What a record with this offset is when it stands in a transactional batch."""
+    """A record with this offset in a transactional batch."""
     return PendingOffset(
         group_id=record.group_id,
         producer_id=producer_id,

@@ -17,7 +17,7 @@ class Schedule:
         self._deadlines: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many entries it keeps: at most twice as many as there are deadlines, and some."""
+        """The number of entries it keeps: at most twice as many as there are deadlines, and some."""
         return len(self._heap)
 
     @property

@@ -4,8 +4,8 @@ Invariants:
 1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
 2. A group is in the store iff it has metadata or at least one offset, committed or pending.
 3. `GroupStore.topics` is what a look at all committed offsets would find.
-4. What was staged leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
-   failed, so nothing of it ever was).
+4. A staged change leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
+   failed, so it has no effect).
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ class StoredGroup:
         self.metadata: GroupMetadataValue | None = None
         """Its last generation, if it is a classic group."""
         self.consumer: ConsumerGroup | None = None
-        """What it is if it is a consumer group (KIP-848)."""
+        """The state of a consumer group (KIP-848); None for other groups."""
         self.offsets: dict[TopicPartition, OffsetCommitValue] = {}
         self.pending = PendingOffsets()
 
@@ -215,7 +215,7 @@ class LatestGroups:
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
         """The groups, as `get` gives them, that may have an offset in one of these topics under another id."""
         candidates = self._committed.topics.groups_beside(topics)
-        # What is on its way, or waits for a transaction, is not in the index, and little.
+        # Offsets that are being written, or wait for a transaction, are not in the index, and few.
         for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
             group = self.get(group_id)
             if group is not None:

@@ -1,4 +1,4 @@
-"""What the members of a classic group of type "consumer" read: the one place that looks into their metadata."""
+"""Subscriptions of members of a classic group of type "consumer": the one place that reads their metadata."""
 
 from tailrace.coordinators.groups.group import ClassicGroup
 from tailrace.model.errors import MalformedMessage

@@ -1,4 +1,4 @@
-"""Which groups have offsets in which topic, so that a topic's end costs no look at every offset."""
+"""Groups with offsets in each topic, so that the deletion of a topic need not look at every offset."""
 
 from collections.abc import Iterator, Mapping
 

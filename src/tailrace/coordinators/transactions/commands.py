@@ -1,4 +1,4 @@
-"""What a coordinator of transactions is asked to decide, and what comes of it."""
+"""Commands to a transaction coordinator, and their results."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class InitializeProducer:
     expected_producer_id: int = NO_PRODUCER_ID
     expected_producer_epoch: int = NO_EXPECTATION
     fresh_producer_id: int = NO_PRODUCER_ID
-    """An id that nobody has had: needed if the answer is NeedsProducerId."""
+    """A new producer id: needed if the answer is NeedsProducerId."""
 
     @property
     def is_resumed(self) -> bool:
@@ -67,7 +67,7 @@ class AbortTimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetUnused:
-    """A look at one transactional id: has nobody used it for `transactional.id.expiration.ms`."""
+    """Expire one transactional id if it was not used for `transactional.id.expiration.ms`."""
 
     transactional_id: str
 
@@ -77,7 +77,7 @@ Command = InitializeProducer | AddPartitions | EndTransaction | CompleteTransact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What the producer is to write with from now on."""
+    """The identity that the producer is to write with from now on."""
 
     producer_id: int
     producer_epoch: int
@@ -90,7 +90,7 @@ class NeedsProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AbortedFirst:
-    """What was open is being aborted; the command has to come again when that is done."""
+    """The open transaction is being aborted; the command has to come again when that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersToWrite:
-    """How a prepared transaction ends, and where that has to be said."""
+    """The markers of a prepared transaction: how it ends, and in which partitions."""
 
     transactional_id: str
     producer_id: int
@@ -114,7 +114,7 @@ class MarkersToWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransactions:
-    """Which transactional ids a list is to have. Empty, None and -1 let everything pass."""
+    """The filter of a list of transactional ids. Empty, None and -1 let everything pass."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()

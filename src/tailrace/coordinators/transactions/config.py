@@ -11,7 +11,7 @@ class TransactionConfig:
     transaction_max_timeout_ms: int = 900_000
     """The longest a producer may ask its transactions to stay open."""
     transactional_id_expiration_ms: int = 604_800_000
-    """How long a transactional id is remembered that nobody uses."""
+    """The time after which an unused transactional id is deleted."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transaction_max_ids: int = 100_000

@@ -1,7 +1,7 @@
 """All transactional ids of one partition of `__transaction_state`: a replicated machine.
 
 1. A transactional id changes by `apply` and `commit` only, each time to what one record says.
-2. At most one record of a transactional id is on its way into the log. Whoever asks meanwhile hears
+2. At most one record of a transactional id is on its way into the log. Other requests meanwhile get
    CONCURRENT_TRANSACTIONS (51), as with Kafka. So every decision rests on what is committed, and its answer waits for
    nothing but its own record.
 3. A prepared transaction ends as it was decided: nothing but CompleteTransaction changes it.
@@ -98,7 +98,7 @@ class TransactionCoordinator:
         return transactional_id in self._pending or (transaction is not None and transaction.state.is_prepared)
 
     def verify(self, command: AddPartitions) -> dict[TopicPartition, ErrorCode]:
-        """Which of the partitions are in the transaction; TRANSACTION_ABORTABLE (120) for those that are not (KIP-890).
+        """Check that the partitions are in the transaction: TRANSACTION_ABORTABLE (120) if not (KIP-890).
 
         Raises KafkaError as AddPartitions does.
         """
@@ -126,7 +126,7 @@ class TransactionCoordinator:
             del self._pending[record.transactional_id]
 
     def markers(self, transactional_id: str) -> MarkersToWrite | None:
-        """What is to be written for a prepared transaction; None if it is not, or not any more."""
+        """The markers to write for a prepared transaction; None if it is not, or not any more."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_prepared:
             return None
@@ -143,7 +143,7 @@ class TransactionCoordinator:
         return [name for name, transaction in self._transactions.items() if _is_timed_out(transaction, now_ms)]
 
     def unused(self, now_ms: int) -> list[str]:
-        """The transactional ids that nobody has used for too long."""
+        """The transactional ids that have not been used for too long."""
         return [name for name, transaction in self._transactions.items() if self._is_unused(transaction, now_ms)]
 
     def listed(self, wanted: ListedTransactions, now_ms: int) -> Iterator[tuple[str, Transaction]]:

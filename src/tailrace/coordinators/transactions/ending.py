@@ -1,4 +1,4 @@
-"""What becomes of EndTxn, given how the transaction stands (pure).
+"""The outcome of EndTxn, given the state of the transaction (pure).
 
 | The transaction is | commit | abort |
 |---|---|---|
@@ -24,7 +24,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID
 
 Ended = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Done]
-"""What the transaction becomes, None if it stays as it is; and the answer."""
+"""The next state of the transaction, None if it stays as it is; and the answer."""
 
 
 def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, now_ms: int) -> Ended:

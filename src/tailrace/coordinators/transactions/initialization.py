@@ -1,9 +1,9 @@
-"""What becomes of InitProducerId with a transactional id, given how its transaction stands (pure).
+"""The outcome of InitProducerId with a transactional id, given the state of its transaction (pure).
 
-- Nobody has used the id: a fresh producer id, epoch 0.
-- No transaction is open: the next epoch, which fences whoever had the one of before; a fresh producer id when the
+- The id is new: a fresh producer id, epoch 0.
+- No transaction is open: the next epoch, which fences the producer with the last one; a fresh producer id when the
   epochs are used up.
-- A transaction is open: it is aborted under an epoch that nobody is given; the producer has to ask again.
+- A transaction is open: it is aborted under an epoch that no producer gets; the producer has to ask again.
 - A producer that names what it has (KIP-360) gets the next epoch if that is what it should have, once more the present
   one if it has not heard of it, and PRODUCER_FENCED otherwise: an old instance aborts nothing of the present one's.
 """
@@ -20,7 +20,7 @@ from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transacti
 from tailrace.model.ids import NO_PRODUCER_ID
 
 Initialized = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | AbortedFirst]
-"""What the transaction becomes, None if it stays as it is; and the answer."""
+"""The next state of the transaction, None if it stays as it is; and the answer."""
 
 
 def initialize(

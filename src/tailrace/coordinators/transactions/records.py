@@ -1,4 +1,4 @@
-"""What `__transaction_state` holds, in Kafka's formats: the state of each transactional id, as of its last change.
+"""Records of `__transaction_state`, in Kafka's formats: the state of each transactional id, as of its last change.
 
 A key starts with an int16, 0; a value with an int16, its version. An empty value is a tombstone. Other keys are passed
 over. Version 0 of a value is only read; what it does not have (KIP-890) counts as not there.
@@ -16,7 +16,7 @@ from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, 
 
 _PREFIX = binary.Struct(">h")
 TRANSACTION_KEY = 0
-"""What a key starts with."""
+"""The version that a key starts with."""
 _VALUE_VERSION = 1
 
 
@@ -40,7 +40,7 @@ class TransactionLogValue:
     next_producer_id: Int64 = field(versions="1+", tag=1, default=-1)
     producer_epoch: Int16
     next_producer_epoch: Int16 = field(versions="1+", tag=3, default=-1)
-    """Of a transaction in two phases (KIP-939), which nobody can begin here."""
+    """Of a transaction in two phases (KIP-939), which cannot be begun here."""
     transaction_timeout_ms: Int32
     transaction_status: Int8
     transaction_partitions: tuple[PartitionsSchema, ...] | None

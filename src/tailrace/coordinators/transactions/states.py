@@ -1,4 +1,4 @@
-"""How a transaction can stand, and what may follow what. Numbers and names are Kafka's: of the log, and of clients."""
+"""States of a transaction, and their transitions. Numbers and names are Kafka's: of the log, and of clients."""
 
 from collections.abc import Mapping
 from enum import IntEnum

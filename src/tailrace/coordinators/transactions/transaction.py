@@ -16,12 +16,12 @@ EPOCH_PER_TRANSACTION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What the log says about a transactional id. Times in ms since 1970."""
+    """The state of a transactional id in the log. Times in ms since 1970."""
 
     producer_id: int
     producer_epoch: int
     last_producer_epoch: int = NO_EPOCH
-    """The epoch of before, if the producer itself had it raised: who still has it may ask again (KIP-360)."""
+    """The epoch of before, if the producer itself had it raised: a producer with it may ask again (KIP-360)."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The id of before, whose epochs were used up."""
     next_producer_id: int = NO_PRODUCER_ID
@@ -41,7 +41,7 @@ class Transaction:
         return self.producer_epoch >= LAST_EPOCH
 
     def is_held_by(self, producer_epoch: int) -> bool:
-        """Whether this is its producer's epoch. The one beyond the last fences, and is nobody's."""
+        """Whether this is its producer's epoch. The one beyond the last fences, and belongs to no producer."""
         return producer_epoch == self.producer_epoch <= LAST_EPOCH
 
     @property
@@ -81,7 +81,7 @@ class Transaction:
         )
 
     def fenced(self, *, now_ms: int) -> "Transaction":
-        """To be aborted, and nothing of its producer is taken any more. Nobody is given this epoch."""
+        """To be aborted, and nothing of its producer is accepted any more. No producer gets this epoch."""
         return replace(
             self.prepared(is_commit=False, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,

@@ -1,4 +1,4 @@
-"""Who shall read what: the assignors that run in the coordinator (KIP-848; pure).
+"""The assignors that run in the coordinator (KIP-848; pure).
 
 `uniform` spreads all partitions evenly and moves as few as it can. `range` gives each member a run of every topic, so
 that topics with equally many partitions fall to the members alike.
@@ -20,7 +20,7 @@ class Subscriber:
     """Its place among the others: the instance id of a static member, which outlives its member id."""
     topic_ids: frozenset[bytes]
     target: Assignment
-    """What it shall have so far."""
+    """The partitions assigned to it so far."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Assignment]]
@@ -45,7 +45,7 @@ def assign_range(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> 
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """As even as the subscriptions allow; who has a partition keeps it unless that would be uneven."""
+    """As even as the subscriptions allow; a member keeps its partitions unless that would be uneven."""
     if not members:
         return {}
     spread = _Spread(members, topics)
@@ -74,7 +74,7 @@ class _Spread:
         self._readers = {topic_id: frozenset(names) for topic_id, names in readers.items()}
 
     def keep(self) -> None:
-        """Who has a partition keeps it, up to the even share if all want the same."""
+        """Members keep their partitions, up to the even share if all want the same."""
         is_alike = len({frozenset(member.topic_ids & self._topics.keys()) for member in self._members}) == 1
         total = sum(self._topics[topic_id] for topic_id in self._members[0].topic_ids & self._topics.keys())
         least, more = divmod(total, len(self._members))
@@ -90,13 +90,13 @@ class _Spread:
                 more -= 1
 
     def hand_out(self) -> None:
-        """The partitions that nobody has, each to who has least."""
+        """Assign the free partitions, each to the member with the fewest."""
         for topic_id in sorted(self._free):
             for partition in sorted(self._free[topic_id]) if self._readers[topic_id] else ():
                 self._give(topic_id, partition, self._least_loaded(topic_id))
 
     def level(self) -> None:
-        """Move single partitions from those who have two more than another reader. Each move makes it more even."""
+        """Move single partitions from members with two more than another reader. Each move makes it more even."""
         is_moved = True
         while is_moved:
             is_moved = False

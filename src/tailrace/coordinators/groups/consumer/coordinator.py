@@ -59,7 +59,7 @@ class ConsumerGroupDescription:
 
 
 class ConsumerGroups:
-    """What only the coordinator of the hour knows of its consumer groups. Deadlines on the host's monotonic clock."""
+    """State of consumer groups that only the active coordinator has. Deadlines are on the host's monotonic clock."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class ConsumerGroups:
                 history.note(kind, now_ms, reason, member_id)
 
     def session_timeout_ms(self, group_id: str, group: ConsumerGroup, member_id: str) -> int:
-        """How long the member, which is in the group, may be silent."""
+        """The session timeout of the member, which is in the group."""
         classic = group.members[member_id].subscription.classic_member_metadata
         return self._config.session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
 
@@ -207,7 +207,7 @@ class ConsumerGroups:
     def write_failed(
         self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool = False
     ) -> None:
-        """What a member wanted is not in the log after all: whoever is in the group is watched again, and only they."""
+        """A change was not written: watch the sessions of the members that the log has, and no others."""
         group_id = key.group_id
         if group is None or key.member_id not in group.members:
             self._sessions.forget(key)
@@ -220,7 +220,7 @@ class ConsumerGroups:
                 self._heard(MemberKey(group_id, member.member_id), member, now_ms)
 
     def take_due(self, now_ms: int) -> Iterator[tuple[MemberKey, str]]:
-        """The members whose time is over, with the reason: to be removed."""
+        """The members whose session or rebalance has timed out, with the reason: to be removed."""
         yield from self._sessions.take_due(now_ms)
 
     def remove(self, key: MemberKey, group: ConsumerGroup | None, reason: str, now_ms: int) -> HeartbeatDecision | None:
@@ -238,7 +238,7 @@ class ConsumerGroups:
             self._histories.pop(group_id, None)
 
     def silent_ms(self, group_id: str, member_id: str, now_ms: int) -> int:
-        """How long nothing was heard of the member."""
+        """The time since the member's last heartbeat."""
         return self._sessions.silent_ms(MemberKey(group_id, member_id), now_ms) or 0
 
 

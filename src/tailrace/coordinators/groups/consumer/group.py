@@ -45,7 +45,7 @@ def read_assignment(topics: Iterable[StoredTopicPartitions]) -> Assignment:
 
 
 class MemberState(IntEnum):
-    """Where a member stands, as records say it."""
+    """The state of a member, as records have it."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -80,7 +80,7 @@ class ConsumerMember:
     pending_revocation: Assignment = field(default_factory=dict)
 
     def current(self) -> CurrentMemberAssignmentValue:
-        """Where it stands, for the log."""
+        """Its state, for the log."""
         return CurrentMemberAssignmentValue(
             member_epoch=self.epoch,
             previous_member_epoch=self.previous_epoch,
@@ -112,7 +112,7 @@ class ConsumerGroup:
         """Subscribed regular expression -> the topics that it matched when that was last looked at."""
         self.members: dict[str, ConsumerMember] = {}
         self.places: dict[str, CurrentMemberAssignmentValue] = {}
-        """Where members stand whose subscriptions come further on in the log: compaction took those before."""
+        """States of members whose subscriptions come further on in the log: compaction removed the earlier ones."""
         self.target_epoch = 0
         self.targets: dict[str, Assignment] = {}
 
@@ -138,7 +138,7 @@ class ConsumerGroup:
 
     @property
     def member_ids(self) -> list[str]:
-        """Everybody of whom anything is recorded."""
+        """Every member with a record of any kind."""
         return list(dict.fromkeys((*self.members, *self.places, *self.targets)))
 
     def apply(self, record: ConsumerRecord) -> None:
@@ -245,7 +245,7 @@ class ConsumerGroup:
         return [member for member in self.members.values() if member.is_classic]
 
     def held_by_others(self, member_id: str) -> dict[bytes, set[int]]:
-        """What the other members hold or have yet to give up."""
+        """Partitions that other members own or have yet to revoke."""
         held: dict[bytes, set[int]] = {}
         for other in self.members.values():
             if other.member_id != member_id:

@@ -1,4 +1,4 @@
-"""What becomes of a ConsumerGroupHeartbeat, given the group as it stands (KIP-848; pure).
+"""The outcome of a ConsumerGroupHeartbeat, given the group as it stands (KIP-848; pure).
 
 A heartbeat may take four steps, each with its records: the member's subscription is new; that, or a change of the
 topics, begins a new group epoch; a new epoch needs a new target; and the member goes one step towards its target.
@@ -167,7 +167,7 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
 def _merged(
     old: ConsumerGroupMemberMetadataValue | None, command: ConsumerHeartbeat
 ) -> ConsumerGroupMemberMetadataValue:
-    """What the request says, and where it is silent what was said before."""
+    """The fields of the request; for those it leaves out, the values of before."""
     request = command.request
     names = request.subscribed_topic_names
     return ConsumerGroupMemberMetadataValue(

@@ -1,7 +1,7 @@
-"""How a member is led from what it holds to its target (KIP-848, "Reconciliation"; pure).
+"""The steps of a member from its current assignment to its target (KIP-848, "Reconciliation"; pure).
 
-1. What it must give up, it gives up first: it stays in its epoch until it owns none of that any more.
-2. It gets a new partition only when nobody else holds it.
+1. Revocation comes first: it stays in its epoch until it owns none of the revoked partitions.
+2. It gets a new partition only when no other member owns it.
 3. It enters the target's epoch when it has nothing to give up; it is stable when nothing is missing either.
 """
 

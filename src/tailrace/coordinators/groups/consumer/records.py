@@ -1,4 +1,4 @@
-"""What `__consumer_offsets` holds of a consumer group (KIP-848), in Kafka's formats.
+"""Records of a consumer group in `__consumer_offsets` (KIP-848), in Kafka's formats.
 
 The kind of a record is the version that leads its key. Values have version 0.
 """
@@ -106,14 +106,14 @@ class TargetAssignmentMetadataValue:
 
 @message(versions="0", flexible="0+")
 class TargetAssignmentMemberValue:
-    """What a member shall have in the end."""
+    """The target assignment of a member."""
 
     topic_partitions: tuple[StoredTopicPartitions, ...]
 
 
 @message(versions="0", flexible="0+")
 class CurrentMemberAssignmentValue:
-    """Where a member stands on the way there."""
+    """The current assignment of a member."""
 
     member_epoch: Int32
     previous_member_epoch: Int32
@@ -184,7 +184,7 @@ ConsumerKey = GroupKey | GroupMemberKey | ExpressionKey
 
 
 def consumer_key(record: ConsumerRecord) -> ConsumerKey:
-    """What the record is about."""
+    """The type of the record's key."""
     if record.kind is ConsumerRecordKind.EXPRESSION:
         return ExpressionKey(group_id=record.group_id, regular_expression=record.regular_expression)
     if record.kind in _OF_GROUP:

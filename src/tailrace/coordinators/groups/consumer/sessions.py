@@ -1,4 +1,4 @@
-"""By when each member of a consumer group must be heard of, and by when it must have done what it was told to."""
+"""Deadlines of consumer group members: for the next heartbeat, and for the revocation they were asked for."""
 
 import heapq
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Sessions:
         """An alarm that was put off or forgotten stays until it comes up, or there are too many of them."""
 
     def __len__(self) -> int:
-        """How many alarms it keeps: at most twice as many as there are members, and some."""
+        """The number of alarms it keeps: at most twice as many as there are members, and some."""
         return len(self._heap)
 
     @property
@@ -82,12 +82,12 @@ class Sessions:
         self._sessions.pop(key, None)
 
     def silent_ms(self, key: MemberKey, now_ms: int) -> int | None:
-        """How long nothing was heard of it."""
+        """The time since its last heartbeat."""
         session = self._sessions.get(key)
         return None if session is None else now_ms - session.heard_at_ms
 
     def take_due(self, now_ms: int) -> list[tuple[MemberKey, str]]:
-        """The members whose time is over, with the reason; they are forgotten."""
+        """The members that have timed out, with the reason; they are forgotten."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = heapq.heappop(self._heap)

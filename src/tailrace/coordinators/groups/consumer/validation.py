@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat must look like, whatever the group (KIP-848)."""
+"""Checks of a ConsumerGroupHeartbeat that need no group (KIP-848)."""
 
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS
 from tailrace.coordinators.groups.consumer.group import NOT_THERE
@@ -39,7 +39,7 @@ def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
 
 
 def _fault_of_size(request: ConsumerGroupHeartbeatRequest, max_bytes: int) -> str | None:
-    """What a member subscribes to becomes one record."""
+    """A member's subscription becomes one record."""
     names = request.subscribed_topic_names or ()
     if sum(len(name.encode()) + 4 for name in names) > max_bytes:
         return f"the names of the subscribed topics take more than group.max.metadata.bytes={max_bytes}"
