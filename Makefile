@@ -15,7 +15,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
 	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); every order of a few things"
-	@echo "make check   formatting, lint, types and layers; under a minute"
+	@echo "make check   formatting, lint, prose, types and layers; under a minute"
 	@echo "make bench   speed beside Apache Kafka, a mock, the raw loopback and the text of KIP-630, in one run; about twenty minutes"
 	@echo "make fuzz    hostile bytes for everything that decodes, and for a running node; about ten minutes"
 
@@ -50,6 +50,7 @@ check:
 	@sh scripts/bootstrap.sh test
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
+	@$(PY) scripts/check_prose.py
 	@$(PY) -c "from importlinter.cli import lint_imports_command as run; run()" --no-logo
 	@$(PY) -m mypy
 

@@ -1,0 +1,315 @@
+"""Checks the style sheet's rules for prose that a program can check: docstrings, comments, messages, names, pages.
+
+    python scripts/check_prose.py              the whole repository, as `make check` runs it
+    python scripts/check_prose.py PATH...      every finding below these paths, exceptions and unwritten parts included
+    python scripts/check_prose.py --count      the number of findings per folder, those of unwritten parts included
+
+Text in backquotes and, outside of code, in double quotes is not checked: it quotes code or a KIP. Two lists stand
+beside this file. An entry of either that no finding needs any more is an error.
+
+`prose_exceptions.txt` has the findings that are right as they are, `path | phrase | reason` on each line: the phrase is
+part of the line in which the finding begins, or * for any.
+
+`prose_unwritten.txt` has the parts of the repository that the rules have not reached yet: a file, `folder/*` for the
+files of one folder, or `folder/` for all below it.
+"""
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+CHECKED = ("src", "simulation", "testkit", "tests", "fuzz", "benchmarks", "scripts", "examples", "docs", "README.md")
+"""Files and folders of the repository; of docs only the pages themselves, not the records of decisions below."""
+
+DOCSTRING, COMMENT, MESSAGE, NAME, PAGE = "docstring", "comment", "message", "name", "page"
+_PROSE = frozenset({DOCSTRING, COMMENT, MESSAGE, PAGE})
+_ALL = _PROSE | {NAME}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: `pattern` finds what breaks it in texts of these `kinds`."""
+
+    number: str
+    message: str
+    kinds: frozenset[str]
+    pattern: re.Pattern[str]
+
+
+_SENTENCE_START = r"(?:\A|[.!?:]\s+|\n\s*\n|(?:^|\n)\s*[-*|]\s+|\|\s*)"
+
+
+def _word_rule(number: str, message: str, words: str, kinds: frozenset[str] = _PROSE) -> Rule:
+    """The rule against words in any case; a space in `words` stands for any space, a new line too."""
+    return Rule(number, message, kinds, re.compile(rf"\b(?P<hit>{words})\b".replace(" ", r"\s+"), re.IGNORECASE))
+
+
+RULES = (
+    Rule(
+        "P1",
+        "a docstring begins with the noun of the thing or with a verb, not with a relative clause",
+        frozenset({DOCSTRING}),
+        re.compile(r"\A\s*(?P<hit>What(?:ever)?|Who(?:ever|se|m)?|Which(?:ever)?|Where(?:ver)?|How|Why)\b"),
+    ),
+    _word_rule(
+        "P2",
+        "name the component, client or caller that is meant",
+        "nobody|somebody|anybody|everybody|whoever|whomever|no one",
+        _ALL,
+    ),
+    _word_rule("P3", "is a word for people: name the component or event", "who|whom", _ALL),
+    Rule(
+        "P4",
+        "a sentence names its subject first",
+        _PROSE,
+        re.compile(_SENTENCE_START + r"(?P<hit>What(?:ever)?\b)(?=\s+\w)(?![^.!?|]*\?)"),
+    ),
+    _word_rule("P5", "rename, move, or reserve", "set(?:s|ting)? aside"),
+    _word_rule(
+        "P5",
+        "notify, report, receive, or the caller passes it",
+        "(?:is|are|was|were|be|been|being) told(?! (?:apart|from))",
+    ),
+    _word_rule("P5", "receive, learn, or last contact", "hear[sd]? of|heard from"),
+    _word_rule("P5", "complete, committed, or decided", "(?:un)?settled"),
+    _word_rule(
+        "P5", "answer, request, or confirmation", "the word of|(?:own|leader's|coordinator's|controller's) word"
+    ),
+    _word_rule("P5", "say what is true", "is so(?=[.,;:])"),
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One docstring, comment, message, name or page, with the line of the file on which it begins."""
+
+    kind: str
+    line: int
+    content: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One breach of a rule; `source` is the line of the file that has it."""
+
+    path: str
+    line: int
+    rule: Rule
+    hit: str
+    source: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}:{self.line}: {self.rule.number} `{self.hit}`: {self.rule.message}\n    {self.source.strip()}"
+        )
+
+
+_SUSPECT = re.compile(r"(?i:who(?!l)|body|no.one|aside|told|hear|settled|word|is\s+so)|What|Which|Where|How|Why")
+"""Something of this is in each text in which a rule finds anything: to parse a module is slow."""
+
+
+def findings_in(path: str, source: str) -> list[Finding]:
+    """Every breach in a file of this name and content, in the order of its lines. Exceptions are not considered."""
+    if not _SUSPECT.search(source):
+        return []
+    lines = source.splitlines()
+    texts = texts_of_page(source) if path.endswith(".md") else texts_of_module(source)
+    found = {
+        (line, rule.number, match["hit"]): Finding(path, line, rule, match["hit"], lines[line - 1])
+        for text in texts
+        for content in [_unquoted(text)]
+        for rule in RULES
+        if text.kind in rule.kinds
+        for match in rule.pattern.finditer(content)
+        if rule.number != "P4" or text.kind != DOCSTRING or content[: match.start("hit")].strip()  # else it is P1
+        for line in [text.line + text.content.count("\n", 0, match.start("hit"))]
+    }
+    return [found[key] for key in sorted(found)]
+
+
+def _unquoted(text: Text) -> str:
+    """The text without what it quotes, of the same length and with the same lines."""
+    quotes = r"`[^`]*`" if text.kind == MESSAGE else r'`[^`]*`|"[^"]*"'
+    return re.sub(quotes, lambda quoted: re.sub(r"[^\n]", "_", quoted[0]), text.content)
+
+
+def texts_of_module(source: str) -> Iterator[Text]:
+    """The docstrings, comments, names and messages of a module."""
+    tree = ast.parse(source)
+    elsewhere = set[ast.AST]()  # docstrings, and parts of what has been yielded as a whole
+    for node in ast.walk(tree):  # from the outside in
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name).replace("_", " ")
+            yield Text(NAME, node.lineno, words)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            elsewhere.add(node.value)
+            if isinstance(node.value.value, str):
+                yield Text(DOCSTRING, node.lineno, node.value.value)
+        elif isinstance(node, ast.JoinedStr) and node not in elsewhere:
+            elsewhere.update(ast.walk(node))
+            yield Text(MESSAGE, node.lineno, _literal_parts(node))
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in elsewhere
+            and " " in node.value.strip()
+        ):
+            yield Text(MESSAGE, node.lineno, node.value)
+    yield from _comments(source)
+
+
+def _literal_parts(joined: ast.JoinedStr) -> str:
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in joined.values)
+
+
+def _comments(source: str) -> Iterator[Text]:
+    """Each block of comments on lines that follow each other is one text."""
+    if not any(_SUSPECT.search(line, line.index("#")) for line in source.splitlines() if "#" in line):
+        return  # the tokenizer is slower still
+    block: list[str] = []
+    end = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if block and line != end + 1:
+            yield Text(COMMENT, end - len(block) + 1, "\n".join(block))
+            block = []
+        block.append(token.string.lstrip("#! "))
+        end = line
+    if block:
+        yield Text(COMMENT, end - len(block) + 1, "\n".join(block))
+
+
+def texts_of_page(source: str) -> Iterator[Text]:
+    """The text of a page, with the comments in its blocks of code not their code. Headings may begin with What."""
+    lines = []
+    fence = ""
+    for line in source.splitlines():
+        if line.startswith("```"):
+            fence = "" if fence else line[3:] or "text"
+            lines.append("")
+        elif fence and fence != "journey":
+            lines.append(line.partition("# ")[2])
+        else:
+            lines.append(re.sub(r"^#+ .*", lambda heading: re.sub(r"\bWhat\b", "____", heading[0]), line))
+    yield Text(PAGE, 1, "\n".join(lines))
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """The two lists beside this file."""
+
+    allowed: Sequence[tuple[str, str]]
+    """A path, and a phrase in the line of the finding or *."""
+    unwritten: Sequence[str]
+
+    def allow(self, finding: Finding) -> tuple[str, str] | None:
+        """The entry that allows this finding, or None."""
+        for entry in self.allowed:
+            if finding.path == entry[0] and (entry[1] == "*" or entry[1] in finding.source):
+                return entry
+        return None
+
+    def cover(self, path: str) -> list[str]:
+        """The entries of the unwritten list that cover this file."""
+        return [entry for entry in self.unwritten if _covers(entry, path)]
+
+
+def _covers(entry: str, path: str) -> bool:
+    if entry.endswith("/*"):
+        return str(PurePosixPath(path).parent) == entry[:-2]
+    return path.startswith(entry) if entry.endswith("/") else path == entry
+
+
+def read_exceptions(root: Path) -> Exceptions:
+    """The two lists below `root`. Raises ValueError for a line without a path, a phrase and a reason."""
+    allowed = []
+    for line in _entries(root / "scripts" / "prose_exceptions.txt"):
+        fields = [field.strip() for field in line.split(" | ")]
+        if len(fields) != 3 or not all(fields):
+            raise ValueError(f"prose_exceptions.txt: not `path | phrase | reason`: {line}")
+        allowed.append((fields[0], fields[1]))
+    return Exceptions(allowed, list(_entries(root / "scripts" / "prose_unwritten.txt")))
+
+
+def _entries(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def files_below(root: Path, paths: Iterable[str]) -> Iterator[Path]:
+    """The modules and pages that are checked below these paths, sorted."""
+    for name in paths:
+        path = root / name
+        if path.is_dir():
+            yield from sorted(path.glob("*.md") if path == root / "docs" else path.rglob("*.py"))
+        else:
+            yield path
+
+
+def check(root: Path, exceptions: Exceptions) -> list[str]:
+    """The complaints about the repository in `root`: findings that nothing allows, and entries that nothing needs."""
+    complaints = []
+    needed = set[object]()
+    for path in files_below(root, CHECKED):
+        name = path.relative_to(root).as_posix()
+        covering = exceptions.cover(name)
+        for finding in findings_in(name, path.read_text(encoding="utf-8")):
+            entry = exceptions.allow(finding)
+            if entry is not None:
+                needed.add(entry)
+            elif covering:
+                needed.update(covering)
+            else:
+                complaints.append(str(finding))
+    complaints += [
+        f"scripts/prose_exceptions.txt: nothing needs `{' | '.join(entry)}` any more: take it off"
+        for entry in exceptions.allowed
+        if entry not in needed
+    ]
+    complaints += [
+        f"scripts/prose_unwritten.txt: {entry} keeps all rules: take it off"
+        for entry in exceptions.unwritten
+        if entry not in needed
+    ]
+    return complaints
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the complaints, or with paths or --count all findings. Returns the exit status: 1 with complaints."""
+    parser = argparse.ArgumentParser(description="Check the rules for prose.")
+    parser.add_argument("paths", nargs="*", type=Path, help="print every finding below these paths")
+    parser.add_argument("--count", action="store_true", help="print the number of findings per folder")
+    options = parser.parse_args(arguments)
+    if not options.paths and not options.count:
+        complaints = check(ROOT, read_exceptions(ROOT))
+        for complaint in complaints:
+            print(complaint)
+        print(f"Prose: {len(complaints)} complaints." if complaints else "Prose: no complaints.")
+        return bool(complaints)
+    names = [path.resolve().relative_to(ROOT).as_posix() for path in options.paths] or CHECKED
+    per_folder = Counter[str]()
+    for path in files_below(ROOT, names):
+        name = path.relative_to(ROOT).as_posix()
+        for finding in findings_in(name, path.read_text(encoding="utf-8")):
+            per_folder[str(PurePosixPath(name).parent)] += 1
+            if not options.count:
+                print(finding)
+    if options.count:
+        for folder, number in sorted(per_folder.items()):
+            print(f"{number:6} {folder}")
+    print(f"{per_folder.total():6} findings")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""scripts/check_prose.py: each rule finds its fault, and neither list allows more than it has to."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.check_prose import ROOT, Exceptions, check, findings_in, main, read_exceptions
+
+
+def _numbers(source: str, path: str = "src/module.py") -> list[str]:
+    return [finding.rule.number for finding in findings_in(path, source)]
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ('"""What is kept."""', "P1"),
+        ('def f():\n    """How many there are."""', "P1"),
+        ('class A:\n    """Whose vote it is."""', "P1"),
+        ('LIMIT = 5\n"""Where a segment ends."""', "P1"),
+        ("# the log that nobody reads", "P2"),
+        ('raise ValueError("no one leads the partition")', "P2"),
+        ('raise ValueError(f"{name} that somebody made")', "P2"),
+        ("def test_a_log_that_nobody_reads(): ...", "P2"),
+        ("class WhoeverLeads: ...", "P2"),
+        ('"""Calls those who wait."""', "P3"),
+        ("x = 1  # the broker for whom this waits", "P3"),
+        ('"""Reads it. What is left stays."""', "P4"),
+        ("# It ends here.\n# What was read is lost.", "P4"),
+        ('"""Renamed.\n\n- What is old goes first."""', "P4"),
+        ('"""A replica is told of it."""', "P5"),
+        ("# The file is set\n# aside.", "P5"),
+        ('"""Leaves on its own word."""', "P5"),
+    ],
+)
+def test_each_rule_finds_its_fault(source: str, number: str) -> None:
+    assert _numbers(source) == [number]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Whether the log is closed."""',
+        '"""A question: what is kept?"""',
+        "# What is lost then? Nothing.",
+        '"""The rule "who asks must wait" of the KIP."""',
+        '"""Calls `nobody`."""',
+        'name = "nobody"',
+        "who = 1",
+        '"""The replicas whose logs are short."""',
+        '"""A torn write can be told from damage; the two are told apart."""',
+    ],
+)
+def test_plain_text_passes(source: str) -> None:
+    assert _numbers(source) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"),
+    [
+        ("# What to expect", []),
+        ("Text. What is new comes last.", ["P4"]),
+        ("| Setting | What it is |", ["P4"]),
+        ("```python\nwho = nobody\n```", []),
+        ("```python\nx = 1  # nobody reads it\n```", ["P2"]),
+        ("```journey\na -> b    who leads\n```", ["P3"]),
+    ],
+)
+def test_pages(page: str, numbers: list[str]) -> None:
+    assert _numbers(page, "docs/page.md") == numbers
+
+
+def test_a_finding_has_the_line_of_the_fault() -> None:
+    (found,) = findings_in("m.py", '"""A log.\n\nRead by\nnobody.\n"""')
+    assert (found.line, found.source) == (4, "nobody.")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("src/old", "scripts", "docs/decisions"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "src/old/a.py").write_text('"""Who leads."""\n')
+    (tmp_path / "src/new.py").write_text('"""A name: the WHO file."""\n')
+    (tmp_path / "docs/decisions/0001.md").write_text("Nobody reads it.")
+    for name in ("simulation", "testkit", "tests", "fuzz", "benchmarks", "examples"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "README.md").write_text("A log.")
+    return tmp_path
+
+
+def test_the_lists_allow_what_they_name(root: Path) -> None:
+    assert len(check(root, Exceptions((), ()))) == 3  # src/old/a.py has two
+    (root / "scripts/prose_exceptions.txt").write_text("# head\nsrc/new.py | the WHO file | a name\n")
+    (root / "scripts/prose_unwritten.txt").write_text("src/old/\n")
+    assert check(root, read_exceptions(root)) == []
+
+
+@pytest.mark.parametrize(("entry", "complaints"), [("src/old/*", 0), ("src/*", 3), ("src/old/a.py", 0), ("src/", 0)])
+def test_an_unwritten_entry_is_a_file_a_folder_or_all_below_it(root: Path, entry: str, complaints: int) -> None:
+    (root / "src/new.py").unlink()
+    assert len(check(root, Exceptions((), (entry,)))) == complaints
+
+
+def test_an_entry_that_nothing_needs_is_a_complaint(root: Path) -> None:
+    (root / "src/old/a.py").write_text('"""The leader."""\n')
+    unneeded = Exceptions((("src/new.py", "the WHO file"), ("src/new.py", "something else")), ("src/old/",))
+    assert [line.split(":")[0] for line in check(root, unneeded)] == [
+        "scripts/prose_exceptions.txt",
+        "scripts/prose_unwritten.txt",
+    ]
+
+
+def test_an_exception_without_a_reason_is_refused(root: Path) -> None:
+    (root / "scripts/prose_exceptions.txt").write_text("src/new.py | the WHO file\n")
+    with pytest.raises(ValueError, match="src/new.py"):
+        read_exceptions(root)
+
+
+def test_paths_print_their_findings_whatever_the_lists_say(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).relative_to(ROOT)
+    assert main([str(ROOT / path)]) == 0
+    assert f"{path.as_posix()}:" in capsys.readouterr().out
+    assert main(["--count", str(ROOT / path)]) == 0
+    assert "tests/unit/scripts" in capsys.readouterr().out
