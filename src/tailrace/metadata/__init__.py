@@ -1,4 +1,4 @@
-"""What the cluster agrees on: brokers, topics, partitions, settings. A replicated machine, pure: no IO, no clock.
+"""The cluster's metadata: brokers, topics, partitions, settings. A replicated machine, pure: no IO, no clock.
 
 The state is a `ClusterImage`. `ControllerMachine.decide` turns a command into records, and applying records is the only
 thing that changes an image, so a restart is a replay of the metadata log.

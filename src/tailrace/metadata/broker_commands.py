@@ -1,4 +1,4 @@
-"""What brokers ask of the controller about themselves, and what people ask about brokers."""
+"""Commands of brokers to the controller about themselves, and of administrators about brokers."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ OWN_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION),
 )
-"""What this release can work with."""
+"""The range of levels that this release supports."""
 NO_BROKER_EPOCH = -1
 
 
@@ -67,7 +67,7 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStanding:
-    """What a broker is told in answer to its heartbeat."""
+    """The answer to a broker's heartbeat."""
 
     is_caught_up: bool
     """It has applied its own registration."""
@@ -94,7 +94,7 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceSilentBroker:
-    """Fence one broker whose session has run out, if there is any: the one that has been silent for longest."""
+    """Fence one broker whose session has ended, if there is any: the one that has been silent for longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """Producer ids that nobody else will get: `size` of them from `first` on."""
+    """A block of producer ids for one broker alone: `size` of them from `first` on."""
 
     first: ProducerId
     size: int

@@ -1,10 +1,10 @@
-"""Which records of a snapshot are out of date: what KIP-630 measures a state by ("When to Snapshot").
+"""Records of the latest snapshot that are out of date, which decide when the next is due (KIP-630, "When to Snapshot").
 
 A record of the log adds records to the snapshot that would be written next, modifies some or deletes some. `key_of`
 names a record of a snapshot, so that it can be found again in the next one. These count:
 
-- records of the latest snapshot of which the state says something else now, or nothing. A record whose old value has
-  come back is as the snapshot says, and does not count.
+- records of the latest snapshot that have another value in the state now, or are gone. A record whose old value has
+  come back is as in the snapshot, and does not count.
 - records that were added since and then modified or deleted, whatever has become of them: "If a snapshot record was
   added and then modify or deleted then it counts against the ratio." New ones do not count.
 """

@@ -1,4 +1,4 @@
-"""What the rules for partitions may look at besides the partition: see `derive.Circumstances`."""
+"""The state that the rules for partitions may read besides the partition: see `derive.Circumstances`."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What the controller can be asked for, and what it answers; in full here for topics and settings.
+"""Commands to the controller and its answers; in full here for topics and settings.
 
 No wire format: handlers translate.
 
@@ -77,7 +77,7 @@ class TopicsCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """A topic and the number of partitions that it is to have, all told."""
+    """A topic and the total number of partitions that it is to have."""
 
     name: str
     count: int
@@ -142,7 +142,7 @@ class TopicsDeleted:
 
 
 class ConfigOperation(IntEnum):
-    """What is done to a setting, as on the wire (KIP-339)."""
+    """The operation on a setting, as on the wire (KIP-339)."""
 
     SET = 0
     DELETE = 1

@@ -1,8 +1,8 @@
-"""The controller: decides what becomes of the cluster.
+"""The controller: decides on every change of the cluster's metadata.
 
 `decide` looks at the image and answers with records; `apply` is a replay of records. Chance comes in as a function, the
-offset of the next record as an argument. Decisions are made on the image of everything appended (`latest`); who may see
-their effects, and when, is the host's business.
+offset of the next record as an argument. Decisions are made on the image of everything appended (`latest`); the host
+makes their effects visible when they are committed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,10 +90,10 @@ class ControllerMachine:
         `founding_settings`: what a log that is new says of all brokers from its beginning."""
         self.image = image
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
-        """What this process has heard of brokers: no part of the state that is agreed on."""
+        """The contacts of this process with brokers: no part of the replicated state."""
         self._foreseen: Foreseen | None = None
         self._decided_for = 0
-        """Where the records of the last decision were to stand."""
+        """The offset that the records of the last decision were to have."""
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules or TopicRules()
         self._broker_settings = broker_settings
@@ -151,9 +151,9 @@ class ControllerMachine:
         return decision
 
     def trial(self, records: Iterable[MetadataRecord]) -> Steps[tuple[ClusterImage, ImageDelta]]:
-        """What the records of a decision, made on this image, make of it, in steps. A record that does not fit raises.
+        """Apply the records of a decision to this image, in steps. A record that does not fit raises.
 
-        What this machine has just derived is not derived again; those who follow do."""
+        Changes that this machine has just derived are not derived again here; followers derive them."""
         replay = Replay(self.image, self._foreseen)
         yield from replay.steps(records)
         return (yield from replay.finishing())
@@ -229,7 +229,7 @@ class ControllerMachine:
         return Decision(records=(record,), response=block)
 
     def _finalize_metadata_version(self) -> Decision[MetadataRecord, Done]:
-        """What a new controller has to do first: also to end what the one before has begun and not ended (KIP-868)."""
+        """The first records of a new controller; they also abort a transaction of the one before (KIP-868)."""
         aborted = (
             () if self.image.open_transaction is None else (AbortTransactionRecord(reason="the controller changed"),)
         )
@@ -244,7 +244,7 @@ class ControllerMachine:
         return Decision(records=records, response=Done())
 
     def _founding_records(self) -> Iterator[ConfigRecord]:
-        """What this node was told itself, said of all brokers: whatever is derived must not depend on a node."""
+        """This node's own settings, as those of all brokers: derived changes must not depend on a node."""
         if not self.image.topics and ALL_BROKERS not in self.image.configs:
             kind, name = ALL_BROKERS
             for setting, value in sorted(self._founding_settings.items()):

@@ -1,4 +1,4 @@
-"""What follows for partitions when a broker goes or comes back, worked out and never written to the log.
+"""Changes of partitions when a broker goes or comes back: derived on every node, never written to the log.
 
 Fencing a broker is one record. Every replica derives the same partition changes from it, from the image alone, in the
 order (topic id, partition). The record carries the count and the checksum of the result, and a replica whose own result
@@ -7,8 +7,8 @@ differs stops: it runs other rules than the leader.
 The rules belong to a metadata.version: those of one version are a module of their own, and are never edited once a
 release has written that version. A change of rule is a new module under a new version.
 
-All of it can be done in steps of about a millisecond, between which whoever asks may do other things: the image that
-it looks at never changes.
+All of it can be done in steps of about a millisecond, between which the caller may do other work: the image that it
+reads never changes.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -65,7 +65,7 @@ def finished(steps: Steps[T]) -> T:
 
 
 class Circumstances(Protocol):
-    """What rules may look at besides the partition: the replicated image before the record, and nothing of one node."""
+    """The state that rules may read besides the partition: the replicated image before the record alone."""
 
     def is_alive(self, broker_id: BrokerId, /) -> bool:
         """Whether this broker may lead."""
@@ -87,7 +87,7 @@ class Rules(Protocol):
        whether it is recovering: partitions that are alike in these, under the same settings, become alike.
     2. All else is carried over; the partition epoch rises by one, the leader epoch with each change of leader.
     3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
-       an arrival only those that nobody leads.
+       an arrival only those without a leader.
     """
 
     def departure(
@@ -152,7 +152,7 @@ def on_departure(
 
 
 class _Outcomes:
-    """What a rule makes of partitions, worked out once for all that are alike: a cluster has few kinds of them."""
+    """The results of a rule, computed once for all partitions that are alike: a cluster has few kinds of them."""
 
     def __init__(self, rule: Callable[[PartitionState], PartitionState | None], circumstances: Circumstances) -> None:
         self._rule = rule

@@ -1,7 +1,7 @@
-"""Which brokers the active controller has heard from. Not agreed on by anybody: a new controller starts afresh.
+"""Contacts of brokers with the active controller. They are not replicated: a new controller starts afresh.
 
 Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session. Time
-in which the controller itself did not run is nobody's silence: what brokers said meanwhile may still wait to be read.
+in which the controller itself did not run does not count as silence: heartbeats of that time may still wait to be read.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from tailrace.model.ids import BrokerId
 
 NEVER_APPLIED: Final = -1
 WATCH_INTERVAL_MS: Final = 250
-"""How often a controller that runs says so."""
+"""The interval at which a running controller notes that it runs."""
 _LATE_MS: Final = 2 * WATCH_INTERVAL_MS
 """A controller that says so later than that has not run in between."""
 
@@ -59,7 +59,7 @@ class Heartbeats:
     def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = NEVER_APPLIED) -> None:
         """A broker was heard of, and has applied the metadata log up to this offset."""
         if not self._contacts:
-            self._awake_ms = now_ms  # nobody has watched while there was nobody to watch
+            self._awake_ms = now_ms  # without brokers there was no watch
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms)
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
@@ -69,17 +69,17 @@ class Heartbeats:
             contact.session_end_ms = min(contact.session_end_ms, now_ms + timeout_ms)
 
     def forget(self, broker_id: BrokerId) -> None:
-        """A broker is fenced, gone or told to go: silence from it is nothing new."""
+        """A broker is fenced, gone or may stop: its silence is expected."""
         self._contacts.pop(broker_id, None)
         self._shutdowns.pop(broker_id, None)
 
     def end(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """A broker was told to go. What it has said in this registration before may come late."""
+        """A broker was allowed to stop. Earlier heartbeats of this registration may come late."""
         self.forget(broker_id)
         self._gone[broker_id] = broker_epoch
 
     def has_ended(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        """Whether this controller has told the broker in this registration to go."""
+        """Whether this controller has allowed the broker in this registration to stop."""
         return self._gone.get(broker_id) == broker_epoch
 
     def begin_shutdown(self, broker_id: BrokerId, offset: int) -> int:
@@ -87,23 +87,23 @@ class Heartbeats:
         return self._shutdowns.setdefault(broker_id, offset)
 
     def handed_over(self, broker_id: BrokerId, offset: int) -> None:
-        """What the broker led has gone to others in records up to this one."""
+        """The broker's leaderships have moved to others in records up to this one."""
         self._shutdowns[broker_id] = offset
 
     def moved(self, before: int, after: int) -> None:
-        """What a decision was to write from one offset on stands from another one on: so does a handover in it."""
+        """The records of a decision have moved to another offset, and a handover in it with them."""
         for broker_id, offset in self._shutdowns.items():
             if offset >= before:
                 self._shutdowns[broker_id] = offset + after - before
 
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether this controller has heard of the broker lately. One that has just become active has of nobody: of
-        brokers that were all killed with it, the next start need not wait for a session to end."""
+        """Whether this controller has had a heartbeat of the broker lately. One that has just become active has had
+        none: after a kill of all brokers with it, the next start need not wait for a session to end."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
     def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
-        """What all of these brokers have applied; -1 if one of them has not told."""
+        """The metadata offset that all of these brokers have applied; -1 if that of one is not known."""
         known = (self._contacts.get(broker_id) for broker_id in brokers)
         return min((NEVER_APPLIED if c is None else c.metadata_offset for c in known), default=NEVER_APPLIED)
 

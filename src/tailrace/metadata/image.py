@@ -18,7 +18,7 @@ Empty: Mapping[str, str] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What a setting belongs to, as on the wire."""
+    """The type of resource that a setting belongs to, as on the wire."""
 
     TOPIC = 2
     BROKER = 4
@@ -39,7 +39,7 @@ ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a broker listens."""
+    """An address at which a broker listens."""
 
     listener_name: str
     host: str
@@ -58,7 +58,7 @@ class SupportedFeature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerImage:
-    """A controller that has told where it listens and what it knows."""
+    """A registered controller with its listeners and features."""
 
     controller_id: BrokerId
     incarnation_id: bytes
@@ -74,7 +74,7 @@ class BrokerImage:
     incarnation_id: bytes
     """16 random bytes per start of the process."""
     broker_epoch: int
-    """The offset of the registration: rises with each, so that what an earlier process sent can be told apart."""
+    """The offset of the registration: rises with each, so that messages of an earlier process are recognized."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     fenced: bool = True
@@ -89,7 +89,7 @@ class BrokerImage:
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
-        """Where it listens under this listener's name."""
+        """The address of the listener of this name."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener_name == listener_name), None)
 
 
@@ -119,9 +119,9 @@ class ClusterImage:
     """The finalized level of each feature; `metadata.version` says which records may be in the log."""
     next_producer_id: int = 0
     replica_counts: Mapping[BrokerId, int] = field(default_factory=dict)
-    """How many replicas each broker has, for those that have some; follows from `topics`."""
+    """The number of replicas on each broker that has some; follows from `topics`."""
     leader_counts: Mapping[BrokerId, int] = field(default_factory=dict)
-    """How many partitions each broker leads, likewise."""
+    """The number of partitions that each broker leads, likewise."""
     open_transaction: tuple[object, ...] | None = None
     """Records that count when their transaction has ended (KIP-868): in no snapshot, so there is none meanwhile."""
 
@@ -148,7 +148,7 @@ class ClusterImage:
         return self.overrides(ConfigResource(ResourceType.GROUP, group_id))
 
     def cluster_setting(self, topic: str, name: str) -> str | None:
-        """What the cluster has agreed on for this topic: its own setting, else the default for all brokers."""
+        """The replicated setting of this topic: its own, else the default for all brokers."""
         own = self.topic_overrides(topic).get(name)
         return self.overrides(ALL_BROKERS).get(name) if own is None else own
 
@@ -196,7 +196,7 @@ RecordKey = tuple[RecordKind, *tuple[Hashable, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDelta:
-    """What differs between two images, for those who act on changes."""
+    """The difference between two images, for components that act on changes."""
 
     created_topics: tuple[TopicImage, ...] = ()
     deleted_topics: tuple[TopicImage, ...] = ()
@@ -210,13 +210,13 @@ class ImageDelta:
     deleted. Empty where no records are known that lead from one image to the other, and in `pieces`."""
 
     def pieces(self, size: int) -> "Iterator[ImageDelta]":
-        """The same changes in portions of about `size` partitions, for whoever must not be held up by all of them.
+        """The same changes in portions of about `size` partitions, so that each takes a short time to act on.
 
-        In the order in which one acts on them; a topic is never split. Brokers come last, since who waits no more for
-        those that are gone must have its role. So do settings, for the partitions that nothing else has happened to;
-        whoever acts on a changed partition gives it the settings of the image at once. Neither order of the two would
-        do in portions: a raised `min.insync.replicas` must not come after the state that was agreed on under it, and a
-        lowered one not before the state that ends a leadership.
+        Partitions first, brokers last: a leader that stops waiting for a dead follower must already have its new role.
+        A topic is never split. Settings come with the brokers, for partitions that did not change otherwise; a changed
+        partition gets the settings of the image at once. Neither order of the two would do in portions: a raised
+        `min.insync.replicas` must not come after the state that was agreed on under it, and a lowered one not before
+        the state that ends a leadership.
         """
         if (
             _partitions_in(self.deleted_topics) + _partitions_in(self.created_topics) + len(self.changed_partitions)

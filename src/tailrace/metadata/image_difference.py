@@ -1,4 +1,4 @@
-"""What differs between two images that no known records lead from one to the other: when a snapshot took its place."""
+"""The difference between two images without the records between them: when a snapshot replaced the first."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,7 +9,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ImageDelta:
-    """The delta by which whoever acts on changes gets from one image to the other."""
+    """The delta from one image to the other, for components that act on changes."""
     return finished(difference_steps(before, after))
 
 

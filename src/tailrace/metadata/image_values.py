@@ -1,4 +1,4 @@
-"""What records say, as values of the image (pure)."""
+"""Records as values of the image (pure)."""
 
 from collections.abc import Iterable
 from typing import cast

@@ -1,4 +1,4 @@
-"""What leaders and people ask of the controller about partitions that exist."""
+"""Commands of leaders and administrators to the controller about existing partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class PartitionsAltered:
 
 
 class ElectionType(IntEnum):
-    """Which leader is wanted, as on the wire (KIP-460)."""
+    """The type of an election, as on the wire (KIP-460)."""
 
     PREFERRED = 0
     """The first replica."""
@@ -103,7 +103,7 @@ class LeadersElected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """Where the replicas of one partition are to be; None ends a reassignment that is going on."""
+    """The target replicas of one partition; None cancels a reassignment that is going on."""
 
     topic_partition: TopicPartition
     replicas: tuple[BrokerId, ...] | None

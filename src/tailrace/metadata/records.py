@@ -28,9 +28,9 @@ from tailrace.protocol.schema import (
 FRAME_VERSION = 1
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION = 26
-"""What this release writes into a new cluster: Kafka's 4.1-IV0. It fixes the version of each record below."""
+"""The metadata.version of a new cluster: Kafka's 4.1-IV0. It fixes the version of each record below."""
 OLDEST_METADATA_VERSION = 25
-"""Kafka's 4.0-IV3, without eligible leaders. What holds where the log names no version."""
+"""Kafka's 4.0-IV3, without eligible leaders. It applies if the log names no version."""
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2
@@ -72,7 +72,7 @@ class RegisterBrokerRecord:
     in_controlled_shutdown: bool = field(versions="1+", default=False)
     log_dirs: tuple[Uuid, ...] = field(versions="3+", tag=0, default=())
     derived_count: Int32 = field(versions="0+", tag=10000, default=NOT_DERIVED)
-    """How many partition changes follow from this record, see `derive`."""
+    """The number of partition changes that follow from this record, see `derive`."""
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
     is_unclean: bool = field(versions="0+", tag=10002, default=False)
     """The broker cannot say that it still has what it had acknowledged (KIP-966)."""
@@ -135,7 +135,7 @@ RECOVERING = 1
 
 @message(name="PartitionChangeRecord", versions="0-2", flexible="0+")
 class PartitionChangeRecord:
-    """What has changed for a partition: null and -2 mean "as before"."""
+    """Changes of a partition: null and -2 mean "as before"."""
 
     partition_id: Int32 = -1
     topic_id: Uuid
@@ -219,7 +219,7 @@ class NoOpRecord:
 
 @message(name="ZkMigrationStateRecord", versions="0", flexible="0+")
 class ZkMigrationStateRecord:
-    """How far Kafka's way from ZooKeeper to KRaft has come: nothing that matters here.
+    """The state of Kafka's migration from ZooKeeper to KRaft: without effect here.
 
     Kafka 3.4 to 3.9 write one into each new log and into snapshots; ours never do.
     """
@@ -255,7 +255,7 @@ class RegisterControllerRecord:
 
 @message(name="BeginTransactionRecord", versions="0", flexible="0+")
 class BeginTransactionRecord:
-    """What follows, in several batches perhaps, counts when it has ended, all of it or nothing (KIP-868).
+    """The records up to its end, perhaps in several batches, take effect together or not at all (KIP-868).
 
     Kafka's controllers write this; ours never do.
     """
@@ -265,12 +265,12 @@ class BeginTransactionRecord:
 
 @message(name="EndTransactionRecord", versions="0", flexible="0+")
 class EndTransactionRecord:
-    """What has stood since the BeginTransactionRecord counts from here on."""
+    """The records since the BeginTransactionRecord take effect here."""
 
 
 @message(name="AbortTransactionRecord", versions="0", flexible="0+")
 class AbortTransactionRecord:
-    """What has stood since the BeginTransactionRecord never counts."""
+    """The records since the BeginTransactionRecord never take effect."""
 
     reason: str | None = field(versions="0+", nullable="0+", tag=0, default=None)
 
@@ -345,7 +345,7 @@ def type_number(record_type: type[MetadataRecord]) -> int:
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """The value of the log record, frame included; in the version this release writes unless told otherwise."""
+    """The value of the log record, frame included; by default in the version this release writes."""
     if version is None:
         version = HIGHEST_VERSIONS.get(type(record), 0)
     frame = uvarint(FRAME_VERSION) + uvarint(_TYPE_NUMBERS[type(record)]) + uvarint(version)
@@ -355,7 +355,7 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
 def decode_record(value: Buffer) -> MetadataRecord:
     """The inverse of `encode_record`.
 
-    Raises KafkaError(UNSUPPORTED_VERSION) for a frame, type or version that this release does not know. Whoever replays
+    Raises KafkaError(UNSUPPORTED_VERSION) for a frame, type or version that this release does not know. A replay
     must then stop: a log with a hole in it is another log. Raises MalformedMessage for bytes that are no such message.
     """
     frame_version, position = read_uvarint(value, 0)

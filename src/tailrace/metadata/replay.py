@@ -91,7 +91,7 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
 
 
 def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
-    """What follows from this record for the partitions of this image, the one before it."""
+    """The changes that follow from this record for the partitions of this image, the one before it."""
     return derive.finished(derivation(image, record)).changes
 
 
@@ -101,7 +101,7 @@ def derivation(image: ClusterImage, record: BrokerEvent) -> Steps[Derived]:
 
 
 class Foreseen(NamedTuple):
-    """A record, and what has been derived from it already: by whoever decided on it, from the image before it."""
+    """A record, and the changes derived from it already, when it was decided on, from the image before it."""
 
     record: MetadataRecord
     derived: Derived
@@ -249,7 +249,7 @@ class Replay:
         self._controllers[controller_id] = registered_controller(record)
 
     def derived(self, record: BrokerEvent) -> Steps[Derived]:
-        """What follows from this record for the partitions as they are now."""
+        """The changes that follow from this record for the partitions as they are now."""
         rules = derive.rules_of(self._features.get(METADATA_VERSION_FEATURE) or OLDEST_METADATA_VERSION)
         match record:
             case UnfenceBrokerRecord():

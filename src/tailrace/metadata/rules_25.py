@@ -1,4 +1,4 @@
-"""Who leads when a broker goes or comes back, in clusters of metadata.version 25 (4.0-IV3). Not to be edited.
+"""Elections when a broker goes or comes back, in clusters of metadata.version 25 (4.0-IV3). Not to be edited.
 
 1. A broker that goes leaves the in-sync replicas, and the next of them in order of preference leads.
 2. The last in-sync replica stays one, since it holds all that was acknowledged: such a partition waits for it.

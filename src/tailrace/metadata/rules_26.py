@@ -1,7 +1,7 @@
-"""Who leads when a broker goes or comes back, in clusters of metadata.version 26: with eligible leaders (KIP-966).
+"""Elections when a broker goes or comes back, in clusters of metadata.version 26: with eligible leaders (KIP-966).
 
 1. A broker that goes leaves the in-sync replicas, even as the last of them.
-2. Below min.insync.replicas the high watermark stands still, so whoever leaves then still has everything below it: it
+2. Below min.insync.replicas the high watermark stands still, so a replica that leaves then has everything below it: it
    is *eligible*, unless it comes back saying that it may have lost something.
 3. The leader is the present one, else the first in-sync replica in order of preference; with none in sync, the first
    eligible one; with none of those either, the last known leader, and if the topic allows it, any replica that is
@@ -95,7 +95,7 @@ def settled(
 
 
 class _Election(NamedTuple):
-    """Who leads, and what that makes of the rest."""
+    """The leader, and the state of the partition that follows."""
 
     leader: BrokerId
     in_sync: Replicas

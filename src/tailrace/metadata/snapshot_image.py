@@ -1,4 +1,4 @@
-"""An image to the records of a snapshot and back, in slices: neither way need hold up whoever has other things to do.
+"""An image to the records of a snapshot and back, in slices, so that neither way blocks the event loop.
 
 writer.append(islice(values, 500))      as often as there are values
 loader.load(batch)                      for each batch of the snapshot

@@ -1,4 +1,4 @@
-"""An image as records: replaying them onto nothing gives the same image. What a snapshot holds (KIP-630).
+"""An image as the records of a snapshot: their replay onto nothing gives the same image (KIP-630).
 
 Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No record here
 derives anything: each says in full what is so.
@@ -26,7 +26,7 @@ from tailrace.model.partitions import PartitionState
 
 
 def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
-    """The records, one at a time: who writes them may pause anywhere, since an image never changes."""
+    """The records, one at a time: the writer may pause anywhere, since an image never changes."""
     for name, level in image.features.items():
         yield FeatureLevelRecord(name=name, feature_level=level)
     for broker in image.brokers.values():

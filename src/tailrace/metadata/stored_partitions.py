@@ -68,7 +68,7 @@ class _Lists(NamedTuple):
 
 
 class RecordReader:
-    """Reads the values of records, one after the other. What it remembers goes with it: one per snapshot or log."""
+    """Reads the values of records, one after the other. It keeps a cache: one reader per snapshot or log."""
 
     def __init__(self) -> None:
         self._forms: dict[int, Struct] = {}

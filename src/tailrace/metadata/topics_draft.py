@@ -25,7 +25,7 @@ _CHANGES_PER_STEP: Final = 5_000
 
 
 class FinishedTopics(NamedTuple):
-    """What an image says of topics."""
+    """The topics of an image."""
 
     topics: Mapping[str, TopicImage]
     topic_names: Mapping[TopicId, str]
@@ -44,7 +44,7 @@ class _OpenTopic(NamedTuple):
 
 
 class TopicsDraft:
-    """The topics of one image, on their way to the next. What does not fit is a broken invariant."""
+    """The topics of one image, on their way to the next. A change that does not fit is a broken invariant."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._before = image
@@ -116,11 +116,11 @@ class TopicsDraft:
         """Of one topic, or of all if there is no name."""
         self._close()
         topics = [self._topics[name]] if name else list(self._topics.values())
-        nobody = PartitionChangeRecord(topic_id=ZERO_UUID, eligible_leader_replicas=(), last_known_elr=())
+        none = PartitionChangeRecord(topic_id=ZERO_UUID, eligible_leader_replicas=(), last_known_elr=())
         for topic in topics:
             for number, state in topic.partitions.items():
                 if state.eligible_leader_replicas or state.last_known_leaders:
-                    self.change_partition(topic.topic_id, number, nobody)
+                    self.change_partition(topic.topic_id, number, none)
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """All of them as they are now. Nothing may change meanwhile."""

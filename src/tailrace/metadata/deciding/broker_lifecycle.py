@@ -1,8 +1,8 @@
-"""Brokers come, stay, stop and go: what the controller writes when they do (pure but for `Heartbeats`).
+"""Registration, heartbeats, shutdown and removal of brokers: the records for them (pure but for `Heartbeats`).
 
 A broker is registered, then fenced until it has applied its own registration, then alive; a controlled shutdown takes
-its leaderships away before it is told to go. What that means for partitions is derived, see `derive`: the controller
-seals such a record with what follows from it, and it is the only one of its decision.
+its leaderships away before it may stop. The changes of partitions are derived, see `derive`: the controller seals such
+a record with the count and checksum of its changes, and it is the only one of its decision.
 """
 
 from typing import Any
@@ -83,7 +83,7 @@ class BrokerLifecycle:
             return self._on_its_way_out(broker, next_offset, is_caught_up=is_caught_up)
         if command.wants_fence and not broker.fenced:
             return _standing(self.fence(broker), is_caught_up=is_caught_up, is_fenced=True)
-        # What a broker that has been shut down said before may come late: this registration has ended.
+        # A heartbeat that a broker sent before its shutdown may come late: this registration has ended.
         has_ended = broker.in_controlled_shutdown or self._heartbeats.has_ended(broker.broker_id, broker.broker_epoch)
         may_lead = not command.wants_fence and not has_ended
         if broker.fenced and is_caught_up and may_lead:
@@ -93,7 +93,7 @@ class BrokerLifecycle:
     def _on_its_way_out(
         self, broker: BrokerImage, next_offset: int, *, is_caught_up: bool
     ) -> Decision[MetadataRecord, BrokerStanding]:
-        """A broker must go on until it leads nothing and the others know who leads instead."""
+        """A broker must go on until it leads nothing and the others know the new leaders."""
         if broker.fenced:
             return self._goodbye(broker, (), is_caught_up=is_caught_up)
         leads = broker.broker_id in self._image.leader_counts
@@ -178,7 +178,7 @@ class BrokerLifecycle:
         )
         return Decision(records=(record,), response=Done())
 
-    def _check_features(self, who: str, features: tuple[SupportedFeature, ...]) -> None:
+    def _check_features(self, process: str, features: tuple[SupportedFeature, ...]) -> None:
         supported = {feature.name: feature for feature in features}
         for name, level in self._image.features.items():
             feature = supported.get(name)
@@ -186,7 +186,8 @@ class BrokerLifecycle:
                 knows = "nothing of it" if feature is None else f"{feature.min_version} to {feature.max_version}"
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    f"the cluster runs {name} {level}, and {who} knows {knows}; start it with a release that knows it",
+                    f"the cluster runs {name} {level}, and {process} knows {knows};"
+                    " start it with a release that knows it",
                 )
 
 
@@ -216,7 +217,7 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
 
 def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
     """Whether the broker may lack what it had acknowledged: by what it claims, or by the directories that it has."""
-    # Kafka keeps the epoch in the directory itself. Who reads it elsewhere could claim it with an empty disk.
+    # Kafka keeps the epoch in the directory itself. Read from elsewhere it could be claimed with an empty disk.
     lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
     return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory
 

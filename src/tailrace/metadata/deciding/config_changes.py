@@ -1,7 +1,7 @@
 """The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
 Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
-`min.insync.replicas` of one broker, and neither have we. What new settings mean for partitions: `setting_consequences`.
+`min.insync.replicas` of one broker, and neither have we. The changes of partitions that follow: `setting_consequences`.
 """
 
 from collections import Counter
@@ -193,7 +193,7 @@ class ConfigChanges:
         if is_broker and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} cannot be set for one broker: who may lead without loss follows from it (KIP-966), and has to"
+                f"{name} cannot be set for one broker: the eligible leaders follow from it (KIP-966), and have to"
                 " be the same for all; set it for the topic, or for all brokers",
             )
         try:

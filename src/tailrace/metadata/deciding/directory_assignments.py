@@ -1,4 +1,4 @@
-"""Which directory of its broker a replica is in (KIP-858, pure). The codes are Kafka's."""
+"""Assignments of replicas to log directories of their brokers (KIP-858, pure). The codes are Kafka's."""
 
 from collections.abc import Iterable
 from dataclasses import replace

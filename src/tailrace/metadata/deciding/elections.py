@@ -31,7 +31,7 @@ class Elections:
 
         records: list[MetadataRecord] = []
         outcomes = []
-        # What is named twice is decided once: both decisions would be made on the state before either.
+        # A partition that is named twice is decided once: both decisions would be made on the state before either.
         for topic_partition in self._all() if command.partitions is None else dict.fromkeys(command.partitions):
             error = None
             try:
@@ -45,7 +45,7 @@ class Elections:
                 error = refusal
             outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
             if command.partitions is None and len(records) == MAX_PARTITIONS_PER_REQUEST:
-                break  # who asked for all can ask again
+                break  # the rest can be asked for again
         return Decision(records=tuple(records), response=LeadersElected(outcomes=tuple(outcomes)))
 
     def _all(self) -> list[TopicPartition]:
@@ -77,7 +77,7 @@ class Elections:
     def _named(
         self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
     ) -> PartitionState:
-        """Whatever that replica lacks is given up: it may cut a damaged log, and is the only one in sync."""
+        """Records that this replica lacks are given up: it may cut a damaged log, and is the only one in sync."""
         if kind != ElectionType.UNCLEAN:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
         if desired not in state.replicas:

@@ -1,4 +1,4 @@
-"""Which level a feature may be given (KIP-584, pure). Codes are those of Kafka's controllers."""
+"""Changes of the levels of features (KIP-584, pure). Codes are those of Kafka's controllers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -49,11 +49,11 @@ class FeatureUpdates:
             raise _refused(f"there is no feature {update.feature!r}; those that can be changed: {_own_names()}")
         if update.level < 0:
             raise _refused(f"{update.feature}: {update.level} is no level; 0 removes a feature that may be absent")
-        for who, features, way_out in self._processes():
+        for process, features, way_out in self._processes():
             supported = next((feature for feature in features if feature.name == update.feature), None)
             if supported is None or not supported.min_version <= update.level <= supported.max_version:
                 knows = "nothing of it" if supported is None else f"{supported.min_version} to {supported.max_version}"
-                raise _refused(f"{update.feature} {update.level}: {who} knows {knows}; {way_out} first")
+                raise _refused(f"{update.feature} {update.level}: {process} knows {knows}; {way_out} first")
         before = self._image.features.get(update.feature, 0)
         if update.level < before:
             self._check_downgrade(update, before)
@@ -76,7 +76,7 @@ class FeatureUpdates:
             )
 
     def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...], str]]:
-        """Who has a say, what they can work with, and what to do about those who cannot."""
+        """Every controller and broker with the features it supports, and the advice if it lacks the level."""
         upgrade = "start it with a release that knows it"
         yield "this controller", OWN_FEATURES, upgrade
         for controller in self._image.controllers.values():

@@ -103,7 +103,7 @@ class InSyncChanges:
         if leader not in proposed:
             raise _invalid(f"{where}: its leader {leader} is not among the in-sync replicas {proposed}")
         if change.is_recovering and len(proposed) > 1:
-            raise _invalid(f"{where}: while its leader recovers, nobody else can be in sync")
+            raise _invalid(f"{where}: while its leader recovers, no other replica can be in sync")
         if change.is_recovering and not state.is_recovering:
             raise _invalid(f"{where} has recovered and cannot recover again without an election")
         self._check_registrations(where, change, must_be_alive=True)

@@ -16,7 +16,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 class NewPartitions:
-    """The partitions of one command. What `check_limits` has let pass counts against the next ones."""
+    """The partitions of one command. Those that passed `check_limits` count against the limits of the next ones."""
 
     def __init__(
         self, image: ClusterImage, random_bytes: RandomBytes, *, max_per_topic: int | None, max_per_broker: int | None

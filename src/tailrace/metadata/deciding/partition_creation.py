@@ -67,7 +67,7 @@ class PartitionCreation:
         if wanted.name in INTERNAL_TOPICS:
             # Kafka lets this pass, and loses every group or transaction that another partition keeps from then on.
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"{wanted.name}: who belongs to which partition depends on their number"
+                ErrorCode.INVALID_REQUEST, f"{wanted.name}: the partition of each key depends on their number"
             )
         existing = len(topic.partitions)
         if wanted.count <= existing:

@@ -1,4 +1,4 @@
-"""Which brokers hold which replica of a new topic (pure).
+"""Placement of the replicas of a new topic on brokers (pure).
 
 1. The replicas of a partition are on distinct brokers, and on as many racks as there are.
 2. Leaders are dealt out in turn, so no broker leads two more partitions of a topic than another.

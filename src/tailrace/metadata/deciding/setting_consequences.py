@@ -1,10 +1,10 @@
-"""What new settings mean for partitions that exist (pure): explicit changes, in the batch of the settings themselves.
+"""Changes of partitions that follow from new settings (pure): explicit, in the batch of the settings themselves.
 
-1. `min.insync.replicas` falls to what is in sync: the high watermark moves again, and whoever is eligible but not in
-   sync lacks what it passes from now on. Nobody is eligible there any more (KIP-966). Kafka forgets the eligible
-   leaders of all partitions concerned, whichever way the setting goes; what nobody leads could then only be led
-   uncleanly.
-2. `unclean.leader.election.enable` is true: a partition that nobody leads gets a leader, if any replica is alive. Kafka
+1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark moves again, and an eligible
+   replica that is not in sync lacks the records it passes from now on. No replica is eligible there any more (KIP-966).
+   Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a partition without
+   a leader could then only get one by an unclean election.
+2. `unclean.leader.election.enable` is true: a partition without a leader gets one, if any replica is alive. Kafka
    looks for such partitions now and then.
 """
 
@@ -27,7 +27,7 @@ from tailrace.model.partitions import PartitionState
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 DECISIVE: Final = (MIN_IN_SYNC, UNCLEAN_ELECTION)
-"""What the controller goes by when it decides who leads, and the others when they derive the same."""
+"""The settings that decide on leaders: the controller's decisions and the derived changes of all nodes."""
 
 
 def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iterator[MetadataRecord]:
@@ -65,7 +65,7 @@ def _led(state: PartitionState, min_in_sync: int) -> PartitionState:
 
 
 def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
-    """An unclean election, as somebody may ask for it (`elections`)."""
+    """An unclean election, as it can be requested (`elections`)."""
     is_alive = ImageCircumstances(image).is_alive
     alive = tuple(replica for replica in state.in_sync_replicas if is_alive(replica))
     after = with_in_sync(image, state, alive)
@@ -73,8 +73,8 @@ def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
 
 
 def broker_settings_to_forget(image: ClusterImage) -> Iterator[ConfigRecord]:
-    """What was said of `min.insync.replicas` for one broker is taken back when eligible leaders come, as in Kafka: from
-    then on no broker may commit on fewer replicas than the controller counts on."""
+    """A broker's own `min.insync.replicas` is removed when eligible leaders are enabled, as in Kafka: from then on no
+    broker may commit on fewer replicas than the controller counts on."""
     if has_eligible_leaders(image):
         return
     for resource, settings in image.configs.items():

@@ -23,7 +23,7 @@ FIRST_WITH_ELIGIBLE_LEADERS = 26
 
 
 class ImageCircumstances:
-    """What rules may look at, out of a finished image."""
+    """The state that rules may read, from a finished image."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -76,7 +76,7 @@ def with_in_sync(
 
 
 def without_eligible_leaders(state: PartitionState) -> PartitionState:
-    """The state in which nobody may lead but those in sync."""
+    """The state in which only in-sync replicas may lead."""
     return replace(state, eligible_leader_replicas=(), last_known_leaders=())
 
 
@@ -104,14 +104,14 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
 
 
 def departure_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
-    """What a broker that will not come back leaves behind, as explicit changes."""
+    """Changes of the partitions of a broker that will not come back, explicit ones."""
     rules = derive.rules_of(finalized_version(image))
     circumstances = ImageCircumstances(image)
     return _written_out(image, derive.on_departure(broker_id, image.partitions(), circumstances, rules, unclean=True))
 
 
 def handover_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
-    """What a broker that shuts down leads goes to others, as explicit changes: as much of it as one batch may hold."""
+    """New leaders for the partitions of a broker that shuts down, as explicit changes: at most one batch."""
     rules = derive.rules_of(finalized_version(image))
     led = (one for one in image.partitions() if one[2].leader == broker_id)
     some = islice(led, MAX_PARTITIONS_PER_REQUEST)

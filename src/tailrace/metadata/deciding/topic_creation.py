@@ -31,7 +31,7 @@ from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """What a topic gets when the request does not say, and what it may have at most."""
+    """Defaults and limits of new topics."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -119,7 +119,7 @@ class TopicCreation:
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name == METADATA_TOPIC:
-            # Kafka's code for it too: nobody is authorized to create the cluster's own log.
+            # Kafka's code for it too: no client is authorized to create the cluster's own log.
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is the cluster's own log, not a topic")
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")

@@ -1,4 +1,4 @@
-"""Which topics may be deleted (pure)."""
+"""Deletion of topics (pure)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,7 +35,7 @@ class TopicDeletions:
         return Decision(records=records, response=TopicsDeleted(results=results))
 
     def _deletion(self, reference: TopicReference) -> TopicDeletion:
-        """What can be said of one reference alone."""
+        """The fault of one reference alone, or None."""
         try:
             topic = self._referenced(reference)
         except KafkaError as refusal:
