@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-_PRODUCE = 0
-_FETCH = 1
+from tailrace.protocol.registry import APIS, FrameClass
+
 SHORTEST_FRAME = 8
 """API key, version and correlation id: less than this is no request."""
 LONGEST_FRAME = 2**31 - 1
@@ -57,9 +57,10 @@ class ListenerLimits:
         fetch_limit = self.trusted_fetch_frame_bytes if is_trusted else self.other_frame_bytes
         if api_key is None:
             return max(self.produce_frame_bytes, fetch_limit, self.other_frame_bytes)
-        if api_key == _PRODUCE:
+        frame_class = APIS[api_key].frame_class if api_key in APIS else FrameClass.OTHER
+        if frame_class is FrameClass.PRODUCE:
             return self.produce_frame_bytes
-        return fetch_limit if api_key == _FETCH else self.other_frame_bytes
+        return fetch_limit if frame_class is FrameClass.FETCH else self.other_frame_bytes
 
 
 def describe_bad_length(head: bytes, limit: int) -> str:

@@ -1,9 +1,9 @@
 """`server.ports.Peer` over sockets: asks other nodes, each kind of long wait on a connection of its own.
 
 1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` not at all.
-2. What can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat, a vote),
-   has a connection of its own (`_USES`): answers come in the order of their requests, so one long poll would hold up
-   all that is behind it.
+2. A request that can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat,
+   a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so one long
+   poll would hold up all that is behind it.
 3. A peer that does not answer costs bounded memory: who asks faster than answers come is refused at once, each kind of
    request for itself: what administrators want must not leave the metadata log without a place.
 """
@@ -19,23 +19,10 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection
 from tailrace.net.pool import ConnectionPool
 from tailrace.net.turns import Turns
-from tailrace.protocol.registry import Api, api_of
+from tailrace.protocol.registry import Api, PeerConnection, api_of
 
-_FETCH, _VOTE, _BEGIN_QUORUM_EPOCH, _END_QUORUM_EPOCH = 1, 52, 53, 54
-_WRITE_TXN_MARKERS, _ENVELOPE, _FETCH_SNAPSHOT, _BROKER_HEARTBEAT = 27, 58, 59, 63
-_USES: Final = {
-    _FETCH: "fetch",
-    _FETCH_SNAPSHOT: "snapshot",
-    _VOTE: "quorum",
-    _BEGIN_QUORUM_EPOCH: "quorum",
-    _END_QUORUM_EPOCH: "quorum",
-    _BROKER_HEARTBEAT: "heartbeat",
-    _ENVELOPE: "envelope",
-    _WRITE_TXN_MARKERS: "markers",
-}
-_OTHER_USE: Final = "requests"
 _MOST_UNDER_WAY: Final = 256
-"""Requests of one use to one node at a time: ours are tens."""
+"""Requests of one connection to one node at a time: ours are tens."""
 _CONNECT_TIMEOUT_MS: Final = 1_000
 _BACKOFF_MS = 20
 _BACKOFF_MAX_MS = 200
@@ -61,8 +48,8 @@ class Peers:
             backoff_ms=_BACKOFF_MS,
             backoff_max_ms=_BACKOFF_MAX_MS,
         )
-        self._under_way: Counter[tuple[int, str]] = Counter()
-        """By node and use."""
+        self._under_way: Counter[tuple[int, PeerConnection]] = Counter()
+        """By node and connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -92,14 +79,14 @@ class Peers:
     ) -> None:
         """As `send`, to an address that the caller knows better; None is nowhere."""
         api = api_of(type(request))
-        line = (node_id, _use_of(api))
+        line = (node_id, api.connection)
         if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:
             self._loop.call_soon(self._reply, on_reply, None)
             return
         self._under_way[line] += 1
         finish = partial(self._finish, line, on_reply)
         wanted_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        connection = self._pool.open_connection(address, _use_of(api))
+        connection = self._pool.open_connection(address, api.connection)
         if connection is not None:
             self._ask(connection, request, api, finish, oldest_version, wanted_ms)
             return
@@ -120,7 +107,7 @@ class Peers:
         deadline = self._loop.time() + timeout_ms / 1000
         try:
             async with asyncio.timeout_at(deadline):
-                connection = await self._pool.get(address, _use_of(api))
+                connection = await self._pool.get(address, api.connection)
         except (KafkaError, TimeoutError) as fault:
             _logger.debug("event=peer-not-reached address=%s reason=%s", address, fault)
             finish(None)
@@ -143,7 +130,7 @@ class Peers:
             return
         answer.add_done_callback(partial(_hand_on, finish))
 
-    def _finish(self, line: tuple[int, str], on_reply: OnReply, reply: Any) -> None:
+    def _finish(self, line: tuple[int, PeerConnection], on_reply: OnReply, reply: Any) -> None:
         self._under_way[line] -= 1
         if not self._under_way[line]:
             del self._under_way[line]
@@ -152,10 +139,6 @@ class Peers:
     def _reply(self, on_reply: OnReply, reply: Any) -> None:
         if not self._is_closed:
             self._turns.run(lambda: on_reply(reply))
-
-
-def _use_of(api: Api) -> str:
-    return _USES.get(api.key, _OTHER_USE)
 
 
 def _hand_on(finish: OnReply, answer: asyncio.Future[Any]) -> None:

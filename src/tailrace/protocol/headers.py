@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from tailrace.model.errors import MalformedMessage
 from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.primitives import Buffer, read_tag_section, too_short
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import APIS, api_of
 from tailrace.protocol.schema import MAX_ELEMENTS, decode_from, encode_into
 
 T = TypeVar("T")
 
-API_VERSIONS = 18
+API_VERSIONS = api_of(ApiVersionsRequest).key
 
 MAX_RESPONSE_ELEMENTS = 10_000_000
 """A client trusts the server that it chose; Metadata of 100,000 partitions has a million elements."""

@@ -1,8 +1,15 @@
-"""The table of requests: which key means what, in which versions. The one owner of API keys and versions."""
+"""The table of requests: one row per API with all that differs from API to API but its handler and its fields.
 
-from collections.abc import Mapping
+The key and the versions of a row stand in its message's declaration. What is read from here: which listener serves an
+API (`node`), how many elements a request may have (`server.dispatch`), how long its frame may be (`net.limits`),
+whether it goes to the active controller (`server.controller_link`), which connection to a peer it takes (`node.peers`).
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, Flag, StrEnum, auto
+from sys import modules
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages import (
@@ -36,6 +43,47 @@ from tailrace.protocol.messages import (
     transaction_markers,
     transactions,
 )
+from tailrace.protocol.schema import MAX_ELEMENTS
+
+
+class Listeners(Flag):
+    """The listeners that serve an API (`listeners` in Kafka's definitions)."""
+
+    CLIENTS = auto()
+    """Those for clients, and for brokers as their peers."""
+    CONTROLLERS = auto()
+
+
+class FrameClass(Enum):
+    """Which of a listener's limits a frame has to keep."""
+
+    PRODUCE = auto()
+    FETCH = auto()
+    OTHER = auto()
+
+
+class ForwardingKind(Enum):
+    """Whether a broker passes a request on to the active controller, in an envelope (KIP-590)."""
+
+    NEVER = auto()
+    QUESTION = auto()
+    """It is passed on, and changes nothing."""
+    CHANGE = auto()
+    CHANGE_OF_BROKER = auto()
+    """A change that may be about one broker, and is then refused by the others."""
+
+
+class PeerConnection(StrEnum):
+    """The connections from one node to another: answers come in the order of their requests, so a request that can wait
+    at the other end, or must not wait, has one of its own."""
+
+    REQUESTS = "requests"
+    FETCH = "fetch"
+    SNAPSHOT = "snapshot"
+    QUORUM = "quorum"
+    HEARTBEAT = "heartbeat"
+    ENVELOPE = "envelope"
+    MARKERS = "markers"
 
 
 class Api(NamedTuple):
@@ -49,113 +97,149 @@ class Api(NamedTuple):
     max_version: int
     advertised_min: int
     flexible_from: int
+    listeners: Listeners
+    frame_class: FrameClass
+    max_elements: int
+    """The elements that all arrays of one request may have together."""
+    forwarding: ForwardingKind
+    connection: PeerConnection
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version
 
 
-_PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (
-    (produce.ProduceRequest, produce.ProduceResponse),
-    (fetch.FetchRequest, fetch.FetchResponse),
-    (list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse),
-    (metadata.MetadataRequest, metadata.MetadataResponse),
-    (offsets.OffsetCommitRequest, offsets.OffsetCommitResponse),
-    (offsets.OffsetFetchRequest, offsets.OffsetFetchResponse),
-    (coordinators.FindCoordinatorRequest, coordinators.FindCoordinatorResponse),
-    (membership.JoinGroupRequest, membership.JoinGroupResponse),
-    (membership.HeartbeatRequest, membership.HeartbeatResponse),
-    (membership.LeaveGroupRequest, membership.LeaveGroupResponse),
-    (membership.SyncGroupRequest, membership.SyncGroupResponse),
-    (groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
-    (groups.ListGroupsRequest, groups.ListGroupsResponse),
-    (api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse),
-    (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
-    (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
-    (producer_ids.InitProducerIdRequest, producer_ids.InitProducerIdResponse),
-    (leader_epochs.OffsetForLeaderEpochRequest, leader_epochs.OffsetForLeaderEpochResponse),
-    (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
-    (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
-    (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
-    (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),
-    (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
-    (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
-    (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
-    (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
-    (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
-    (delete_records.DeleteRecordsRequest, delete_records.DeleteRecordsResponse),
-    (log_dirs.DescribeLogDirsRequest, log_dirs.DescribeLogDirsResponse),
-    (producers.DescribeProducersRequest, producers.DescribeProducersResponse),
-    (offsets.OffsetDeleteRequest, offsets.OffsetDeleteResponse),
-    (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
-    (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
-    (log_dirs.AlterReplicaLogDirsRequest, log_dirs.AlterReplicaLogDirsResponse),
-    (replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
-    (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
-    (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
-    (quorum.VoteRequest, quorum.VoteResponse),
-    (quorum.BeginQuorumEpochRequest, quorum.BeginQuorumEpochResponse),
-    (quorum.EndQuorumEpochRequest, quorum.EndQuorumEpochResponse),
-    (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
-    (in_sync.AlterPartitionRequest, in_sync.AlterPartitionResponse),
-    (envelope.EnvelopeRequest, envelope.EnvelopeResponse),
-    (fetch_snapshot.FetchSnapshotRequest, fetch_snapshot.FetchSnapshotResponse),
-    (registrations.BrokerRegistrationRequest, registrations.BrokerRegistrationResponse),
-    (registrations.BrokerHeartbeatRequest, registrations.BrokerHeartbeatResponse),
-    (features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
-    (registrations.UnregisterBrokerRequest, registrations.UnregisterBrokerResponse),
-    (producer_ids.AllocateProducerIdsRequest, producer_ids.AllocateProducerIdsResponse),
-    (registrations.ControllerRegistrationRequest, registrations.ControllerRegistrationResponse),
-    (directories.AssignReplicasToDirsRequest, directories.AssignReplicasToDirsResponse),
-    (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
-    (transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
-    (transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
-    (transactions.EndTxnRequest, transactions.EndTxnResponse),
-    (transaction_markers.WriteTxnMarkersRequest, transaction_markers.WriteTxnMarkersResponse),
-    (transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
-    (transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
-    (transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
-    (raft_voters.AddRaftVoterRequest, raft_voters.AddRaftVoterResponse),
-    (raft_voters.RemoveRaftVoterRequest, raft_voters.RemoveRaftVoterResponse),
-    (raft_voters.UpdateRaftVoterRequest, raft_voters.UpdateRaftVoterResponse),
-)
+_CONTROLLERS: Final = Listeners.CONTROLLERS
+_BOTH: Final = Listeners.CLIENTS | Listeners.CONTROLLERS
+_COSTLY: Final = 20_000
+"""Elements of requests of which each costs 10 us and more: of 190,000 names to delete, everybody else waited 5 s. Twice
+what Kafka's controller takes in one request; a tool has to send several for more."""
+_OF_FETCH: Final = 2 * MAX_ELEMENTS
+"""A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
 
-_FOR_CONTROLLERS = frozenset((52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82))
-"""What a listener for clients does not serve, whoever asks (`listeners` in Kafka's definitions)."""
-_FOR_BOTH = frozenset((1, 17, 18, 19, 20, 32, 33, 36, 37, 43, 44, 45, 46, 55, 57, 60, 64, 80, 81))
-"""What a listener of controllers serves besides."""
-
-_ADVERTISED_MIN = {0: 0}
+_FIRST_FOR_LIBRDKAFKA: Final = 0
 """librdkafka turns codecs off unless Produce is announced from version 0 (KAFKA-18659). 0 to 2 are refused."""
 
 
-def _api(request: type[Any], response: type[Any]) -> Api:
+def _api(
+    request: type[Any],
+    *,
+    listeners: Listeners = Listeners.CLIENTS,
+    frame_class: FrameClass = FrameClass.OTHER,
+    max_elements: int = MAX_ELEMENTS,
+    forwarding: ForwardingKind = ForwardingKind.NEVER,
+    connection: PeerConnection = PeerConnection.REQUESTS,
+    advertised_min: int | None = None,
+) -> Api:
+    """A row; the response stands beside its request. What is forwarded is for both listeners."""
+    name = request.__name__.removesuffix("Request")
+    response = getattr(modules[request.__module__], f"{name}Response")
     schema = schema_of(request)
     key, versions = schema.api_key, schema.versions
     assert key is not None
     assert schema_of(response).versions == versions
     return Api(
         key=key,
-        name=request.__name__.removesuffix("Request"),
+        name=name,
         request=request,
         response=response,
         min_version=versions.first,
         max_version=versions.last,
-        advertised_min=_ADVERTISED_MIN.get(key, versions.first),
+        advertised_min=versions.first if advertised_min is None else advertised_min,
         flexible_from=schema.flexible.first,
+        listeners=listeners if forwarding is ForwardingKind.NEVER else _BOTH,
+        frame_class=frame_class,
+        max_elements=max_elements,
+        forwarding=forwarding,
+        connection=connection,
     )
 
 
-APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (_api(*pair) for pair in _PAIRS)})
-
-CONTROLLER_APIS: Mapping[int, Api] = MappingProxyType(
-    {key: api for key, api in APIS.items() if key in _FOR_CONTROLLERS or key in _FOR_BOTH}
+_ROWS: Final = (
+    _api(produce.ProduceRequest, frame_class=FrameClass.PRODUCE, advertised_min=_FIRST_FOR_LIBRDKAFKA),
+    _api(
+        fetch.FetchRequest,
+        listeners=_BOTH,
+        frame_class=FrameClass.FETCH,
+        max_elements=_OF_FETCH,
+        connection=PeerConnection.FETCH,
+    ),
+    _api(list_offsets.ListOffsetsRequest),
+    _api(metadata.MetadataRequest),
+    _api(offsets.OffsetCommitRequest),
+    _api(offsets.OffsetFetchRequest),
+    _api(coordinators.FindCoordinatorRequest, max_elements=_COSTLY),
+    _api(membership.JoinGroupRequest),
+    _api(membership.HeartbeatRequest),
+    _api(membership.LeaveGroupRequest, max_elements=_COSTLY),
+    _api(membership.SyncGroupRequest),
+    _api(groups.DescribeGroupsRequest, max_elements=_COSTLY),
+    _api(groups.ListGroupsRequest),
+    _api(sasl.SaslHandshakeRequest, listeners=_BOTH),
+    _api(api_versions.ApiVersionsRequest, listeners=_BOTH),
+    _api(topics.CreateTopicsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
+    _api(topics.DeleteTopicsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
+    _api(delete_records.DeleteRecordsRequest, max_elements=_COSTLY),
+    _api(producer_ids.InitProducerIdRequest),
+    _api(leader_epochs.OffsetForLeaderEpochRequest),
+    _api(transactions.AddPartitionsToTxnRequest, max_elements=_COSTLY),
+    _api(transactions.AddOffsetsToTxnRequest),
+    _api(transactions.EndTxnRequest),
+    _api(transaction_markers.WriteTxnMarkersRequest, max_elements=_COSTLY, connection=PeerConnection.MARKERS),
+    _api(transactions.TxnOffsetCommitRequest),
+    _api(configs.DescribeConfigsRequest, listeners=_BOTH, max_elements=_COSTLY),
+    _api(configs.AlterConfigsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE_OF_BROKER),
+    _api(log_dirs.AlterReplicaLogDirsRequest),
+    _api(log_dirs.DescribeLogDirsRequest),
+    _api(sasl.SaslAuthenticateRequest, listeners=_BOTH),
+    _api(topics.CreatePartitionsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
+    _api(groups.DeleteGroupsRequest, max_elements=_COSTLY),
+    _api(replicas.ElectLeadersRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
+    _api(configs.IncrementalAlterConfigsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE_OF_BROKER),
+    _api(replicas.AlterPartitionReassignmentsRequest, forwarding=ForwardingKind.CHANGE),
+    _api(replicas.ListPartitionReassignmentsRequest, forwarding=ForwardingKind.QUESTION),
+    _api(offsets.OffsetDeleteRequest, max_elements=_COSTLY),
+    _api(quorum.VoteRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.BeginQuorumEpochRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.EndQuorumEpochRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.DescribeQuorumRequest, forwarding=ForwardingKind.QUESTION),
+    _api(in_sync.AlterPartitionRequest, listeners=_CONTROLLERS),
+    _api(features.UpdateFeaturesRequest, forwarding=ForwardingKind.CHANGE),
+    _api(envelope.EnvelopeRequest, listeners=_CONTROLLERS, connection=PeerConnection.ENVELOPE),
+    _api(fetch_snapshot.FetchSnapshotRequest, listeners=_CONTROLLERS, connection=PeerConnection.SNAPSHOT),
+    _api(metadata.DescribeClusterRequest, listeners=_BOTH),
+    _api(producers.DescribeProducersRequest),
+    _api(registrations.BrokerRegistrationRequest, listeners=_CONTROLLERS),
+    _api(registrations.BrokerHeartbeatRequest, listeners=_CONTROLLERS, connection=PeerConnection.HEARTBEAT),
+    _api(registrations.UnregisterBrokerRequest, forwarding=ForwardingKind.CHANGE),
+    _api(transactions.DescribeTransactionsRequest, max_elements=_COSTLY),
+    _api(transactions.ListTransactionsRequest),
+    _api(producer_ids.AllocateProducerIdsRequest, listeners=_CONTROLLERS),
+    _api(consumer_groups.ConsumerGroupHeartbeatRequest),
+    _api(consumer_groups.ConsumerGroupDescribeRequest, max_elements=_COSTLY),
+    _api(registrations.ControllerRegistrationRequest, listeners=_CONTROLLERS),
+    _api(directories.AssignReplicasToDirsRequest, listeners=_CONTROLLERS),
+    _api(configs.ListConfigResourcesRequest),
+    _api(metadata.DescribeTopicPartitionsRequest),
+    _api(raft_voters.AddRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
+    _api(raft_voters.RemoveRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
+    _api(raft_voters.UpdateRaftVoterRequest, listeners=_CONTROLLERS),
 )
+
+
+def _by_key(apis: Iterable[Api]) -> Mapping[int, Api]:
+    return MappingProxyType({api.key: api for api in apis})
+
+
+APIS: Final = _by_key(_ROWS)
+
+CONTROLLER_APIS: Final = _by_key(api for api in APIS.values() if Listeners.CONTROLLERS in api.listeners)
 """Those that a listener of controllers may serve."""
 
-CLIENT_APIS: Mapping[int, Api] = MappingProxyType(
-    {key: api for key, api in APIS.items() if key not in _FOR_CONTROLLERS}
-)
+CLIENT_APIS: Final = _by_key(api for api in APIS.values() if Listeners.CLIENTS in api.listeners)
 """Those that a listener for clients may serve."""
+
+FORWARDED_APIS: Final = _by_key(api for api in APIS.values() if api.forwarding is not ForwardingKind.NEVER)
+"""Those that brokers pass on, and that an envelope may hold: those of Kafka's that are served."""
 
 _BY_CLASS = {cls: api for api in APIS.values() for cls in (api.request, api.response)}
 

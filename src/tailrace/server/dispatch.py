@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
 from tailrace.protocol.registry import APIS, Api
-from tailrace.protocol.schema import MAX_ELEMENTS, decode_from
+from tailrace.protocol.schema import decode_from
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
@@ -29,26 +29,6 @@ _PREFIX = Struct(">hhi")
 """API key, version, correlation id: the same in every header version."""
 
 _MAX_KNOWN_FAULTS = 1_000
-_FETCH = 1
-_MAX_FETCH_ELEMENTS = 2 * MAX_ELEMENTS
-"""A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
-_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS, _DELETE_RECORDS, _ELECT_LEADERS = 19, 20, 37, 21, 43
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
-_DESCRIBE_GROUPS, _DELETE_GROUPS, _CONSUMER_GROUP_DESCRIBE = 15, 42, 69
-_FIND_COORDINATOR, _LEAVE_GROUP, _OFFSET_DELETE = 10, 13, 47
-_ADD_PARTITIONS_TO_TXN, _WRITE_TXN_MARKERS, _DESCRIBE_TRANSACTIONS = 24, 27, 65
-_COSTLY = frozenset(
-    (
-        *(_CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS, _DELETE_RECORDS, _ELECT_LEADERS),
-        *(_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _INCREMENTAL_ALTER_CONFIGS),
-        *(_DESCRIBE_GROUPS, _DELETE_GROUPS, _CONSUMER_GROUP_DESCRIBE),
-        *(_FIND_COORDINATOR, _LEAVE_GROUP, _OFFSET_DELETE),
-        *(_ADD_PARTITIONS_TO_TXN, _WRITE_TXN_MARKERS, _DESCRIBE_TRANSACTIONS),
-    )
-)
-"""Requests of which each element costs 10 us and more: of 190,000 names to delete, everybody else waited 5 s."""
-_MAX_COSTLY_ELEMENTS = 20_000
-"""Twice what Kafka's controller takes in one request; a tool has to send several for more."""
 
 
 class Handler(Protocol):
@@ -92,17 +72,11 @@ class _Route:
         self.handle = handler.handle
         self.hot: HotHandler | None = handler if isinstance(handler, HotHandler) else None
         self.request_type = api.request
-        self.max_elements = _max_elements(api.key)
+        self.max_elements = api.max_elements
         self.min_version = api.min_version
         self.max_version = api.max_version
         self.counts = [0] * (api.max_version + 1)
         """How many requests have come, by version."""
-
-
-def _max_elements(api_key: int) -> int:
-    if api_key == _FETCH:
-        return _MAX_FETCH_ELEMENTS
-    return _MAX_COSTLY_ELEMENTS if api_key in _COSTLY else MAX_ELEMENTS
 
 
 class Dispatcher:

@@ -1,7 +1,23 @@
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 
+import tailrace
 from tailrace.protocol.messages.produce import ProduceRequest, ProduceResponse
-from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, api_of, request_type
+from tailrace.protocol.registry import (
+    APIS,
+    CLIENT_APIS,
+    CONTROLLER_APIS,
+    FORWARDED_APIS,
+    Api,
+    ForwardingKind,
+    FrameClass,
+    PeerConnection,
+    api_of,
+    request_type,
+)
 
 SERVED = {
     0: ("Produce", 3, 13),
@@ -102,3 +118,97 @@ def test_what_is_not_served_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         api_of(int)
     assert api_of(ProduceRequest).response is ProduceResponse
+
+
+def names_of(has: Callable[[Api], bool]) -> set[str]:
+    return {api.name for api in APIS.values() if has(api)}
+
+
+def test_only_fetch_may_have_more_elements_than_others_and_what_is_costly_per_element_has_fewer() -> None:
+    assert names_of(lambda api: api.max_elements > 200_000) == {"Fetch"}
+    assert names_of(lambda api: api.max_elements < 200_000) == {
+        *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "ElectLeaders"),
+        *("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
+        *("DescribeGroups", "DeleteGroups", "ConsumerGroupDescribe"),
+        *("FindCoordinator", "LeaveGroup", "OffsetDelete"),
+        *("AddPartitionsToTxn", "WriteTxnMarkers", "DescribeTransactions"),
+    }
+
+
+def test_what_is_forwarded_is_a_question_or_a_change_and_controllers_serve_it() -> None:
+    assert names_of(lambda api: api.forwarding is ForwardingKind.QUESTION) == {
+        *("ListPartitionReassignments", "DescribeQuorum"),
+    }
+    assert names_of(lambda api: api.forwarding is ForwardingKind.CHANGE_OF_BROKER) == {
+        *("AlterConfigs", "IncrementalAlterConfigs"),
+    }
+    assert names_of(lambda api: api.forwarding is ForwardingKind.CHANGE) == {
+        *("CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments"),
+        *("UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"),
+    }
+    assert FORWARDED_APIS.keys() <= CLIENT_APIS.keys() & CONTROLLER_APIS.keys()
+
+
+def test_what_can_wait_at_the_other_end_or_must_not_wait_has_a_connection_of_its_own() -> None:
+    by_connection = {one: names_of(lambda api, one=one: api.connection is one) for one in PeerConnection}
+    del by_connection[PeerConnection.REQUESTS]
+    assert by_connection == {
+        PeerConnection.FETCH: {"Fetch"},
+        PeerConnection.SNAPSHOT: {"FetchSnapshot"},
+        PeerConnection.QUORUM: {"Vote", "BeginQuorumEpoch", "EndQuorumEpoch"},
+        PeerConnection.HEARTBEAT: {"BrokerHeartbeat"},
+        PeerConnection.ENVELOPE: {"Envelope"},
+        PeerConnection.MARKERS: {"WriteTxnMarkers"},
+    }
+
+
+def test_only_produce_and_fetch_have_frame_limits_of_their_own() -> None:
+    assert names_of(lambda api: api.frame_class is FrameClass.PRODUCE) == {"Produce"}
+    assert names_of(lambda api: api.frame_class is FrameClass.FETCH) == {"Fetch"}
+
+
+def is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple | ast.Set | ast.List):
+        return any(map(is_number, node.elts))
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def bare_api_numbers(source: str) -> Iterator[int]:
+    """The lines with an API's number: as `api_key`, compared with one, as index of `APIS`, as key of a handler."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.keyword(arg="api_key", value=value):
+                found = is_number(value)
+            case ast.Compare(left=left, comparators=others):
+                found = "api_key" in ast.unparse(left) and any(map(is_number, others))
+            case ast.Subscript(value=ast.Name(id=name), slice=index):
+                found = name.endswith("APIS") and is_number(index)
+            case ast.Dict(keys=keys, values=values):
+                found = any(
+                    key and is_number(key) and "Handler" in ast.unparse(value)
+                    for key, value in zip(keys, values, strict=True)
+                )
+            case _:
+                continue
+        if found:
+            yield node.value.lineno if isinstance(node, ast.keyword) else node.lineno
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["f(api_key=0)", "context.api_key in (1, 2)", "api_key == 18", "CLIENT_APIS[3]", "{19: CreateTopicsHandler()}"],
+)
+def test_a_bare_number_is_found(source: str) -> None:
+    assert list(bare_api_numbers(source)) == [1]
+
+
+def test_apis_have_numbers_in_the_declarations_of_messages_and_nowhere_else() -> None:
+    package = Path(tailrace.__file__).parent
+    declarations = package / "protocol" / "messages"
+    found = [
+        f"{path.relative_to(package)}:{line}"
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(declarations)
+        for line in bare_api_numbers(path.read_text())
+    ]
+    assert not found

@@ -20,11 +20,11 @@ from typing import Final
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import RequestHeader, decode_request_header, decode_response
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import APIS, FORWARDED_APIS
 from tailrace.protocol.schema import ZERO_UUID
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.envelopes import decode_address, decode_principal
-from tailrace.server.controller_link.forwarding import FORWARDED, has_moved
+from tailrace.server.controller_link.forwarding import has_moved
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.ports import Buffer
 from tailrace.server.quorum.controller import QuorumController
@@ -118,10 +118,10 @@ class EnvelopeHandler:
         handlers: Mapping[int, Handler],
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
-        """`handlers` carry requests out on this node; those that are not `FORWARDED` are left alone."""
+        """`handlers` carry requests out on this node; those that are not `FORWARDED_APIS` are left alone."""
         self._quorum = quorum
         self._dispatcher = Dispatcher(
-            {key: handler for key, handler in handlers.items() if key in FORWARDED},
+            {key: handler for key, handler in handlers.items() if key in FORWARDED_APIS},
             write_staged=lambda: None,
             on_broken_invariant=on_broken_invariant,
         )
@@ -200,8 +200,8 @@ def _checked_header(data: bytes) -> RequestHeader:
         header, _ = decode_request_header(data)
     except MalformedMessage as fault:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no request is in the envelope: {fault.detail}") from None
-    api = APIS.get(header.api_key)
-    if api is None or header.api_key not in FORWARDED:
+    api = FORWARDED_APIS.get(header.api_key)
+    if api is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"requests of API {header.api_key} are not passed on")
     if not api.serves(header.api_version):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{api.name} v{header.api_version} is not served here")

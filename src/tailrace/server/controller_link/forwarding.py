@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.registry import APIS, ForwardingKind
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
@@ -23,23 +24,6 @@ from tailrace.server.dispatch import Handler
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import error_codes
-
-FORWARDED: Final = frozenset(
-    (
-        *(19, 20, 37),  # CreateTopics, DeleteTopics, CreatePartitions
-        *(33, 44),  # AlterConfigs, IncrementalAlterConfigs
-        *(43, 45, 46),  # ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments
-        *(55, 57, 64),  # DescribeQuorum, UpdateFeatures, UnregisterBroker
-        *(80, 81),  # AddRaftVoter, RemoveRaftVoter
-    )
-)
-"""The APIs that brokers pass on, and that an envelope may hold: those of Kafka's that are served."""
-
-_QUESTIONS: Final = frozenset((46, 55))
-"""ListPartitionReassignments and DescribeQuorum change nothing."""
-
-_OF_BROKERS: Final = frozenset((33, 44))
-"""What may be about one broker, and is then for that broker to be asked."""
 
 SHORTEST_MS: Final = 1_000
 """A client that names less does not want to wait for others to see the change; it wants the change."""
@@ -97,7 +81,7 @@ class _Forwarded:
         self, handler: Handler, request: Any, context: RequestContext, sealed: Sealed, on_over: Callable[[], None]
     ) -> None:
         self.context = context
-        self.is_question = context.api_key in _QUESTIONS
+        self.is_question = APIS[context.api_key].forwarding is ForwardingKind.QUESTION
         self._handler = handler
         self._request = request
         self._sealed = sealed
@@ -159,14 +143,15 @@ class Forwarding:
         return self._count
 
     def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The handlers of a broker's listener: those of `FORWARDED` take what they get to the active controller."""
-        return {
-            key: self._passed_on(key, handler) if key in FORWARDED else handler for key, handler in handlers.items()
-        }
+        """A broker's handlers by API key: those of `FORWARDED_APIS` take requests to the active controller."""
+        return {key: self._passed_on(APIS[key].forwarding, handler) for key, handler in handlers.items()}
 
-    def _passed_on(self, key: int, handler: Handler) -> Handler:
-        forwarding = ForwardingHandler(self, handler)
-        return OwnBrokerConfigs(forwarding, node_id=self._node_id) if key in _OF_BROKERS else forwarding
+    def _passed_on(self, forwarding: ForwardingKind, handler: Handler) -> Handler:
+        if forwarding is ForwardingKind.NEVER:
+            return handler
+        passing_on = ForwardingHandler(self, handler)
+        is_of_broker = forwarding is ForwardingKind.CHANGE_OF_BROKER
+        return OwnBrokerConfigs(passing_on, node_id=self._node_id) if is_of_broker else passing_on
 
     def take(self, handler: Handler, request: Any, context: RequestContext) -> None:
         """Have it carried out by `handler` where the active controller is. Raises KafkaError REQUEST_TIMED_OUT at once

@@ -22,6 +22,7 @@ from tailrace.protocol.messages.produce import (
     TopicProduceData,
     form_of,
 )
+from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
@@ -38,6 +39,7 @@ from tailrace.server.waiters import Deadlines
 ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
 
+_API_KEY: Final = api_of(ProduceRequest).key
 _PATIENCE: Final = MAX_FORMS
 
 
@@ -132,7 +134,7 @@ class ProduceHandler:
         context = RequestContext(
             connection=connection,
             slot=slot,
-            api_key=0,
+            api_key=_API_KEY,
             api_version=version,
             correlation_id=correlation_id,
             client_id=form.client_id,
