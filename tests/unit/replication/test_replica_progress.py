@@ -37,3 +37,12 @@ def test_a_fetch_from_before_the_last_registration_is_stale() -> None:
     assert not progress.is_stale(ReplicaFetch(12, broker_epoch=7))
     assert not progress.is_stale(ReplicaFetch(3, broker_epoch=8))
     assert not progress.is_stale(ReplicaFetch(3)), "one that does not say is believed, as in Kafka"
+
+
+def test_a_fetch_without_a_broker_epoch_does_not_lower_the_one_that_is_known() -> None:
+    """KIP-903: else a late fetch of the earlier registration would count again behind it."""
+    progress = ReplicaProgress()
+    progress.take(ReplicaFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
+    progress.take(ReplicaFetch(10), leader_end_offset=10, now_ms=1)
+    assert progress.broker_epoch == 7
+    assert progress.is_stale(ReplicaFetch(12, broker_epoch=6))

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -114,6 +115,20 @@ def test_a_removed_waiter_does_not_expire_and_leaves_nothing_behind() -> None:
     clock.advance(5000)
     assert expired == []
     assert clock.calls_pending == 0
+
+
+def test_timeouts_without_a_waiter_take_no_memory() -> None:
+    """A client chooses its timeouts: thousands of different ones leave nothing behind, before any timer has run."""
+    deadlines = Deadlines(ManualClock())
+    tracemalloc.start()
+    try:
+        for timeout_ms in range(60_000, 65_000):
+            waiter = Waiter([])
+            deadlines.add(waiter, timeout_ms)
+            deadlines.remove(waiter, timeout_ms)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_ten_thousand_waiters_need_one_timer() -> None:
