@@ -35,7 +35,6 @@ from tailrace.protocol.messages.offsets import (
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import Handler
 from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
-from tailrace.server.groups.coordinators import GroupCoordinators
 from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.groups.membership import (
     HeartbeatHandler,
@@ -45,6 +44,7 @@ from tailrace.server.groups.membership import (
 )
 from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
 from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.ports import Disk
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler

@@ -45,7 +45,7 @@ from tailrace.server.controller_link.errands import Errands
 from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause

@@ -40,11 +40,11 @@ from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
 from tailrace.server.fetch.list_offsets import ListOffsetsHandler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
-from tailrace.server.groups.coordinators import GroupCoordinators
 from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
 from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
 from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.metadata.cluster import DescribeClusterHandler
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.reachable_brokers import LeaderEndpoints

@@ -10,17 +10,21 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import producer_ids, transactions
 from tailrace.protocol.registry import api_of
 from tailrace.server.dispatch import Handler
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Peer
 from tailrace.server.transactions.channel import TransactionChannel
-from tailrace.server.transactions.coordinators import TransactionCoordinators
 from tailrace.server.transactions.marker_sender import MarkerSender
 from tailrace.server.transactions.markers import OnWritten, TransactionMarker, write_markers
 from tailrace.server.transactions.producer_ids import InitProducerIdHandler, ProducerIdPool
+from tailrace.server.transactions.producer_requests import (
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
+    EndTxnHandler,
+)
 from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
-from tailrace.server.transactions.transactions import AddOffsetsToTxnHandler, AddPartitionsToTxnHandler, EndTxnHandler
+from tailrace.server.transactions.service import TransactionCoordinators
 
 
 class Transactions:

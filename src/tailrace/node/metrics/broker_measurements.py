@@ -19,7 +19,7 @@ from tailrace.node.handlers import Waiting
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.partitions.dormant import Dormant
 from tailrace.server.partitions.log_directory import SetAside
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth

@@ -26,8 +26,8 @@ from tailrace.protocol.messages.groups import (
     ListGroupsResponse,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.groups.coordinators import GroupCoordinators
 from tailrace.server.groups.group_details import details_of
+from tailrace.server.groups.service import GroupCoordinators
 
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))

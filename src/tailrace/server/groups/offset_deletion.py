@@ -14,7 +14,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.ports import Controller
 
 

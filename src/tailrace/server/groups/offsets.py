@@ -35,7 +35,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.asked_offsets import AskedOffsets
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.ports import Controller
 
 _FIRST_COMMIT_WITH_MISSING_GROUP = 9

@@ -21,8 +21,8 @@ from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitP
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
-from tailrace.server.transactions.coordinators import TransactionCoordinators
-from tailrace.server.transactions.transactions import as_version_says
+from tailrace.server.transactions.producer_requests import as_version_says
+from tailrace.server.transactions.service import TransactionCoordinators
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
 

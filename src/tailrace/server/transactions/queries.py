@@ -22,7 +22,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Clock
-from tailrace.server.transactions.coordinators import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinators
 
 _STATES = {state.label: state for state in TransactionState}
 

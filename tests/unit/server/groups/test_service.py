@@ -18,7 +18,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
 )
 from tailrace.server.coordination.led_coordinators import HostState
-from tailrace.server.groups.coordinators import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinators
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk

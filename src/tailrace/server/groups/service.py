@@ -14,7 +14,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.server.coordination.led_coordinators import HostState, LedCoordinators
-from tailrace.server.groups.coordinator import GroupCoordinatorHost
+from tailrace.server.groups.host import GroupCoordinatorHost
 from tailrace.server.groups.topic_patterns import TopicPatterns
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.markers import TransactionMarker

@@ -33,8 +33,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
-from tailrace.server.transactions.coordinators import TransactionCoordinators
 from tailrace.server.transactions.next_transactions import Asked
+from tailrace.server.transactions.service import TransactionCoordinators
 
 FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4
