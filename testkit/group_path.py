@@ -44,7 +44,7 @@ from tailrace.server.groups.membership import (
 )
 from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
 from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Disk
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
@@ -187,7 +187,7 @@ class GroupPath(AdminPath):
     def _handlers(self) -> dict[int, Handler]:
         config = GroupConfig.read(self.config.integer, self.config.text, settings_of=self._settings_of_group)
         numbers = count(1)
-        self.coordinators = GroupCoordinators(
+        self.coordinators = GroupCoordinatorService(
             broker_id=BROKER,
             find_partition=self.table.find,
             config=config,

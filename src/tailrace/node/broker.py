@@ -45,7 +45,7 @@ from tailrace.server.controller_link.errands import Errands
 from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
@@ -213,7 +213,7 @@ class Broker:
         """Groups and transactions."""
         config, clock = self._config, self._clock
         self._group_config = GroupConfig.read(config.integer, config.text, settings_of=self._settings_of_group)
-        self.coordinators = GroupCoordinators(
+        self.coordinators = GroupCoordinatorService(
             broker_id=self._id,
             find_partition=self.partitions.find,
             config=self._group_config,

@@ -44,7 +44,7 @@ from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHan
 from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
 from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
 from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.metadata.cluster import DescribeClusterHandler
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
@@ -73,7 +73,7 @@ class Services:
     """What only the active controller can carry out, with a way there."""
     replicas: ReplicaFetches
     partitions: PartitionTable
-    coordinators: GroupCoordinators
+    coordinators: GroupCoordinatorService
     groups: GroupConfig
     transactions: Transactions
 

@@ -10,7 +10,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import producer_ids, transactions
 from tailrace.protocol.registry import api_of
 from tailrace.server.dispatch import Handler
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Peer
@@ -24,7 +24,7 @@ from tailrace.server.transactions.producer_requests import (
     EndTxnHandler,
 )
 from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
-from tailrace.server.transactions.service import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinatorService
 
 
 class Transactions:
@@ -37,7 +37,7 @@ class Transactions:
         image: Callable[[], ClusterImage],
         controller: Controller,
         partitions: PartitionTable,
-        groups: GroupCoordinators,
+        groups: GroupCoordinatorService,
         config: TransactionConfig,
         is_verified: bool,
         peer: Peer,
@@ -58,7 +58,7 @@ class Transactions:
             peer=peer,
             clock=clock,
         )
-        self.coordinators = TransactionCoordinators(
+        self.coordinators = TransactionCoordinatorService(
             broker_id=broker_id,
             find_partition=partitions.find,
             config=config,
@@ -98,7 +98,7 @@ class Transactions:
 
 def _write_here(
     partitions: PartitionTable,
-    groups: GroupCoordinators,
+    groups: GroupCoordinatorService,
     clock: Clock,
     markers: tuple[TransactionMarker, ...],
     on_done: OnWritten,

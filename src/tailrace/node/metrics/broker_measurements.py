@@ -19,7 +19,7 @@ from tailrace.node.handlers import Waiting
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.partitions.dormant import Dormant
 from tailrace.server.partitions.log_directory import SetAside
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth
@@ -110,7 +110,7 @@ class BrokerParts:
     repairs: ReplicaRepairs
     failures: ReplicaFailures
     health: LogDirectoryHealth
-    coordinators: GroupCoordinators
+    coordinators: GroupCoordinatorService
     waiting: Waiting
     flush_thread: FlushThread
     """Of the topics' logs."""
@@ -246,7 +246,7 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
     return logs
 
 
-async def _count_groups(coordinators: GroupCoordinators) -> Mapping[str, int] | None:
+async def _count_groups(coordinators: GroupCoordinatorService) -> Mapping[str, int] | None:
     try:
         hosts = coordinators.active_hosts()
     except KafkaError:

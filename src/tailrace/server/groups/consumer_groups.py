@@ -23,7 +23,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.groups.group_details import details_of
 from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
 from tailrace.server.ports import Controller, ServerConnection
 
@@ -36,7 +36,7 @@ _MOST_RESOLUTIONS: Final = 8
 class ConsumerGroupHeartbeatHandler:
     """Answers when what the heartbeat changed is committed; one with a regular expression, when that is resolved."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
         self._resolutions = _Resolutions(coordinators.patterns)
 
@@ -113,7 +113,7 @@ class _Resolutions:
 class ConsumerGroupDescribeHandler:
     """Answers for each group by itself, from what is committed."""
 
-    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
         self._controller = controller
 

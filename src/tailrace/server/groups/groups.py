@@ -27,7 +27,7 @@ from tailrace.protocol.messages.groups import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.group_details import details_of
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -41,7 +41,7 @@ _CLASSIC, _CONSUMER = "classic", "consumer"
 class DescribeGroupsHandler:
     """Answers for each group by itself."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
@@ -101,7 +101,7 @@ def _described(description: GroupDescription, operations: int, details: tuple[Gr
 class ListGroupsHandler:
     """Answers for all coordinators of this broker, or with an error while one is loading."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
@@ -132,7 +132,7 @@ Take = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]
 class DeleteGroupsHandler:
     """Deletes groups, each by itself."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse | None:

@@ -26,7 +26,7 @@ from tailrace.protocol.messages.membership import (
 )
 from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 
 _FIRST_JOIN_WITH_GIVEN_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
@@ -42,7 +42,7 @@ record have at most 32,767 bytes."""
 class JoinGroupHandler:
     """Answers when the rebalance is over, or at once with an error or an id."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: JoinGroupRequest, context: RequestContext) -> None:
@@ -81,7 +81,7 @@ def _check_names(request: JoinGroupRequest, client_id: str) -> None:
 class SyncGroupHandler:
     """Answers when the leader's assignment is committed."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: SyncGroupRequest, context: RequestContext) -> None:
@@ -98,7 +98,7 @@ class SyncGroupHandler:
 class HeartbeatHandler:
     """Keeps a member's session alive, and tells it of a rebalance."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: HeartbeatRequest, context: RequestContext) -> None:
@@ -112,7 +112,7 @@ class HeartbeatHandler:
 class LeaveGroupHandler:
     """Removes members."""
 
-    def __init__(self, *, coordinators: GroupCoordinators) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: LeaveGroupRequest, context: RequestContext) -> None:

@@ -14,14 +14,14 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
 
 
 class OffsetDeleteHandler:
     """Hands the partitions that exist to the group's coordinator."""
 
-    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
         self._controller = controller
 

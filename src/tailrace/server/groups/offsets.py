@@ -35,7 +35,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.asked_offsets import AskedOffsets
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
 
 _FIRST_COMMIT_WITH_MISSING_GROUP = 9
@@ -49,7 +49,7 @@ _NO_OFFSET = -1
 class OffsetCommitHandler:
     """Answers when the offsets are committed to the log."""
 
-    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
         self._controller = controller
 
@@ -121,7 +121,7 @@ class _Commit:
 class OffsetFetchHandler:
     """Answers from what is committed."""
 
-    def __init__(self, *, coordinators: GroupCoordinators, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
         self._controller = controller
 

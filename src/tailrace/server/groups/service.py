@@ -24,7 +24,7 @@ _LONGEST_GROUP_ID: Final = 8191
 """Characters: at most 32,764 bytes, which an int16 can count."""
 
 
-class GroupCoordinators:
+class GroupCoordinatorService:
     """All coordinators of this node, by partition of `__consumer_offsets`; to them it is the cluster's `Topics`.
 
     Knows nothing and refuses everybody until the first `on_image`.

@@ -25,7 +25,7 @@ from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.asked_offsets import AskedOffsets
 from tailrace.server.groups.host import GroupCoordinatorHost
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
 from tailrace.server.produce.transaction_verifier import AskedTransaction, TransactionVerifier
 
@@ -59,7 +59,7 @@ class TxnOffsetCommitHandler:
     def __init__(
         self,
         *,
-        coordinators: GroupCoordinators,
+        coordinators: GroupCoordinatorService,
         controller: Controller,
         verifier: TransactionVerifier,
         is_verified: bool,

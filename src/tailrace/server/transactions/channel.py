@@ -24,7 +24,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.server.quorum.metadata_partition_wire import known_code
-from tailrace.server.transactions.service import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinatorService
 
 _FIRST_OF_BROKERS: Final = 4
 _TIMEOUT_MS: Final = 5_000
@@ -40,7 +40,7 @@ class TransactionChannel:
         *,
         broker_id: BrokerId,
         image: Callable[[], ClusterImage],
-        coordinators: TransactionCoordinators,
+        coordinators: TransactionCoordinatorService,
         peer: Peer,
         clock: Clock,
     ) -> None:

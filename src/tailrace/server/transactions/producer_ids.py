@@ -22,7 +22,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.transactions.producer_requests import as_version_says
-from tailrace.server.transactions.service import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinatorService
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
 
@@ -95,7 +95,7 @@ class ProducerIdPool:
 class InitProducerIdHandler:
     """Gives idempotent and transactional producers their identity."""
 
-    def __init__(self, *, producer_ids: ProducerIdPool, transactions: TransactionCoordinators) -> None:
+    def __init__(self, *, producer_ids: ProducerIdPool, transactions: TransactionCoordinatorService) -> None:
         self._producer_ids = producer_ids
         self._transactions = transactions
 

@@ -34,7 +34,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.transactions.next_transactions import Asked
-from tailrace.server.transactions.service import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinatorService
 
 FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4
@@ -56,7 +56,7 @@ def as_version_says(error: KafkaError, version: int, *, first_with_fenced: int =
 class AddPartitionsToTxnHandler:
     """Answers when the partitions are in the transactions for good."""
 
-    def __init__(self, *, coordinators: TransactionCoordinators, controller: Controller) -> None:
+    def __init__(self, *, coordinators: TransactionCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
         self._controller = controller
 
@@ -88,7 +88,7 @@ class _Addition:
         self,
         asked: tuple[AddPartitionsToTxnTransaction, ...],
         context: RequestContext,
-        coordinators: TransactionCoordinators,
+        coordinators: TransactionCoordinatorService,
         controller: Controller,
     ) -> None:
         self._asked = asked
@@ -191,7 +191,9 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPart
 class AddOffsetsToTxnHandler:
     """Answers when the group's partition is in the transaction for good."""
 
-    def __init__(self, *, coordinators: TransactionCoordinators, controller: Controller, groups: GroupConfig) -> None:
+    def __init__(
+        self, *, coordinators: TransactionCoordinatorService, controller: Controller, groups: GroupConfig
+    ) -> None:
         self._coordinators = coordinators
         self._controller = controller
         self._groups = groups
@@ -223,7 +225,7 @@ class AddOffsetsToTxnHandler:
 class EndTxnHandler:
     """Answers when the decision is committed."""
 
-    def __init__(self, *, coordinators: TransactionCoordinators) -> None:
+    def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: EndTxnRequest, context: RequestContext) -> None:

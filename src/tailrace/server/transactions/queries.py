@@ -22,7 +22,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Clock
-from tailrace.server.transactions.service import TransactionCoordinators
+from tailrace.server.transactions.service import TransactionCoordinatorService
 
 _STATES = {state.label: state for state in TransactionState}
 
@@ -30,7 +30,7 @@ _STATES = {state.label: state for state in TransactionState}
 class DescribeTransactionsHandler:
     """Answers from what is committed."""
 
-    def __init__(self, *, coordinators: TransactionCoordinators) -> None:
+    def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
@@ -81,7 +81,7 @@ def not_described(transactional_id: str, code: ErrorCode) -> DescribedTransactio
 class ListTransactionsHandler:
     """Answers from what is committed."""
 
-    def __init__(self, *, coordinators: TransactionCoordinators, clock: Clock) -> None:
+    def __init__(self, *, coordinators: TransactionCoordinatorService, clock: Clock) -> None:
         self._coordinators = coordinators
         self._clock = clock
 

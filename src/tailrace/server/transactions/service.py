@@ -245,7 +245,7 @@ class TransactionCoordinatorHost:
             self._next.close()
 
 
-class TransactionCoordinators:
+class TransactionCoordinatorService:
     """All transaction coordinators of this node, by partition of `__transaction_state`.
 
     Knows nothing and refuses everybody until the first `on_image`.

@@ -18,7 +18,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
 )
 from tailrace.server.coordination.led_coordinators import HostState
-from tailrace.server.groups.service import GroupCoordinators
+from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -127,9 +127,9 @@ def test_an_answer_that_rests_on_a_late_commit_is_not_waited_for_without_end() -
     assert node.committed("g", "orders") == 7
 
 
-def _coordinators_of_another_start(node: GroupPath, config: GroupConfig | None = None) -> GroupCoordinators:
+def _coordinators_of_another_start(node: GroupPath, config: GroupConfig | None = None) -> GroupCoordinatorService:
     """Coordinators that have just taken over the partitions of this node."""
-    coordinators = GroupCoordinators(
+    coordinators = GroupCoordinatorService(
         broker_id=BROKER,
         find_partition=node.table.find,
         config=config or GroupConfig(),
@@ -140,7 +140,7 @@ def _coordinators_of_another_start(node: GroupPath, config: GroupConfig | None =
     return coordinators
 
 
-def _refusal(coordinators: GroupCoordinators, group_id: str) -> ErrorCode:
+def _refusal(coordinators: GroupCoordinatorService, group_id: str) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         coordinators.host_of(group_id)
     return caught.value.code
@@ -160,7 +160,7 @@ def test_nothing_is_taken_over_before_it_is_known_which_topics_there_are() -> No
     """All offsets would be taken for those of deleted topics."""
     node = _node()
     node.commit("g", "orders", 7)
-    coordinators = GroupCoordinators(
+    coordinators = GroupCoordinatorService(
         broker_id=BROKER,
         find_partition=node.table.find,
         config=GroupConfig(),
