@@ -154,7 +154,7 @@ class UpdateFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """It is so."""
+    """The command has been carried out."""
 
 
 BrokerCommand = (

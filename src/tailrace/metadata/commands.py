@@ -62,7 +62,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRefused:
-    """Why a topic was not created."""
+    """The reason why a topic was not created."""
 
     name: str
     error: KafkaError

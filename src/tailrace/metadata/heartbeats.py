@@ -22,9 +22,9 @@ class _Contact:
     session_end_ms: int
     metadata_offset: int
     since_ms: int
-    """When it was last heard of, or this controller began to listen."""
+    """The time of its last heartbeat, or of the start of this controller's watch."""
     is_heard: bool = True
-    """False: this controller has not heard of it, and takes it to be alive until its session ends."""
+    """False: this controller has had no heartbeat of it, and takes it to be alive until its session ends."""
 
 
 class Heartbeats:
@@ -46,8 +46,8 @@ class Heartbeats:
         self._awake_ms = now_ms
 
     def awake(self, now_ms: int) -> int:
-        """The controller runs; it says so every `WATCH_INTERVAL_MS`. For how long it did not: that much longer brokers
-        have to be heard of, and never longer than a session from now."""
+        """The controller runs; called every `WATCH_INTERVAL_MS`. Sessions of brokers are extended by
+        the time in which it did not run, which it returns, and never beyond a whole session from now."""
         before, self._awake_ms = self._awake_ms, now_ms
         if before is None or now_ms - before <= _LATE_MS:
             return 0
@@ -57,13 +57,13 @@ class Heartbeats:
         return asleep_ms
 
     def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = NEVER_APPLIED) -> None:
-        """A broker was heard of, and has applied the metadata log up to this offset."""
+        """A broker has sent a heartbeat, and has applied the metadata log up to this offset."""
         if not self._contacts:
             self._awake_ms = now_ms  # without brokers there was no watch
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms)
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """A broker's connection was reset: it has less time left to be heard of again."""
+        """A broker's connection was reset: its session is shortened."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.session_end_ms = min(contact.session_end_ms, now_ms + timeout_ms)
@@ -113,7 +113,7 @@ class Heartbeats:
         return [broker_id for _, broker_id in sorted(ended)]
 
     def silent_for_ms(self, broker_id: BrokerId, now_ms: int) -> int:
-        """For how long the broker has not been heard of; 0 if nothing is known of it."""
+        """The time since the broker's last heartbeat; 0 if nothing is known of it."""
         contact = self._contacts.get(broker_id)
         return 0 if contact is None else now_ms - contact.since_ms
 

@@ -18,7 +18,7 @@ class InSyncReplica:
 
 
 class Leaving(IntEnum):
-    """Why a replica leaves by its own word, as on the wire."""
+    """The reason for which a replica leaves at its broker's request, as on the wire."""
 
     LOST = 1
     """It lacks, or may lack, something that it has acknowledged."""

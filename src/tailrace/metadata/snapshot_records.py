@@ -1,7 +1,7 @@
 """An image as the records of a snapshot: their replay onto nothing gives the same image (KIP-630).
 
 Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No record here
-derives anything: each says in full what is so.
+derives anything: each states a value in full.
 """
 
 from collections.abc import Iterator

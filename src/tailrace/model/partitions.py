@@ -87,7 +87,7 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why Kafka refuses this topic name, or None if it is legal."""
+    """The reason why Kafka refuses this topic name, or None if it is legal."""
     if not name:
         return "the empty string is not a topic name"
     if name in (".", ".."):

@@ -76,7 +76,7 @@ TOPIC_SETTINGS: Table = table_of(
     _setting(
         "cleanup.policy",
         SettingType.LIST,
-        "What may be removed from the log: old segments (delete), overwritten keys (compact), or both.",
+        "How records are removed from the log: old segments (delete), overwritten keys (compact), or both.",
         one_of=("delete", "compact"),
     ),
     _setting(

@@ -1,8 +1,8 @@
 """The table of requests: one row per API with all that differs from API to API but its handler and its fields.
 
-The key and the versions of a row stand in its message's declaration. What is read from here: which listener serves an
-API (`node`), how many elements a request may have (`server.dispatch`), how long its frame may be (`net.limits`),
-whether it goes to the active controller (`server.controller_link`), which connection to a peer it takes (`node.peers`).
+The key and the versions of a row stand in its message's declaration. The rows are read for the listeners that serve an
+API (`node`), the elements a request may have (`server.dispatch`), the length of its frame (`net.limits`), forwarding to
+the active controller (`server.controller_link`), and the connection to a peer that it takes (`node.peers`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ class Listeners(Flag):
 
 
 class FrameClass(Enum):
-    """Which of a listener's limits a frame has to keep."""
+    """The limit of a listener that a frame has to keep."""
 
     PRODUCE = auto()
     FETCH = auto()
@@ -111,7 +111,7 @@ class Api(NamedTuple):
 _CONTROLLERS: Final = Listeners.CONTROLLERS
 _BOTH: Final = Listeners.CLIENTS | Listeners.CONTROLLERS
 _COSTLY: Final = 20_000
-"""Elements of requests of which each costs 10 us and more: of 190,000 names to delete, everybody else waited 5 s. Twice
+"""Elements of requests of which each costs 10 us and more: 190,000 names to delete held up all other requests for 5 s. Twice
 what Kafka's controller takes in one request; a tool has to send several for more."""
 _OF_FETCH: Final = 2 * MAX_ELEMENTS
 """A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
@@ -130,7 +130,7 @@ def _api(
     connection: PeerConnection = PeerConnection.REQUESTS,
     advertised_min: int | None = None,
 ) -> Api:
-    """A row; the response stands beside its request. What is forwarded is for both listeners."""
+    """A row; the response stands beside its request. Forwarded APIs are served by both listeners."""
     name = request.__name__.removesuffix("Request")
     response = getattr(modules[request.__module__], f"{name}Response")
     schema = schema_of(request)

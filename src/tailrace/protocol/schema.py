@@ -76,7 +76,7 @@ T = TypeVar("T")
 MAX_ELEMENTS = 200_000
 """Array elements and tagged fields that one message may have, all arrays together.
 
-What takes 1 byte on the wire may take a hundred in memory."""
+An element of 1 byte on the wire may take a hundred in memory."""
 
 
 def encode(value: object, version: int) -> list[Buffer]:

@@ -214,7 +214,7 @@ class Leadership:
 
 
 def leader_only_fault(replica: Replica, cluster_id: str | None, leader_epoch: int) -> ErrorCode:
-    """Why a request that only a leader answers is refused, or NONE."""
+    """The error of a request that only a leader answers, or NONE."""
     if (fault := cluster_fault(replica, cluster_id)) is not ErrorCode.NONE:
         return fault
     if replica.is_shutting_down:

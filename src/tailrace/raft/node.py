@@ -157,7 +157,7 @@ class RaftNode:
         return self._replica.voters.at(end_offset)
 
     def snapshot_fault(self, snapshot_id: SnapshotId) -> str | None:
-        """Why the state machine may not write this snapshot, or None if it may."""
+        """The reason why the state machine may not write this snapshot, or None if it may."""
         return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
 
     def snapshot_shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:

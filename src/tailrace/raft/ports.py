@@ -1,6 +1,6 @@
 """The ports of the machine: its log, read only, and its settings. The host has the real things.
 
-Reading is all that the machine does here. Whatever it wants changed it says in effects (`effects.py`), and the host
+The machine only reads here. It asks for changes by effects (`effects.py`), and the host
 carries out those that change the log, in order, before the next event, so that this view is always up to date.
 """
 

@@ -42,7 +42,7 @@ class Progress:
 
 
 class ProgressTable:
-    """All replicas that a leader has heard of in its epoch, besides itself. Observers that fall silent are dropped."""
+    """All replicas that have contacted a leader in its epoch. Observers that fall silent are dropped."""
 
     def __init__(self, voters: Iterable[ReplicaKey], now_ms: int) -> None:
         # A voter counts as live from the election on, so that the log start waits for it to turn up.
@@ -62,11 +62,11 @@ class ProgressTable:
         return self._replicas.get(key)
 
     def live(self, now_ms: int, within_ms: int) -> list[Progress]:
-        """Those that have been heard of within this time (KIP-630 calls them live)."""
+        """Replicas with a contact within this time (KIP-630 calls them live)."""
         return [one for one in self._replicas.values() if one.last_contact_ms + within_ms > now_ms]
 
     def drop_silent(self, keep: Iterable[ReplicaKey], now_ms: int, after_ms: int) -> None:
-        """Forget replicas that do not vote and have not been heard of for so long."""
+        """Forget replicas that do not vote and whose last contact is so long ago."""
         kept = set(keep)
         for key, progress in list(self._replicas.items()):
             if key not in kept and progress.last_contact_ms + after_ms <= now_ms:

@@ -40,7 +40,7 @@ class SnapshotTrigger:
 
 
 def snapshot_fault(snapshot_id: SnapshotId, log: LogView, high_watermark: int | None) -> str | None:
-    """Why a state machine may not write this snapshot, or None if it may."""
+    """The reason why a state machine may not write this snapshot, or None if it may."""
     if high_watermark is None or snapshot_id.end_offset > high_watermark:
         return f"{snapshot_id.end_offset} is above the high watermark {high_watermark}: not committed"
     if snapshot_id.end_offset < log.log_start_offset:

@@ -115,7 +115,7 @@ BEFORE_THE_LOG = -1
 class VoterHistory:
     """The sets of voters in a log, the newest in force, committed or not (as Raft requires of single changes).
 
-    What is truncated from the log leaves the history; what a snapshot covers collapses into one entry.
+    Sets that are truncated from the log leave the history; those that a snapshot covers collapse into one entry.
     """
 
     def __init__(self, initial: VoterSet, in_log: Iterable[VotersAt] = ()) -> None:

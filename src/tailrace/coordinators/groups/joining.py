@@ -20,7 +20,7 @@ NewMemberId = Callable[[str], str]
 
 
 def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
-    """Why the member brings more than a group keeps, or NONE."""
+    """The error if the member brings more than a group keeps, or NONE."""
     size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     is_too_much = size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
     return ErrorCode.INVALID_REQUEST if is_too_much else ErrorCode.NONE

@@ -106,7 +106,7 @@ class Membership:
         return self._outbox.take()
 
     def fault_of_commit(self, *, generation_id: int, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Why this commit of offsets is refused, or NONE.
+        """The error of this commit of offsets, or NONE.
 
         A consumer that assigns itself commits with generation -1 and no member id, and only while the group is empty.
         """

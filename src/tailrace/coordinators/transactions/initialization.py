@@ -4,8 +4,8 @@
 - No transaction is open: the next epoch, which fences the producer with the last one; a fresh producer id when the
   epochs are used up.
 - A transaction is open: it is aborted under an epoch that no producer gets; the producer has to ask again.
-- A producer that names what it has (KIP-360) gets the next epoch if that is what it should have, once more the present
-  one if it has not heard of it, and PRODUCER_FENCED otherwise: an old instance aborts nothing of the present one's.
+- A producer that names its identity (KIP-360) gets the next epoch if the identity is the current one, the current one
+  again if the answer with it was lost, and PRODUCER_FENCED otherwise: an old instance aborts no newer transaction.
 """
 
 from tailrace.coordinators.transactions.commands import (

@@ -67,7 +67,7 @@ class BrokerLifecycle:
         if before is not None and before.is_alive and self._heartbeats.has_session(command.broker_id, self._now_ms):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"another process is broker {command.broker_id}, and was heard of within the last"
+                f"another process is broker {command.broker_id}, and sent a heartbeat within the last"
                 f" {self._heartbeats.session_timeout_ms} ms; give this one another node.id, or wait",
             )
         self._heartbeats.touch(command.broker_id, self._now_ms)

@@ -175,7 +175,7 @@ class ConfigChanges:
     ) -> Mapping[str, str]:
         """The settings as the log is to state them.
 
-        What stays as it was is not looked at by itself: a release that is stricter must not bar other changes.
+        Settings that stay as they were are not checked again: a stricter release must not bar other changes.
         """
         stated = {
             name: value if before.get(name) == value else self._stated_value(resource, name, value)

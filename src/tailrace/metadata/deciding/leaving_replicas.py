@@ -1,4 +1,4 @@
-"""Replicas that leave by their own word: the in-sync and eligible ones and the leader without them (pure).
+"""Replicas that leave at their broker's request: in-sync replicas, eligible ones and leader without them (pure).
 
 1. A replica that is LOST lacks, or may lack, something that it has acknowledged. It leaves the in-sync replicas, the
    eligible and the last known leaders, even as the last of them: nothing may elect it but an election that is known to
@@ -6,7 +6,7 @@
    one; with none of these the partition has no leader.
 2. A replica that is STALLED has everything, and cannot store more. It leaves if another one that is in sync or eligible
    is alive and can lead; otherwise it stays what it is, since no other copy could take its place.
-3. Whatever else a replica that is LOST changes, the leader begins a new epoch, the same leader too: a fetch that left
+3. With each replica that is LOST the leader begins a new epoch, the same leader too: a fetch that left
    before the loss says of records that they are there, and must not bring the replica back.
 4. As for eligible leaders (KIP-966): a replica that leaves while the high watermark stands still is eligible.
 """

@@ -6,7 +6,7 @@ from tailrace.model.errors import CorruptRecords
 
 
 class Fault(IntEnum):
-    """Why a record, or a batch of them, was refused. `_kernels.pyx` has the same numbers; a test compares them."""
+    """Reasons for the refusal of a record or of a batch. `_kernels.pyx` has the same numbers; a test compares them."""
 
     MAGIC = 1
     BATCH_LENGTH = 2

@@ -254,7 +254,7 @@ def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id:
 def fault_of_commit(
     group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool, instance_id: str | None = None
 ) -> ErrorCode:
-    """Why a member's commit, or fetch, of offsets is refused, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
+    """The error of a member's commit, or fetch, of offsets, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)

@@ -20,10 +20,10 @@ class _Session:
     heard_at_ms: int
     ends_at_ms: int
     end: str
-    """Why it is over then."""
+    """The reason for removal then."""
     act_by_ms: int | None = None
     fault: str = ""
-    """Why it is over at `act_by_ms`."""
+    """The reason for removal at `act_by_ms`."""
     alarm_at_ms: int | None = None
     """The earliest entry of the heap that is this member's: not later than either deadline."""
 
