@@ -13,13 +13,16 @@
    epoch, and ready. Whatever comes of an older epoch is dropped.
 4. A log is cut where its leader epochs say that it parts from the leader's (KIP-101, KIP-279), and never at a high
    watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut`.
-5. Who has given records goes to the end of the next fetch, so that a full answer leaves nobody out for ever.
+5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
+7. A fetch is stated as its difference from the one before (KIP-227 has a place for that on the wire), so that a step
+   costs what has changed, however many partitions are followed.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode
@@ -130,9 +133,16 @@ Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Ask the leader, and come back with `Answered`."""
+    """Ask the leader for all that is wanted, and come back with `Answered`.
 
-    wanted: tuple[Wanted, ...]
+    What is wanted is an ordered map that the host keeps, and that outlives a fetch without an answer. Take `forgotten`
+    out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
+    """
+
+    changed: tuple[Wanted, ...]
+    """Wanted for the first time, at another position or in another epoch; or as before, but behind all others."""
+    forgotten: tuple[PartitionKey, ...]
+    """No longer wanted. None of them is in `changed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +204,15 @@ class _Refusal:
         self.reported_ms: int | None = None
 
 
+class _Pause(NamedTuple):
+    """A partition that is not asked for until a time."""
+
+    until_ms: int
+    number: int
+    """Of the pauses begun."""
+    key: PartitionKey
+
+
 class _Followed:
     """One partition."""
 
@@ -228,10 +247,15 @@ class Follower:
         """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error."""
         self._backoff_ms = backoff_ms
         self._followed: dict[PartitionKey, _Followed] = {}
-        self._ready: dict[PartitionKey, None] = {}  # in the order in which they are asked for
+        # Ready are the partitions in `_standing` and in `_changed`.
+        self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
+        self._changed: dict[PartitionKey, None] = {}  # since the last fetch, which does not have them like this
+        self._gone: dict[PartitionKey, None] = {}  # named by the last fetch, and interrupted since
         self._storing: set[PartitionKey] = set()
-        self._paused: dict[PartitionKey, int] = {}  # until when
-        self._asked: dict[PartitionKey, int] | None = None  # of the fetch in flight: in which epoch
+        self._paused: dict[PartitionKey, _Pause] = {}
+        self._pauses: list[_Pause] = []  # a heap; the first one is in `_paused`, others may be over
+        self._pauses_begun = 0
+        self._is_in_flight = False
         self._silent_until_ms = 0
         self._silences = 0
         self.failed_answers = 0
@@ -269,8 +293,8 @@ class Follower:
     @property
     def next_deadline_ms(self) -> int | None:
         """When a `Tick` may do something."""
-        deadlines = list(self._paused.values())
-        if self._ready and self._asked is None and not self._storing:
+        deadlines = [pause.until_ms for pause in self._pauses[:1]]
+        if self._has_to_ask:
             deadlines.append(self._silent_until_ms)
         return min(deadlines, default=None)
 
@@ -295,38 +319,40 @@ class Follower:
             case Tick():
                 pass
         self._wake(now_ms)
-        if self._can_ask(now_ms) and not isinstance(event, Follow):  # others follow at once: one fetch for all of them
+        is_due = self._has_to_ask and now_ms >= self._silent_until_ms
+        if is_due and not isinstance(event, Follow):  # others follow at once: one fetch for all of them
             effects.append(self._fetch())
         return effects
 
     def _follow(self, event: Follow) -> None:
         self._forget(event.key)
         self._followed[event.key] = _Followed(event.leader_epoch, event.position)
-        self._ready[event.key] = None
+        self._changed[event.key] = None
         self._silent_until_ms = self._silences = 0  # a leader in a new epoch is a leader that is there
 
     def _forget(self, key: PartitionKey) -> None:
         self._followed.pop(key, None)
-        self._ready.pop(key, None)
+        self._interrupt(key)
         self._storing.discard(key)
-        self._paused.pop(key, None)
-        if self._asked is not None:
-            self._asked.pop(key, None)
+        if self._paused.pop(key, None) is not None:
+            self._drop_past_pauses()
 
     def _fetch_failed(self, now_ms: int) -> None:
-        self._asked = None
+        self._is_in_flight = False
         self.failed_fetches += 1
         self._silences += 1
         self._silent_until_ms = now_ms + self._backoff(self._silences)
 
     def _answered(self, answers: Iterable[Answer], now_ms: int) -> list[Effect]:
-        asked, self._asked = self._asked or {}, None
+        was_asked, self._is_in_flight = self._is_in_flight, False
         self._silences = 0
         effects: list[Effect] = []
-        for answer in answers:
-            followed = self._followed.get(answer.key)
-            if followed is not None and followed.leader_epoch == asked.pop(answer.key, None):
-                effect = self._take(followed, answer, now_ms)
+        answered: set[PartitionKey] = set()
+        for answer in answers if was_asked else ():
+            key = answer.key
+            if key in self._standing and key not in answered:  # so it is as the fetch in flight had it
+                answered.add(key)
+                effect = self._take(self._followed[key], answer, now_ms)
                 if effect is not None:
                     effects.append(effect)
         return effects
@@ -371,7 +397,7 @@ class Follower:
             followed.cannot_be_stored = False
             followed.state = _State.READY
             self._storing.discard(event.key)
-            self._ready[event.key] = None
+            self._changed[event.key] = None
 
     def _store_failed(self, event: StoreFailed, now_ms: int) -> None:
         followed = self._current(event.key, event.leader_epoch)
@@ -392,33 +418,61 @@ class Follower:
 
     def _leave_ready(self, key: PartitionKey, followed: _Followed, state: _State) -> None:
         followed.state = state
-        self._ready.pop(key, None)
+        self._interrupt(key)
+
+    def _interrupt(self, key: PartitionKey) -> None:
+        """The partition is not ready any more, if it was."""
+        if key in self._standing:
+            self._standing.remove(key)
+            self._gone[key] = None
+        else:
+            self._changed.pop(key, None)
 
     def _pause(self, key: PartitionKey, followed: _Followed, now_ms: int) -> None:
         self._leave_ready(key, followed, _State.PAUSED)
         followed.failures += 1
-        self._paused[key] = now_ms + self._backoff(followed.failures)
+        self._pauses_begun += 1
+        pause = self._paused[key] = _Pause(now_ms + self._backoff(followed.failures), self._pauses_begun, key)
+        heappush(self._pauses, pause)
 
     def _backoff(self, failures: int) -> int:
         return min(self._backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 16))
 
-    def _wake(self, now_ms: int) -> None:
-        for key in [key for key, until_ms in self._paused.items() if until_ms <= now_ms]:
-            del self._paused[key]
-            self._followed[key].state = _State.READY
-            self._ready[key] = None
+    def _drop_past_pauses(self) -> None:
+        """Let the next pause that ends stand first."""
+        while self._pauses and self._paused.get(self._pauses[0].key) is not self._pauses[0]:
+            heappop(self._pauses)
 
-    def _can_ask(self, now_ms: int) -> bool:
-        return bool(self._ready) and self._asked is None and not self._storing and now_ms >= self._silent_until_ms
+    def _wake(self, now_ms: int) -> None:
+        due: list[_Pause] = []
+        while self._pauses and self._pauses[0].until_ms <= now_ms:
+            pause = heappop(self._pauses)
+            due.append(pause)
+            del self._paused[pause.key]
+            self._drop_past_pauses()
+        for pause in sorted(due, key=lambda pause: pause.number):
+            self._followed[pause.key].state = _State.READY
+            self._changed[pause.key] = None
+
+    @property
+    def _has_to_ask(self) -> bool:
+        return bool(self._standing or self._changed) and not self._is_in_flight and not self._storing
 
     def _fetch(self) -> SendFetch:
-        wanted = tuple(
-            Wanted(key, followed.leader_epoch, followed.position)
-            for key in self._ready
-            for followed in (self._followed[key],)
+        changed, gone = self._changed, self._gone
+        fetch = SendFetch(
+            changed=tuple(
+                Wanted(key, followed.leader_epoch, followed.position)
+                for key in changed
+                for followed in (self._followed[key],)
+            ),
+            forgotten=tuple(key for key in gone if key not in changed),
         )
-        self._asked = {one.key: one.leader_epoch for one in wanted}
-        return SendFetch(wanted=wanted)
+        self._standing.update(changed)
+        changed.clear()
+        gone.clear()
+        self._is_in_flight = True
+        return fetch
 
 
 def _brought_into_range(answer: Answer, followed: _Followed) -> Cut | Restart | None:

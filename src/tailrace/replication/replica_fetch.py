@@ -1,7 +1,7 @@
 """A follower's fetches as messages, each for itself: no fetch session is made (session id 0, epoch -1).
 
 Another object of this shape can put a session (KIP-227) between a follower and its leader: the machine says each time
-what it wants of all its partitions, and gets answers for those that have any.
+what has changed of all that it wants, and gets answers for those partitions that have any.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,10 @@ class ReplicaFetchConfig:
 class Fetches(Protocol):
     """How the fetches of one follower become requests."""
 
-    def request(self, wanted: Sequence[Wanted], *, broker_epoch: int) -> FetchRequest:
-        """The next request: this is wanted of all partitions. One is under way at a time."""
+    def request(
+        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
+    ) -> FetchRequest:
+        """The next request; for the changes see `follower.SendFetch`. One is under way at a time."""
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[Answer, ...] | None:
@@ -57,12 +59,20 @@ class FullFetches:
     def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig) -> None:
         self._broker_id = broker_id
         self._config = config
+        self._wanted: dict[PartitionKey, FetchPartition] = {}
 
-    def request(self, wanted: Sequence[Wanted], *, broker_epoch: int) -> FetchRequest:
+    def request(
+        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
+    ) -> FetchRequest:
+        wanted, config = self._wanted, self._config
+        for key in forgotten:
+            del wanted[key]
+        for one in changed:
+            wanted.pop(one.key, None)
+            wanted[one.key] = self._partition(one)
         by_topic: dict[TopicId, list[FetchPartition]] = {}
-        for one in wanted:
-            by_topic.setdefault(one.key.topic_id, []).append(self._partition(one))
-        config = self._config
+        for key, partition in wanted.items():
+            by_topic.setdefault(key.topic_id, []).append(partition)
         return FetchRequest(
             replica_id=self._broker_id,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),

@@ -39,12 +39,19 @@ class Bench:
         self.machine = Follower(backoff_ms=1000)
         self.now_ms = 0
         self.effects: list[Effect] = []
+        self.wanted: dict[PartitionKey, int] = {}  # fetch offsets, as the fetches so far have it
         for key in keys:
             self.follow(key)
         self.step(Tick())
 
     def step(self, event: Event) -> list[Effect]:
         self.effects = self.machine.step(event, self.now_ms)
+        for fetch in self.fetches:
+            for key in fetch.forgotten:
+                del self.wanted[key]
+            for one in fetch.changed:
+                self.wanted.pop(one.key, None)
+                self.wanted[one.key] = one.position.end_offset
         return self.effects
 
     def follow(self, key: PartitionKey, *, epoch: int = 3, position: Position = START) -> list[Effect]:
@@ -59,9 +66,20 @@ class Bench:
     @property
     def asked(self) -> list[tuple[PartitionKey, int]]:
         """What the last step has asked the leader for."""
+        return list(self.wanted.items()) if self.fetches else []
+
+    @property
+    def fetches(self) -> list[SendFetch]:
+        """The fetch of the last step, if it made one."""
         fetches = [effect for effect in self.effects if isinstance(effect, SendFetch)]
         assert len(fetches) <= 1
-        return [(one.key, one.position.end_offset) for fetch in fetches for one in fetch.wanted]
+        return fetches
+
+    @property
+    def told(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
+        """What the fetch of the last step says: changed, forgotten."""
+        (fetch,) = self.fetches
+        return [one.key for one in fetch.changed], list(fetch.forgotten)
 
     def later(self, milliseconds: int) -> list[Effect]:
         self.now_ms += milliseconds
@@ -122,6 +140,67 @@ def test_who_gave_records_goes_to_the_end_of_the_next_fetch() -> None:
     bench.answer(records(A))
     bench.stored(A, 1)
     assert [key for key, _ in bench.asked] == [B, A]
+
+
+def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
+    bench = Bench(A, B)
+    assert bench.told == ([A, B], [])
+    bench.answer(records(A))
+    bench.stored(A, 1)
+    assert bench.told == ([A], [])
+    bench.answer()
+    assert bench.told == ([], [])
+    bench.step(Answered(answers=None))
+    bench.later(50)
+    assert bench.told == ([], []), "what is wanted outlives a fetch without an answer"
+    bench.answer(error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert bench.told == ([], [B])
+    bench.later(50)
+    bench.answer()
+    assert bench.told == ([B], [])
+
+
+def test_what_comes_and_goes_between_two_fetches_is_not_told_of() -> None:
+    bench = Bench(A)
+    bench.follow(B)
+    bench.step(Unfollow(key=B))
+    bench.answer()
+    assert bench.told == ([], [])
+    bench.step(Unfollow(key=A))
+    bench.follow(A, epoch=4)
+    bench.step(Unfollow(key=A))
+    bench.follow(B)
+    bench.answer()
+    assert bench.told == ([B], [A])
+
+
+def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
+    bench = Bench(A)
+    bench.answer(records(A, 0))
+    bench.stored(A, 0)
+    bench.answer(records(A, 0), records(A))
+    assert bench.asked == [(A, 0)]
+
+
+def test_an_answer_that_nothing_has_asked_for_is_dropped() -> None:
+    bench = Bench(A)
+    bench.step(Answered(answers=None))
+    assert bench.answer(records(A)) == []
+
+
+def test_a_pause_ends_with_the_epoch_in_which_it_began() -> None:
+    bench = Bench(A, B)
+    bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER), error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    bench.follow(A, epoch=4)
+    bench.step(Tick())
+    bench.later(10)
+    bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert bench.machine.next_deadline_ms == 50
+    bench.later(40)
+    assert bench.asked == [(B, 0)]
+    assert bench.machine.next_deadline_ms == 60
+    bench.step(Unfollow(key=A))
+    assert bench.machine.next_deadline_ms is None
 
 
 def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:

@@ -399,7 +399,7 @@ class FollowerHost:
             self._failed(effect, fault)
 
     def _send(self, effect: SendFetch) -> None:
-        request = self._fetches.request(effect.wanted, broker_epoch=self._broker_epoch())
+        request = self._fetches.request(effect.changed, effect.forgotten, broker_epoch=self._broker_epoch())
         # A leader may keep a fetch waiting for as long as it says, and answers then.
         timeout_ms = self._config.replica_fetch_wait_max_ms + self._config.replica_socket_timeout_ms
         self._peer.send(self.leader, request, self._answered, oldest_version=OLDEST_VERSION, timeout_ms=timeout_ms)
