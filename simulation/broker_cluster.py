@@ -65,7 +65,7 @@ class BrokerCluster:
                 self.network,
                 key=key,
                 voters=voters,
-                config=RaftConfig(),
+                config=RaftConfig(election_backoff_max_ms=500),
                 trigger=SnapshotTrigger(min_log_bytes=8000),
                 longest_disk_ms=3,
                 observer=self,

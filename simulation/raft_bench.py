@@ -60,7 +60,7 @@ class RaftBench:
         """`log` has the epoch of each record from `log_start` on; `jitter` is what chance always says."""
         self.key = key or key_of(1)
         self.voters = voters or voter_set(1, 2, 3)
-        self.config = config or RaftConfig()
+        self.config = config or RaftConfig(election_backoff_max_ms=500)
         self.jitter = jitter
         self.instant_disk = instant_disk
         self.now_ms = 1000

@@ -45,7 +45,7 @@ from tailrace.metadata.deciding.reassignments import Reassignments
 from tailrace.metadata.deciding.topic_creation import TopicCreation, TopicRules
 from tailrace.metadata.deciding.topic_deletion import TopicDeletions
 from tailrace.metadata.derive import Steps, finished
-from tailrace.metadata.heartbeats import Heartbeats
+from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS, Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta
 from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, AssignDirectories, ElectLeaders
 from tailrace.metadata.records import (
@@ -84,7 +84,7 @@ class ControllerMachine:
         broker_settings: Table = NO_SETTINGS,
         founding_settings: Mapping[str, str] = Empty,
         image: ClusterImage = EMPTY_IMAGE,
-        broker_session_timeout_ms: int = 2_500,
+        broker_session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
     ) -> None:
         """`broker_settings`: what can be said of a broker; those that are dynamic can be said here.
         `founding_settings`: what a log that is new says of all brokers from its beginning."""

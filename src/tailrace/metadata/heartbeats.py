@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.model.ids import BrokerId
 
+DEFAULT_SESSION_TIMEOUT_MS: Final = 2_500
 NEVER_APPLIED: Final = -1
 WATCH_INTERVAL_MS: Final = 250
 """The interval at which a running controller notes that it runs."""

@@ -75,7 +75,7 @@ class RaftConfig:
     fetch_timeout_ms: int = 1000
     """`controller.quorum.fetch.timeout.ms`: without an answer of the leader for this long, give or take 20 %, a voter
     asks for an election. A leader without a majority for one and a half times this long resigns."""
-    election_backoff_max_ms: int = 500
+    election_backoff_max_ms: int = 1000
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
     damaged_backoff_ms: int = 250

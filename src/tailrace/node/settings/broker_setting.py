@@ -1,8 +1,8 @@
 """One row of a table of settings, in few words."""
 
-from typing import Final
+from typing import Any, Final
 
-from tailrace.model.settings import Setting, SettingType, Value
+from tailrace.model.settings import Setting, SettingType, Value, attribute_name
 
 BOOLEAN: Final = SettingType.BOOLEAN
 CLASS: Final = SettingType.CLASS
@@ -17,7 +17,7 @@ STRING: Final = SettingType.STRING
 def setting(
     name: str,
     kind: SettingType,
-    default: Value,
+    default: Value | type[Any],
     doc: str,
     *,
     at_least: float | None = None,
@@ -25,11 +25,14 @@ def setting(
     one_of: tuple[str, ...] | None = None,
     dynamic: bool = False,
 ) -> Setting:
-    """A setting of a node: see `model.settings.Setting`."""
+    """A setting of a node: see `model.settings.Setting`.
+
+    `default` may be a dataclass, the reader of the setting: the default is then that of its field of the same name.
+    """
     return Setting(
         name=name,
         type=kind,
-        default=default,
+        default=default.__dataclass_fields__[attribute_name(name)].default if isinstance(default, type) else default,
         doc=doc,
         at_least=at_least,
         at_most=at_most,

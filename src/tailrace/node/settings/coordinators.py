@@ -1,31 +1,36 @@
 """Settings of the coordinators: of groups and their offsets, and of transactions."""
 
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.node.settings.broker_setting import BOOLEAN, INT, LONG, SHORT, STRING, setting
+from tailrace.server.partitions.upkeep import UpkeepConfig
 
 GROUP_SETTINGS = (
-    setting("group.min.session.timeout.ms", INT, 6_000, "The shortest session a member may ask for.", at_least=1),
-    setting("group.max.session.timeout.ms", INT, 1_800_000, "The longest session a member may ask for.", at_least=1),
-    setting("group.initial.rebalance.delay.ms", INT, 3_000, "How long a new group waits for members.", at_least=0),
-    setting("group.max.size", INT, 1_000, "Members of a group (Kafka: no limit).", at_least=1),
+    setting("group.min.session.timeout.ms", INT, GroupConfig, "The shortest session a member may ask for.", at_least=1),
+    setting("group.max.session.timeout.ms", INT, GroupConfig, "The longest session a member may ask for.", at_least=1),
+    setting(
+        "group.initial.rebalance.delay.ms", INT, GroupConfig, "How long a new group waits for members.", at_least=0
+    ),
+    setting("group.max.size", INT, GroupConfig, "Members of a group (Kafka: no limit).", at_least=1),
     setting(
         "group.consumer.session.timeout.ms",
         INT,
-        45_000,
+        GroupConfig,
         "How long a member of a consumer group (KIP-848) may be silent.",
         at_least=1,
     ),
     setting(
         "group.consumer.heartbeat.interval.ms",
         INT,
-        5_000,
+        GroupConfig,
         "How often members of a consumer group (KIP-848) are told to send heartbeats.",
         at_least=1,
     ),
-    setting("group.consumer.max.size", INT, 1_000, "Members of a consumer group (Kafka: no limit).", at_least=1),
+    setting("group.consumer.max.size", INT, GroupConfig, "Members of a consumer group (Kafka: no limit).", at_least=1),
     setting(
         "group.consumer.migration.policy",
         STRING,
-        "bidirectional",
+        GroupConfig,
         "Which groups with members are converted when members of the other protocol come, or the last one goes.",
         one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
     ),
@@ -36,24 +41,24 @@ GROUP_SETTINGS = (
         "Accepted for Kafka's files; regular expressions are resolved whenever topics come and go.",
         at_least=10_000,
     ),
-    setting("group.max.groups", INT, 10_000, "Groups that a node coordinates (Kafka: no limit).", at_least=1),
+    setting("group.max.groups", INT, GroupConfig, "Groups that a node coordinates (Kafka: no limit).", at_least=1),
     setting(
         "group.max.metadata.bytes",
         INT,
-        262_144,
+        GroupConfig,
         "What a member may bring as its protocols' metadata, or be given as assignment (Kafka: no limit).",
         at_least=1,
     ),
-    setting("offsets.topic.num.partitions", INT, 50, "Partitions of __consumer_offsets.", at_least=1),
+    setting("offsets.topic.num.partitions", INT, GroupConfig, "Partitions of __consumer_offsets.", at_least=1),
     setting(
         "offsets.topic.replication.factor",
         SHORT,
-        3,
+        GroupConfig,
         "Replicas of __consumer_offsets; fewer while there are fewer brokers.",
         at_least=1,
     ),
     setting(
-        "offsets.topic.segment.bytes", INT, 104_857_600, "The size of a segment of __consumer_offsets.", at_least=1
+        "offsets.topic.segment.bytes", INT, GroupConfig, "The size of a segment of __consumer_offsets.", at_least=1
     ),
     setting(
         "offsets.topic.compression.codec",
@@ -70,44 +75,52 @@ GROUP_SETTINGS = (
         "Accepted for Kafka's files; a fixed size is read at once.",
         at_least=1,
     ),
-    setting("offsets.commit.timeout.ms", INT, 5_000, "How long an offset commit may take.", at_least=1),
-    setting("offsets.retention.minutes", INT, 10_080, "How long an empty group's offsets stay.", at_least=1),
-    setting("offsets.retention.check.interval.ms", LONG, 600_000, "How often old offsets are looked for.", at_least=1),
-    setting("offset.metadata.max.bytes", INT, 4_096, "The longest note beside a committed offset.", at_least=0),
+    setting("offsets.commit.timeout.ms", INT, GroupConfig, "How long an offset commit may take.", at_least=1),
+    setting("offsets.retention.minutes", INT, GroupConfig, "How long an empty group's offsets stay.", at_least=1),
+    setting(
+        "offsets.retention.check.interval.ms", LONG, GroupConfig, "How often old offsets are looked for.", at_least=1
+    ),
+    setting("offset.metadata.max.bytes", INT, GroupConfig, "The longest note beside a committed offset.", at_least=0),
 )
 
 TRANSACTION_SETTINGS = (
-    setting("transaction.state.log.num.partitions", INT, 50, "Partitions of __transaction_state.", at_least=1),
+    setting(
+        "transaction.state.log.num.partitions", INT, TransactionConfig, "Partitions of __transaction_state.", at_least=1
+    ),
     setting(
         "transaction.state.log.replication.factor",
         SHORT,
-        3,
+        TransactionConfig,
         "Replicas of __transaction_state; fewer while there are fewer brokers.",
         at_least=1,
     ),
     setting(
         "transaction.state.log.min.isr",
         INT,
-        2,
+        TransactionConfig,
         "Replicas in sync for a transaction; at most as many as there are.",
         at_least=1,
     ),
-    setting("transaction.state.log.segment.bytes", INT, 104_857_600, "The size of a segment of it.", at_least=1),
-    setting("transaction.max.timeout.ms", INT, 900_000, "The longest transaction.", at_least=1),
+    setting("transaction.state.log.segment.bytes", INT, TransactionConfig, "The size of a segment of it.", at_least=1),
+    setting("transaction.max.timeout.ms", INT, TransactionConfig, "The longest transaction.", at_least=1),
     setting(
-        "transactional.id.expiration.ms", INT, 604_800_000, "How long an unused transactional id is kept.", at_least=1
+        "transactional.id.expiration.ms",
+        INT,
+        TransactionConfig,
+        "How long an unused transactional id is kept.",
+        at_least=1,
     ),
     setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         INT,
-        10_000,
+        TransactionConfig,
         "How often transactions are looked for that are open for too long.",
         at_least=1,
     ),
     setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
-        3_600_000,
+        TransactionConfig,
         "How often unused transactional ids are looked for.",
         at_least=1,
     ),
@@ -117,9 +130,11 @@ TRANSACTION_SETTINGS = (
         True,
         "Whether the coordinator is asked before a transaction's first batch is written to a partition.",
     ),
-    setting("transaction.max.ids", INT, 100_000, "Transactional ids of a node (Kafka: no limit).", at_least=1),
-    setting("producer.id.expiration.ms", INT, 86_400_000, "How long an idle producer is remembered.", at_least=1),
     setting(
-        "producer.id.expiration.check.interval.ms", INT, 600_000, "How often idle ones are looked for.", at_least=1
+        "transaction.max.ids", INT, TransactionConfig, "Transactional ids of a node (Kafka: no limit).", at_least=1
+    ),
+    setting("producer.id.expiration.ms", INT, UpkeepConfig, "How long an idle producer is remembered.", at_least=1),
+    setting(
+        "producer.id.expiration.check.interval.ms", INT, UpkeepConfig, "How often idle ones are looked for.", at_least=1
     ),
 )

@@ -1,6 +1,9 @@
 """Settings of the logs: when a record counts as written, what is kept for how long, and when files are flushed."""
 
 from tailrace.node.settings.broker_setting import BOOLEAN, DOUBLE, INT, LONG, STRING, setting
+from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.scrubber import ScrubberConfig
+from tailrace.server.partitions.upkeep import UpkeepConfig
 
 FLUSHED = "flushed"
 PAGE_CACHE = "page-cache"
@@ -24,7 +27,7 @@ LOG_SETTINGS = (
     ),
     setting("log.retention.minutes", INT, None, "As log.retention.ms, in minutes. Wins over hours."),
     setting("log.retention.hours", INT, 168, "As log.retention.ms, in hours."),
-    setting("log.retention.check.interval.ms", LONG, 300_000, "How often retention is applied.", at_least=1),
+    setting("log.retention.check.interval.ms", LONG, UpkeepConfig, "How often retention is applied.", at_least=1),
     setting(
         "log.roll.ms",
         LONG,
@@ -46,21 +49,21 @@ LOG_SETTINGS = (
     setting(
         "log.flush.scheduler.interval.ms",
         LONG,
-        2**63 - 1,
+        UpkeepConfig,
         "How often logs are looked at that have waited for flush.ms (page-cache durability).",
         at_least=0,
     ),
     setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
-        60_000,
+        UpkeepConfig,
         "How often the offsets known to be on disk are written down.",
         at_least=0,
     ),
     setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
-        60_000,
+        UpkeepConfig,
         "How often the first offsets of the logs are written down.",
         at_least=0,
     ),
@@ -71,39 +74,41 @@ LOG_SETTINGS = (
         "Accepted for Kafka's files; a node whose disk fails gives itself up and begins anew when the disk answers.",
         at_least=1,
     ),
-    setting("log.cleaner.enable", BOOLEAN, True, "Whether compacted logs are compacted."),
-    setting("log.cleaner.backoff.ms", LONG, 15_000, "The rest between two looks for logs to compact.", at_least=0),
+    setting("log.cleaner.enable", BOOLEAN, CleanerConfig, "Whether compacted logs are compacted."),
+    setting(
+        "log.cleaner.backoff.ms", LONG, CleanerConfig, "The rest between two looks for logs to compact.", at_least=0
+    ),
     setting(
         "log.cleaner.dedupe.buffer.size",
         LONG,
-        134_217_728,
+        CleanerConfig,
         "Memory for the keys of the log that is compacted; what does not fit waits for the next pass.",
         at_least=1,
     ),
     setting(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
-        1.7976931348623157e308,
+        CleanerConfig,
         "Bytes that compaction may read and write in a second.",
         at_least=1,
     ),
     setting(
         "log.scrub.enable",
         BOOLEAN,
-        True,
+        ScrubberConfig,
         "Whether logs at rest are looked through in the background for damage (ours; Kafka has none).",
     ),
     setting(
         "log.scrub.interval.ms",
         LONG,
-        604_800_000,
+        ScrubberConfig,
         "How often every log is looked through; the first time a minute after the start (ours).",
         at_least=1,
     ),
     setting(
         "log.scrub.io.max.bytes.per.second",
         DOUBLE,
-        4_194_304.0,
+        ScrubberConfig,
         "Bytes that may be read in a second to look through logs (ours).",
         at_least=1,
     ),
@@ -113,7 +118,7 @@ LOG_SETTINGS = (
     setting(
         "log.dir.reserve.bytes",
         LONG,
-        128 << 20,
+        UpkeepConfig,
         "With less than this free on the disk, producers are refused with KAFKA_STORAGE_ERROR; deletes, retention,"
         " offsets and metadata go on. 0: no reserve (ours; Kafka has none).",
         at_least=0,

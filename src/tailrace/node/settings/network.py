@@ -1,6 +1,9 @@
 """Settings of sockets, of what clients may do with them, and of how a node is watched."""
 
+from tailrace.net.limits import ListenerLimits
 from tailrace.node.settings.broker_setting import BOOLEAN, INT, LIST, LONG, STRING, setting
+
+_LIMITS = ListenerLimits()
 
 NETWORK_SETTINGS = (
     setting(
@@ -37,7 +40,7 @@ NETWORK_SETTINGS = (
     setting(
         "socket.request.max.bytes",
         INT,
-        16 << 20,
+        _LIMITS.produce_frame_bytes,
         "The largest Produce request (Kafka: 100 MiB, and for every API; ours take 4 MiB, Fetch from this machine 64).",
         at_least=1 << 20,
         at_most=100 << 20,
@@ -46,36 +49,44 @@ NETWORK_SETTINGS = (
     setting("socket.receive.buffer.bytes", INT, -1, "Accepted for Kafka's files; the system chooses.", at_least=-1),
     setting("num.network.threads", INT, 1, "Accepted for Kafka's files; one event loop does the work.", at_least=1),
     setting("num.io.threads", INT, 1, "Accepted for Kafka's files; one event loop does the work.", at_least=1),
-    setting("max.connections", INT, 2_000, "Connections at once to each listener (Kafka: no limit).", at_least=1),
+    setting(
+        "max.connections",
+        INT,
+        _LIMITS.max_connections,
+        "Connections at once to each listener (Kafka: no limit).",
+        at_least=1,
+    ),
     setting(
         "max.connections.per.ip",
         INT,
-        200,
+        _LIMITS.max_connections_per_ip,
         "Connections at once from one address, except from this machine (Kafka: no limit).",
         at_least=1,
     ),
     setting(
         "max.connection.creation.rate",
         INT,
-        200,
+        _LIMITS.new_connections_per_second,
         "New connections a second from other machines; whoever comes too early waits (Kafka: no limit).",
         at_least=1,
     ),
     setting(
         "max.connection.creation.rate.per.ip",
         INT,
-        20,
+        _LIMITS.new_connections_per_ip_per_second,
         "New connections a second from one other machine (Kafka: a quota, no limit by default).",
         at_least=1,
     ),
     setting(
         "connections.max.stall.ms",
         LONG,
-        60_000,
+        _LIMITS.stall_ms,
         "A client that takes nothing of its answers for this long is cut off (Kafka: only when it is idle).",
         at_least=1,
     ),
-    setting("connections.max.idle.ms", LONG, 600_000, "A connection that is silent this long is closed.", at_least=1),
+    setting(
+        "connections.max.idle.ms", LONG, _LIMITS.idle_ms, "A connection that is silent this long is closed.", at_least=1
+    ),
     setting(
         "queued.max.request.bytes",
         LONG,

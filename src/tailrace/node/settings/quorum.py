@@ -1,6 +1,11 @@
 """Settings of the metadata quorum: who votes, who waits how long, and when snapshots are written."""
 
 from tailrace.node.settings.broker_setting import DOUBLE, INT, LIST, LONG, setting
+from tailrace.raft.ports import RaftConfig
+from tailrace.raft.snapshots import SnapshotTrigger
+
+_RAFT = RaftConfig()
+_TRIGGER = SnapshotTrigger()
 
 QUORUM_SETTINGS = (
     setting(
@@ -19,43 +24,63 @@ QUORUM_SETTINGS = (
     setting(
         "controller.quorum.fetch.timeout.ms",
         INT,
-        1_000,
+        _RAFT.fetch_timeout_ms,
         "A leader silent this long is replaced (Kafka: 2000).",
         at_least=1,
     ),
     setting(
-        "controller.quorum.election.timeout.ms", INT, 500, "How long an election may take (Kafka: 1000).", at_least=1
+        "controller.quorum.election.timeout.ms",
+        INT,
+        _RAFT.election_timeout_ms,
+        "How long an election may take (Kafka: 1000).",
+        at_least=1,
     ),
     setting(
-        "controller.quorum.election.backoff.max.ms", INT, 1_000, "The longest rest after a lost election.", at_least=0
+        "controller.quorum.election.backoff.max.ms",
+        INT,
+        _RAFT.election_backoff_max_ms,
+        "The longest rest after a lost election.",
+        at_least=0,
     ),
-    setting("controller.quorum.request.timeout.ms", INT, 2_000, "How long a controller waits for another.", at_least=1),
-    setting("controller.quorum.retry.backoff.ms", INT, 20, "The rest before a controller is asked again.", at_least=0),
+    setting(
+        "controller.quorum.request.timeout.ms",
+        INT,
+        _RAFT.request_timeout_ms,
+        "How long a controller waits for another.",
+        at_least=1,
+    ),
+    setting(
+        "controller.quorum.retry.backoff.ms",
+        INT,
+        _RAFT.retry_backoff_ms,
+        "The rest before a controller is asked again.",
+        at_least=0,
+    ),
     setting(
         "controller.quorum.fetch.max.bytes",
         INT,
-        1_048_576,
+        _RAFT.fetch_max_bytes,
         "Bytes of the metadata log that are fetched at a time: they must arrive within the fetch timeout (KIP-1219).",
         at_least=1,
     ),
     setting(
         "controller.quorum.fetch.snapshot.max.bytes",
         INT,
-        1_048_576,
+        _RAFT.snapshot_max_bytes,
         "Bytes of a snapshot that are fetched at a time; replica.fetch.response.max.bytes if that is less (KIP-1219).",
         at_least=1,
     ),
     setting(
         "metadata.log.max.record.bytes.between.snapshots",
         LONG,
-        20_971_520,
+        _TRIGGER.min_log_bytes,
         "Bytes of metadata between two snapshots, at least.",
         at_least=1,
     ),
     setting(
         "metadata.snapshot.min.changed_records.ratio",
         DOUBLE,
-        0.5,
+        _TRIGGER.min_changed_ratio,
         "How much of a snapshot must have changed before the next is written (KIP-630; Kafka has none of this).",
         at_least=0,
         at_most=1,
@@ -63,7 +88,7 @@ QUORUM_SETTINGS = (
     setting(
         "metadata.start.offset.lag.time.max.ms",
         LONG,
-        604_800_000,
+        _RAFT.start_offset_lag_ms,
         "How long metadata that a snapshot stands for is kept for a replica that lags (KIP-630; not in Kafka).",
         at_least=0,
     ),

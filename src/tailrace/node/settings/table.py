@@ -6,6 +6,8 @@ here is the default of every topic that does not set its own.
 
 from collections.abc import Mapping
 
+from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
 from tailrace.model.settings import Setting, Table, Value, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings.broker_setting import BOOLEAN, CLASS, INT, LIST, LONG, STRING, setting
@@ -14,7 +16,11 @@ from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS
 from tailrace.node.settings.network import NETWORK_SETTINGS
 from tailrace.node.settings.quorum import QUORUM_SETTINGS
+from tailrace.replication.leadership import DEFAULT_LAG_MS
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import BROKER_NAMES
+from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
+from tailrace.server.partitions.upkeep import UpkeepConfig
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
@@ -50,8 +56,14 @@ _TOPIC_DEFAULTS = tuple(
 
 _TOPICS = (
     setting("auto.create.topics.enable", BOOLEAN, True, "Create a topic when it is first asked for."),
-    setting("num.partitions", INT, 1, "Partitions of a topic that is created without saying.", at_least=1),
-    setting("default.replication.factor", INT, 1, "Replicas of a topic that is created without saying.", at_least=1),
+    setting("num.partitions", INT, TopicRules, "Partitions of a topic that is created without saying.", at_least=1),
+    setting(
+        "default.replication.factor",
+        INT,
+        TopicRules().replication_factor,
+        "Replicas of a topic that is created without saying.",
+        at_least=1,
+    ),
     setting("delete.topic.enable", BOOLEAN, True, "Whether topics may be deleted."),
     setting(
         "max.partitions.per.topic", INT, 1_000, "The most partitions a topic may have (Kafka: no limit).", at_least=1
@@ -60,27 +72,45 @@ _TOPICS = (
 )
 
 _REPLICATION = (
-    setting("replica.lag.time.max.ms", LONG, 30_000, "A replica that lags this long is not in sync.", at_least=1),
+    setting(
+        "replica.lag.time.max.ms", LONG, DEFAULT_LAG_MS, "A replica that lags this long is not in sync.", at_least=1
+    ),
     setting(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,
-        5_000,
+        UpkeepConfig,
         "How often the high watermarks are written down.",
         at_least=1,
     ),
-    setting("replica.fetch.max.bytes", INT, 1_048_576, "Bytes per partition that a follower asks for.", at_least=0),
-    setting("replica.fetch.response.max.bytes", INT, 10_485_760, "Bytes that a follower asks for.", at_least=0),
-    setting("replica.fetch.wait.max.ms", INT, 500, "How long a leader may keep a follower waiting.", at_least=0),
-    setting("replica.fetch.min.bytes", INT, 1, "Bytes worth answering a follower for.", at_least=1),
-    setting("replica.fetch.backoff.ms", INT, 1_000, "A follower's rest after an error.", at_least=0),
-    setting("replica.socket.timeout.ms", INT, 30_000, "How long a follower waits for an answer.", at_least=1),
+    setting(
+        "replica.fetch.max.bytes", INT, ReplicaFetchConfig, "Bytes per partition that a follower asks for.", at_least=0
+    ),
+    setting("replica.fetch.response.max.bytes", INT, ReplicaFetchConfig, "Bytes that a follower asks for.", at_least=0),
+    setting(
+        "replica.fetch.wait.max.ms",
+        INT,
+        ReplicaFetchConfig,
+        "How long a leader may keep a follower waiting.",
+        at_least=0,
+    ),
+    setting("replica.fetch.min.bytes", INT, ReplicaFetchConfig, "Bytes worth answering a follower for.", at_least=1),
+    setting("replica.fetch.backoff.ms", INT, ReplicaFetchConfig, "A follower's rest after an error.", at_least=0),
+    setting(
+        "replica.socket.timeout.ms", INT, ReplicaFetchConfig, "How long a follower waits for an answer.", at_least=1
+    ),
     setting(
         "replica.selector.class", CLASS, None, "Accepted for Kafka's files; everybody reads from leaders (KIP-392)."
     ),
     setting(
         "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
     ),
-    setting("broker.session.timeout.ms", INT, 2_500, "A broker silent this long is fenced (Kafka: 9000).", at_least=1),
+    setting(
+        "broker.session.timeout.ms",
+        INT,
+        DEFAULT_SESSION_TIMEOUT_MS,
+        "A broker silent this long is fenced (Kafka: 9000).",
+        at_least=1,
+    ),
     setting(
         "initial.broker.registration.timeout.ms",
         INT,
@@ -91,7 +121,7 @@ _REPLICATION = (
 )
 
 _FETCH = (
-    setting("fetch.max.bytes", INT, 4_194_304, "The most bytes of one answer to a fetch.", at_least=1024),
+    setting("fetch.max.bytes", INT, DEFAULT_FETCH_MAX_BYTES, "The most bytes of one answer to a fetch.", at_least=1024),
     setting(
         "max.incremental.fetch.session.cache.slots",
         INT,

@@ -35,7 +35,7 @@ class CleanerConfig:
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 134_217_728
     """Memory for the keys of one log; what does not fit is compacted in another pass."""
-    log_cleaner_io_max_bytes_per_second: float = float("inf")
+    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
     """Read and written together."""
 
 

@@ -35,7 +35,7 @@ class ScrubberConfig:
 
     log_scrub_enable: bool = True
     log_scrub_interval_ms: int = 604_800_000
-    log_scrub_io_max_bytes_per_second: float = 4 << 20
+    log_scrub_io_max_bytes_per_second: float = 4_194_304.0
 
 
 class ScrubMeasure(NamedTuple):

@@ -29,7 +29,7 @@ class UpkeepConfig:
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
     log_flush_scheduler_interval_ms: int = _NEVER
     """How often flush.ms is looked at: never by default, as in Kafka."""
-    log_dir_reserve_bytes: int = 0
+    log_dir_reserve_bytes: int = 128 << 20
     """Ours: less than this free, and producers are refused; 0: no reserve."""
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
