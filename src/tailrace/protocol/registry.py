@@ -111,8 +111,8 @@ class Api(NamedTuple):
 _CONTROLLERS: Final = Listeners.CONTROLLERS
 _BOTH: Final = Listeners.CLIENTS | Listeners.CONTROLLERS
 _COSTLY: Final = 20_000
-"""Elements of requests of which each costs 10 us and more: 190,000 names to delete held up all other requests for 5 s. Twice
-what Kafka's controller takes in one request; a tool has to send several for more."""
+"""Elements of requests of which each costs 10 us and more: 190,000 names to delete held up all other requests for 5 s.
+Twice what Kafka's controller takes in one request; a tool has to send several for more."""
 _OF_FETCH: Final = 2 * MAX_ELEMENTS
 """A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
 
