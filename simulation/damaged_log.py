@@ -12,7 +12,7 @@ from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches
-from tailrace.storage import AppendBatch, Log, checkpoints
+from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import stored_batch
 
@@ -131,7 +131,7 @@ class _Life:
         offset = log.log_start_offset
         try:
             while offset < log.log_end_offset:
-                result = log.read(offset, max_bytes=self.random.randrange(1, 600))
+                result = log.read(ReadLimits(offset, self.random.randrange(1, 600)))
                 self._hold(b"".join(result.records))
                 offset = result.next_offset
         except StorageError as fault:

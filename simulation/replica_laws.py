@@ -30,6 +30,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.replication.partition import Partition
+from tailrace.storage import ReadLimits
 
 
 class StoredBatch(NamedTuple):
@@ -239,7 +240,7 @@ def batches_between(partition: Partition, start: int, end: int) -> Iterable[tupl
     """The batches of a log from one offset to another, by base offset."""
     offset = start
     while offset < end:
-        result = partition.log.read(offset, max_bytes=1 << 20, end_offset=end)
+        result = partition.log.read(ReadLimits(offset, 1 << 20), end)
         if not result.size_bytes:
             return
         for chunk in result.records:

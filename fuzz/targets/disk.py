@@ -15,7 +15,7 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.server.quorum.state import parse_quorum_state
-from tailrace.storage import EpochCache, Log
+from tailrace.storage import EpochCache, Log, ReadLimits
 from tailrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     GAP_BOUND,
@@ -152,7 +152,7 @@ def _read_checked(log: Log, start_offset: int) -> None:
     sound = _sound_batches()
     at = start_offset
     while at < log.log_end_offset:
-        result = log.read(at, max_bytes=1 << 20)
+        result = log.read(ReadLimits(at, 1 << 20))
         chunk = b"".join(result.records)
         for position, header in iter_batches(chunk):
             check_crc(chunk, position, header)
@@ -168,7 +168,7 @@ def _read_trusted(log: Log) -> None:
     start, end = log.log_start_offset, log.log_end_offset
     for offset in {*range(start, min(start + 2 * COUNT, end)), *range(max(end - COUNT, start), end)}:
         try:
-            log.read(offset, max_bytes=1 << 20)
+            log.read(ReadLimits(offset, 1 << 20))
             log.offset_for_timestamp(1_700_000_000_000 + offset)
         except StorageError:
             continue

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
@@ -267,7 +267,7 @@ class CompactionModel(RuleBasedStateMachine):
     def stored(self) -> Iterator[tuple[BatchHeader, tuple[Record, ...]]]:
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
-            result = self.log.read(offset, max_bytes=500)
+            result = self.log.read(ReadLimits(offset, 500))
             assert result.size_bytes, f"nothing at offset {offset} below {self.log.log_end_offset}"
             assert result.next_offset > offset
             for chunk in result.records:

@@ -13,7 +13,7 @@ from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
-from tailrace.replication.partition import READ_UNCOMMITTED
+from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from testkit.group_path import GroupPath
@@ -138,7 +138,7 @@ class _History:
 
     def _log(self) -> list[GroupLogRecord]:
         log = self.node.coordinators.host_of("g").partition
-        data = log.read(0, max_bytes=1 << 24, isolation=READ_UNCOMMITTED, min_one_message=True).records
+        data = log.read(ReadLimits(0, 1 << 24)).records
         decoded = [
             decode_record(record.key, record.value)
             for position, _ in iter_batches(data)

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import Log
+from tailrace.storage import Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
@@ -40,7 +40,7 @@ def content(log: Log) -> tuple[object, ...]:
         log.log_end_offset,
         log.epochs.entries,
         {producer: tuple(entry.batches) for producer, entry in log.producers.producers.items()},
-        [bytes(log.read(offset, max_bytes=1).records[0]) for offset in offsets],
+        [bytes(log.read(ReadLimits(offset, 1)).records[0]) for offset in offsets],
         [log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset) for offset in offsets],
         log.max_timestamp_offset(),
     )

@@ -11,7 +11,7 @@ from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
-from tailrace.replication.partition import READ_UNCOMMITTED
+from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.classic_members import ClassicTableMember
 from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember
@@ -176,7 +176,7 @@ class _History:
     def check_compacted(self, luck: Random) -> None:
         """Whatever compaction takes, the next coordinator knows what this one does."""
         partition = self.node.coordinators.host_of("g").partition
-        data = partition.read(0, max_bytes=1 << 24, isolation=READ_UNCOMMITTED, min_one_message=True).records
+        data = partition.read(ReadLimits(0, 1 << 24)).records
         decoded = [
             decode_record(record.key, record.value)
             for position, _ in iter_batches(data)

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
@@ -192,7 +192,7 @@ class LogModel(RuleBasedStateMachine):
             return
         offset, found = self.start, []
         while offset < self.end:
-            result = self.log.read(offset, max_bytes=600)
+            result = self.log.read(ReadLimits(offset, 600))
             assert result.size_bytes
             assert result.first_offset <= offset < result.next_offset
             for chunk in result.records:
@@ -211,7 +211,7 @@ class LogModel(RuleBasedStateMachine):
     def look_up(self, data: st.DataObject) -> None:
         header = data.draw(st.sampled_from(self.readable)).header
         offset = data.draw(st.integers(max(header.base_offset, self.start), header.last_offset))
-        result = self.log.read(offset, max_bytes=1)
+        result = self.log.read(ReadLimits(offset, 1))
         assert result.first_offset == header.base_offset
         wanted = FIRST_TIMESTAMP_MS + offset
         assert self.log.offset_for_timestamp(wanted) == (wanted, offset, header.partition_leader_epoch)

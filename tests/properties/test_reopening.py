@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import ClosedLog, Log
+from tailrace.storage import ClosedLog, Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
@@ -119,7 +119,7 @@ def state_of(log: Log) -> tuple[object, ...]:
 def contents(log: Log) -> list[tuple[int, bytes]]:
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
-        result = log.read(offset, max_bytes=200)
+        result = log.read(ReadLimits(offset, 200))
         if not result.size_bytes:
             break
         found.append((result.first_offset, b"".join(result.records)))

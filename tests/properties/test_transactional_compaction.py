@@ -15,7 +15,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import AbortedTransaction
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import stored_marker
 
@@ -165,7 +165,7 @@ class TransactionalCompaction(RuleBasedStateMachine):
         found: dict[bytes, bytes] = {}
         offset, end = self.log.log_start_offset, self.stable_offset()
         while offset < end:
-            result = self.log.read(offset, max_bytes=300, end_offset=end)
+            result = self.log.read(ReadLimits(offset, 300), end)
             if not result.size_bytes:
                 break
             aborted = self.log.aborted_transactions(offset, result.next_offset)

@@ -11,7 +11,7 @@ from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatReq
 from tailrace.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from tailrace.protocol.messages.membership import LeaveGroupRequest, MemberIdentity
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.replication.partition import READ_UNCOMMITTED
+from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.classic_members import ClassicTableMember
 from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
@@ -462,7 +462,7 @@ def test_what_the_last_member_brings_is_in_the_batch_back_too(node: GroupPath) -
 
 def _batches(node: GroupPath) -> int:
     partition = node.coordinators.host_of("g").partition
-    data = partition.read(0, max_bytes=1 << 24, isolation=READ_UNCOMMITTED, min_one_message=True).records
+    data = partition.read(ReadLimits(0, 1 << 24)).records
     return sum(1 for _ in iter_batches(data))
 
 

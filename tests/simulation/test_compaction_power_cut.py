@@ -15,7 +15,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Compaction, Log
+from tailrace.storage import AppendBatch, Compaction, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -221,7 +221,7 @@ class Teller:
         found: list[Record] = []
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
-            result = self.log.read(offset, max_bytes=500)
+            result = self.log.read(ReadLimits(offset, 500))
             assert result.next_offset > offset
             for chunk in result.records:
                 for position, _ in iter_batches(chunk):

@@ -14,7 +14,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log
+from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
@@ -194,7 +194,7 @@ class Teller:
         found: dict[int, bytes] = {}
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            result = log.read(offset, max_bytes=500)
+            result = log.read(ReadLimits(offset, 500))
             assert result.first_offset <= offset < result.next_offset
             for chunk in result.records:
                 for position, header in iter_batches(chunk):
@@ -214,7 +214,7 @@ class Teller:
 
     def _verify_lookups(self, log: Log) -> None:
         for offset in range(log.log_start_offset, log.log_end_offset):
-            result = log.read(offset, max_bytes=1)
+            result = log.read(ReadLimits(offset, 1))
             assert result.first_offset <= offset < result.next_offset
             found = log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset)
             assert found is not None
@@ -228,7 +228,7 @@ class Teller:
         again = Log.open(DIRECTORY, files=self.disk, config=CONFIG, now_ms=FIRST_TIMESTAMP_MS, clean=True)
         assert again.log_end_offset == end_offset + 2
         assert again.epochs.latest_epoch == 9
-        assert again.read(end_offset, max_bytes=1000).next_offset == end_offset + 2
+        assert again.read(ReadLimits(end_offset, 1000)).next_offset == end_offset + 2
 
 
 def operations_of_the_story() -> range:
@@ -404,7 +404,7 @@ def test_a_log_that_begins_within_a_batch_is_there_after_a_power_cut_at_every_op
             offset = again.log_start_offset
             for batch in made:
                 if batch.header.end_offset <= end_offset:
-                    assert bytes(again.read(offset, max_bytes=1).records[0]) == batch.buffer
+                    assert bytes(again.read(ReadLimits(offset, 1)).records[0]) == batch.buffer
                     offset = batch.header.end_offset
             if end_offset == 105:
                 again.begin_within(made[0])
@@ -444,7 +444,7 @@ def test_a_log_that_is_dropped_whole_can_be_opened_after_a_power_cut_at_every_op
             again = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0, log_start_offset=noted_start)
             offset = again.log_start_offset
             while offset < again.log_end_offset:
-                offset = again.read(offset, max_bytes=1).next_offset
+                offset = again.read(ReadLimits(offset, 1)).next_offset
             ends.add(again.log_end_offset)
     assert {noted_start, 60} <= ends
 
@@ -486,7 +486,7 @@ def test_what_a_power_cut_takes_of_a_followers_log_does_not_pass_for_a_gap(
             for base_offset in (*range(first_end), *range(40, 71)):
                 if not offset <= base_offset < log.log_end_offset:
                     continue
-                result = log.read(offset, max_bytes=1)
+                result = log.read(ReadLimits(offset, 1))
                 assert result.first_offset == base_offset, f"cut at {disk.history[operation - 1]}, seed {seed}"
                 offset = result.next_offset
             assert offset == log.log_end_offset

@@ -28,7 +28,7 @@ from tailrace.replication.outcomes import (
 )
 from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
 from tailrace.replication.waiting import Waiter
-from tailrace.storage import AppendBatch, Log, RetiredSegment
+from tailrace.storage import AppendBatch, Log, ReadLimits, RetiredSegment
 
 OnFlushed = Callable[[KafkaError | None], None]
 """Told once that a flush is done, or why it is not."""
@@ -327,32 +327,30 @@ class Replica:
         """The offset (exclusive) up to which a consumer of this isolation level may read."""
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
-    def read(
-        self, offset: int, *, max_bytes: int, isolation: int, min_one_message: bool, leader_epoch: int = UNKNOWN_EPOCH
-    ) -> PartitionRead:
-        """Whole batches from the one that contains `offset` on, at most `max_bytes` of them.
+    def read(self, limits: ReadLimits) -> PartitionRead:
+        """Whole batches from the one that contains the offset on, within these limits.
 
-        With `min_one_message` the first batch is given even if it is larger (KIP-74). Nothing at or above the readable
-        end is given: an offset between it and the log end reads as empty. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and
-        those of `check_leader`.
+        Nothing at or above the readable end is given: an offset between it and the log end reads as empty. Raises
+        KafkaError OFFSET_OUT_OF_RANGE (1) and those of `check_leader`.
         """
+        leader_epoch, isolation = limits.leader_epoch, limits.isolation
         if not self.is_leader or (leader_epoch != self.leader_epoch and leader_epoch >= 0):
             self.check_leader(leader_epoch)
         end_offset = self._high_watermark.offset if isolation != READ_COMMITTED else self.last_stable_offset
-        read = self._read(offset, end_offset, max_bytes, min_one_message=min_one_message)
+        read = self._read(limits, end_offset)
         if isolation == READ_COMMITTED and read.size_bytes:
-            read.aborted = self.log.aborted_transactions(offset, read.next_offset)
+            read.aborted = self.log.aborted_transactions(limits.offset, read.next_offset)
         return read
 
-    def read_for_replica(self, offset: int, *, max_bytes: int, min_one_message: bool) -> PartitionRead:
+    def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
         """As `read`, for a follower: up to the log end, flushed or not. Both disks may then be busy at once.
 
         Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
         damaged batch and ask for it again, without an end. Damage puts the log offline: StorageError.
         """
         self.check_leader()
-        got = self._read(offset, self.log.log_end_offset, max_bytes, min_one_message=min_one_message)
-        if offset < self._high_watermark.offset:
+        got = self._read(limits, self.log.log_end_offset)
+        if limits.offset < self._high_watermark.offset:
             self._check_sums(got.records)
         return got
 
@@ -365,8 +363,8 @@ class Replica:
             self.log.condemn(fault.detail)
             raise StorageError(fault.detail) from fault
 
-    def _read(self, offset: int, end_offset: int, max_bytes: int, *, min_one_message: bool) -> PartitionRead:
-        log = self.log
+    def _read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
+        log, offset = self.log, limits.offset
         if log.is_offline:
             log.refuse()
         high_watermark, log_start_offset = self._high_watermark.offset, log.log_start_offset
@@ -375,8 +373,8 @@ class Replica:
         reaches_end = True
         if log_start_offset <= offset < end_offset:
             reaches_end = False
-            if max_bytes > 0 or min_one_message:
-                result = log.read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+            if limits.max_bytes > 0 or limits.min_one_message:
+                result = log.read(limits, end_offset)
                 size_bytes, next_offset = result.size_bytes, result.next_offset
                 reaches_end = next_offset >= end_offset
                 chunks = result.records

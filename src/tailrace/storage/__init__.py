@@ -3,7 +3,7 @@
 The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
 """
 
-from tailrace.storage.batch_file import AppendBatch, ReadResult
+from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
 from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
@@ -36,6 +36,7 @@ __all__ = [
     "OsFiles",
     "ProducerEntry",
     "ProducerState",
+    "ReadLimits",
     "ReadResult",
     "RecoveryReport",
     "RetiredSegment",

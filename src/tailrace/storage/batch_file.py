@@ -30,6 +30,30 @@ class AppendBatch(NamedTuple):
     header: BatchHeader
 
 
+class ReadLimits:
+    """One read: where it begins and how much it may give. The reader makes it once, each level takes its part of it.
+
+    Frozen for the type checker; plain slots, since one is made per partition of every fetch.
+    """
+
+    __slots__ = ("isolation", "leader_epoch", "max_bytes", "min_one_message", "offset")
+
+    def __init__(
+        self, offset: int, max_bytes: int, isolation: int = 0, leader_epoch: int = -1, *, min_one_message: bool = True
+    ) -> None:
+        """`offset` is that of the first record that is wanted. Its whole batch is given, and with `min_one_message`
+        even if it is larger than `max_bytes` (KIP-74).
+
+        `isolation` is Kafka's level, 0 read_uncommitted or 1 read_committed, of which the partition makes an end
+        offset. `leader_epoch` is the one in which the reader believes the leader to be (KIP-320); -1: not said.
+        """
+        self.offset: Final = offset
+        self.max_bytes: Final = max_bytes
+        self.isolation: Final = isolation
+        self.leader_epoch: Final = leader_epoch
+        self.min_one_message: Final = min_one_message
+
+
 class ReadResult(NamedTuple):
     """Whole batches of one segment. Empty if the first did not fit or there was nothing to read."""
 
@@ -181,14 +205,13 @@ class BatchFile:
         head = self.file.pread(_SPAN.size, position)
         return len(head) == _SPAN.size and _SPAN.unpack(head)[1] + LENGTH_OFFSET > max_bytes
 
-    def read(
-        self, position: int, expected: "Expected", *, max_bytes: int, min_one_message: bool, first_offset: int = -1
-    ) -> ReadResult:
-        """Whole batches from this position on that end before the expected end and fit into `max_bytes`.
+    def read(self, position: int, limits: ReadLimits, expected: "Expected", *, first_offset: int = -1) -> ReadResult:
+        """Whole batches from this position on, where the offset of `limits` lies, that end before the expected end.
 
-        With `min_one_message` the first one is given however large it is (KIP-74). `first_offset`: where the batch
-        before this position ends, -1 if the first one is known to be right. Raises CorruptRecords.
+        `first_offset`: where the batch before this position ends, -1 if the first one is known to be right. Raises
+        CorruptRecords.
         """
+        max_bytes, min_one_message = limits.max_bytes, limits.min_one_message
         end_offset = expected.end_offset
         wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
         if not min_one_message and wanted > _SPAN_WALK_BYTES and self._first_exceeds(position, max_bytes):

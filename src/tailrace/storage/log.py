@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage.batch_file import AppendBatch, ReadResult
+from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
 from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.compaction.plan import Cleanable
@@ -234,14 +234,12 @@ class Log(ReadableLog):
             self.flushed_offset == self.log_end_offset and not self._flushes.has_other_work and not self.epochs.is_dirty
         )
 
-    def read(
-        self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
-    ) -> ReadResult:
+    def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
         """As `ReadableLog.read`. Bytes that are not what was written put the log offline: StorageError."""
         try:
-            return super().read(offset, max_bytes=max_bytes, end_offset=end_offset, min_one_message=min_one_message)
+            return super().read(limits, end_offset)
         except CorruptRecords as fault:
-            self.condemn(fault.detail, offset=offset)
+            self.condemn(fault.detail, offset=limits.offset)
             raise StorageError(fault.detail) from fault
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:

@@ -5,7 +5,7 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage.batch_file import Expected, ReadResult
+from tailrace.storage.batch_file import Expected, ReadLimits, ReadResult
 from tailrace.storage.files import FileSystem
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.recovery import LoadedLog
@@ -64,10 +64,8 @@ class ReadableLog:
     def segment_count(self) -> int:
         return len(self._segments)
 
-    def read(
-        self, offset: int, *, max_bytes: int, end_offset: int | None = None, min_one_message: bool = True
-    ) -> ReadResult:
-        """Whole batches from the one that contains `offset`, all below `end_offset`, from one segment (KIP-74).
+    def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
+        """Whole batches from the one that contains the offset, all below `end_offset`, from one segment (KIP-74).
 
         If a compaction has removed that one, from the next one on. If all of a segment's are empty, those of the next
         segments too, until there is a record: readers take an answer without one for a batch that is too large.
@@ -76,6 +74,7 @@ class ReadableLog:
         with a record behind a few empty ones. Empty at the end. Raises OFFSET_OUT_OF_RANGE outside the log,
         CorruptRecords for bytes on the disk that are no batches.
         """
+        offset = limits.offset
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -88,7 +87,7 @@ class ReadableLog:
         expected = Expected(
             end_offset, self.log_end_offset, self._gaps.limit(is_compacted=self._config.is_compacted), self.epochs
         )
-        result = self._segments.read(offset, expected, max_bytes=max_bytes, min_one_message=min_one_message)
+        result = self._segments.read(limits, expected)
         if result is None:
             self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
             return ReadResult([], 0, offset, offset, 0)
@@ -98,21 +97,21 @@ class ReadableLog:
             self._check_gap(offset, result.first_offset)
         may_be_compacted = result.next_offset <= self._gaps.bound or self._config.is_compacted
         if may_be_compacted and _is_hollow(result):
-            return self._read_on(result, expected, max_bytes=max_bytes, min_one_message=min_one_message)
+            return self._read_on(result, limits, expected)
         return result
 
-    def _read_on(self, result: ReadResult, expected: Expected, *, max_bytes: int, min_one_message: bool) -> ReadResult:
+    def _read_on(self, result: ReadResult, limits: ReadLimits, expected: Expected) -> ReadResult:
         """The same and what follows it, up to the first batches with a record."""
         chunks, size_bytes, next_offset = list(result.records), result.size_bytes, result.next_offset
-        most_bytes = max(max_bytes, _MOST_EMPTY_BYTES) if min_one_message else max_bytes
+        max_bytes = limits.max_bytes
+        most_bytes = max(max_bytes, _MOST_EMPTY_BYTES) if limits.min_one_message else max_bytes
         more = result
         for _ in range(MAX_READS - 1):
             if next_offset >= expected.end_offset or size_bytes >= most_bytes or not _is_hollow(more):
                 break
             left_bytes = max(max_bytes - size_bytes, 0)
-            following = self._segments.read(
-                next_offset, expected, max_bytes=left_bytes, min_one_message=min_one_message
-            )
+            rest = ReadLimits(next_offset, left_bytes, min_one_message=limits.min_one_message)
+            following = self._segments.read(rest, expected)
             if following is None or not following.size_bytes:
                 break
             more = following

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.storage.batch_file import AppendBatch, Expected, ReadResult
+from tailrace.storage.batch_file import AppendBatch, Expected, ReadLimits, ReadResult
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.files import FileSystem
 from tailrace.storage.producers.snapshots import rebuild_aborted, snapshot_path
@@ -65,12 +65,12 @@ class Segments:
     def size_bytes(self) -> int:
         return self._older_bytes + self.active.size_bytes
 
-    def read(self, offset: int, expected: Expected, *, max_bytes: int, min_one_message: bool) -> ReadResult | None:
-        """Whole batches from the one that holds `offset`, or the next where offsets are missing; None at the end.
+    def read(self, limits: ReadLimits, expected: Expected) -> ReadResult | None:
+        """Whole batches from the one that holds the offset, or the next where offsets are missing; None at the end.
 
         Raises CorruptRecords for what is not as expected.
         """
-        hints = self._hints
+        offset, hints = limits.offset, self._hints
         if hints is None:
             hints = self._hints = {}
         place, first_offset = hints.get(offset), offset
@@ -80,9 +80,7 @@ class Segments:
                 return None
         segment, position = place
         self.keep_loaded(segment)
-        result = segment.read(
-            position, expected, max_bytes=max_bytes, min_one_message=min_one_message, first_offset=first_offset
-        )
+        result = segment.read(position, limits, expected, first_offset=first_offset)
         if result.size_bytes:
             # A reader comes back for what follows: then no index has to be asked.
             if len(hints) >= _MAX_READ_HINTS:

@@ -20,7 +20,7 @@ from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tailrace.storage import OsFiles
+from tailrace.storage import OsFiles, ReadLimits
 from testkit.data_path import DataPath, batch_of
 
 VERSION = 12
@@ -45,7 +45,7 @@ class Served:
             b"".join(
                 bytes(part)
                 for at in range(PER_ANSWER)
-                for part in log.read(number * PER_ANSWER + at, max_bytes=1).records
+                for part in log.read(ReadLimits(number * PER_ANSWER + at, 1)).records
             )
             for number in range(ANSWERS)
         ]

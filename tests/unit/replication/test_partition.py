@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.partition import READ_COMMITTED, READ_UNCOMMITTED, Appended, Partition
+from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of
@@ -200,13 +201,13 @@ def test_nothing_at_or_above_the_high_watermark_is_read(bench: Bench) -> None:
     bench.stage(b"c")
     bench.write()
     for isolation in (READ_UNCOMMITTED, READ_COMMITTED):
-        read = bench.partition.read(0, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+        read = bench.partition.read(ReadLimits(0, 1 << 20, isolation=isolation))
         assert [record.value for record in records_of(read.records)] == [b"a", b"b"]
         for offset in (2, 3):
-            empty = bench.partition.read(offset, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+            empty = bench.partition.read(ReadLimits(offset, 1 << 20, isolation=isolation))
             assert (empty.records, empty.size_bytes) == (b"", 0)
         with pytest.raises(KafkaError) as caught:
-            bench.partition.read(4, max_bytes=1 << 20, isolation=isolation, min_one_message=True)
+            bench.partition.read(ReadLimits(4, 1 << 20, isolation=isolation))
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 

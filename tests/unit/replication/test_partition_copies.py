@@ -13,6 +13,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.partition import Appended, NotLeader, Partition
 from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, topic_id_of
@@ -234,10 +235,10 @@ def test_a_partition_with_one_replica_has_no_followers() -> None:
 def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
     bench = Bench(state(1, 2))
     bench.produce(b"a")
-    for_replica = bench.partition.read_for_replica(0, max_bytes=1000, min_one_message=True)
+    for_replica = bench.partition.read_for_replica(ReadLimits(0, 1000))
     assert for_replica.size_bytes > 0, "flushed or not: both disks may be busy at once"
     assert (for_replica.high_watermark, for_replica.reaches_end) == (0, True)
-    assert bench.partition.read(0, max_bytes=1000, isolation=0, min_one_message=True).size_bytes == 0
+    assert bench.partition.read(ReadLimits(0, 1000)).size_bytes == 0
 
 
 def test_a_watcher_of_a_follower_hears_of_the_log_end_and_of_the_high_watermark() -> None:
@@ -430,7 +431,7 @@ def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
     bench.partition.follow_leader(high_watermark=14, log_start_offset=12)
     assert bench.marks == (14, 14, 14)
     assert bench.partition.log.log_start_offset == 12
-    assert bench.partition.log.read(12, max_bytes=1).first_offset == 10
+    assert bench.partition.log.read(ReadLimits(12, 1)).first_offset == 10
     bench.receive(14, b"e")
     with pytest.raises(CorruptRecords):
         bench.receive(14, b"f", b"g")
@@ -517,5 +518,5 @@ def test_a_follower_that_lags_behind_what_is_committed_is_sent_no_bytes_that_a_c
     path = f"/logs/orders-0/{0:020d}.log"
     bench.node.files.flip_bit(path, bench.node.files.size_of(path) - 2, 3)
     with pytest.raises(StorageError, match="checksum"):
-        bench.partition.read_for_replica(0, max_bytes=1000, min_one_message=True)
+        bench.partition.read_for_replica(ReadLimits(0, 1000))
     assert bench.partition.log.is_damaged

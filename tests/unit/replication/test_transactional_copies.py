@@ -9,7 +9,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.partition import READ_COMMITTED, Appended, Partition
 from tailrace.replication.verification import UNVERIFIED
-from tailrace.storage import AbortedTransaction
+from tailrace.storage import AbortedTransaction, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, topic_id_of
 
@@ -62,7 +62,7 @@ class Replica:
 
     def copy_from(self, leader: "Replica", high_watermark: int) -> None:
         end = self.partition.log.log_end_offset
-        read = leader.partition.read_for_replica(end, max_bytes=1 << 20, min_one_message=True)
+        read = leader.partition.read_for_replica(ReadLimits(end, 1 << 20))
         if read.size_bytes:
             self.partition.append_as_follower(bytes(read.records))
         self.partition.flush_as_follower(lambda _: None)
@@ -113,7 +113,7 @@ def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     assert refused.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     follower.end(ABORT)
     assert follower.ends == (5, 5)
-    read = follower.partition.read(0, max_bytes=1 << 20, isolation=READ_COMMITTED, min_one_message=True)
+    read = follower.partition.read(ReadLimits(0, 1 << 20, isolation=READ_COMMITTED))
     assert list(read.aborted) == [AbortedTransaction(7, 2, 4, 5)]
 
 

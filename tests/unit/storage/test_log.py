@@ -9,7 +9,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches, read_header, seal
-from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles
+from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles, ReadLimits
 from tailrace.storage.producers.state import parse_snapshot
 from tailrace.storage.retention import Reason
 from tailrace.testing.disk import SimulatedDisk
@@ -51,7 +51,7 @@ def names(disk: SimulatedDisk, suffix: str) -> list[int]:
 def test_a_new_log_is_empty() -> None:
     log = open_log(SimulatedDisk())
     assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, log.size_bytes) == (0, 0, 0, 0)
-    assert log.read(0, max_bytes=100) == ([], 0, 0, 0, 0)
+    assert log.read(ReadLimits(0, 100)) == ([], 0, 0, 0, 0)
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp_offset() is None
 
@@ -65,7 +65,7 @@ def test_batches_come_back_byte_for_byte_from_the_one_that_holds_the_offset() ->
     log = open_log(SimulatedDisk())
     made = fill(log, 30, count=3)
     for offset in range(90):
-        result = log.read(offset, max_bytes=1)
+        result = log.read(ReadLimits(offset, 1))
         batch = made[offset // 3]
         assert b"".join(result.records) == batch.buffer
         assert (result.first_offset, result.next_offset) == (batch.header.base_offset, batch.header.end_offset)
@@ -75,33 +75,33 @@ def test_batches_come_back_byte_for_byte_from_the_one_that_holds_the_offset() ->
 def test_a_read_takes_whole_batches_up_to_its_limits() -> None:
     log = open_log(SimulatedDisk(), TopicConfig(index_interval_bytes=200))
     size = len(fill(log, 50)[0].buffer)
-    assert offsets(log.read(10, max_bytes=3 * size).records) == [10, 11, 12]
-    assert offsets(log.read(10, max_bytes=4 * size - 1).records) == [10, 11, 12]
-    assert offsets(log.read(10, max_bytes=10**6, end_offset=14).records) == [10, 11, 12, 13]
-    assert offsets(log.read(10, max_bytes=10**6).records) == list(range(10, 50))
-    assert log.read(50, max_bytes=10**6).records == []
-    assert log.read(20, max_bytes=10**6, end_offset=20).records == []
+    assert offsets(log.read(ReadLimits(10, 3 * size)).records) == [10, 11, 12]
+    assert offsets(log.read(ReadLimits(10, 4 * size - 1)).records) == [10, 11, 12]
+    assert offsets(log.read(ReadLimits(10, 10**6), 14).records) == [10, 11, 12, 13]
+    assert offsets(log.read(ReadLimits(10, 10**6)).records) == list(range(10, 50))
+    assert log.read(ReadLimits(50, 10**6)).records == []
+    assert log.read(ReadLimits(20, 10**6), 20).records == []
 
 
 def test_the_first_batch_is_given_even_if_it_is_too_large_unless_that_is_not_wanted() -> None:
     log = open_log(SimulatedDisk())
     fill(log, 3)
     for max_bytes in (0, 1, 30, 61, 80):
-        assert offsets(log.read(1, max_bytes=max_bytes).records) == [1]
-        assert log.read(1, max_bytes=max_bytes, min_one_message=False) == (
+        assert offsets(log.read(ReadLimits(1, max_bytes)).records) == [1]
+        assert log.read(ReadLimits(1, max_bytes, min_one_message=False)) == (
             [],
             0,
             1,
             1,
-            log.read(1, max_bytes=1)[4] // 2,
+            log.read(ReadLimits(1, 1))[4] // 2,
         )
 
 
 def test_a_batch_that_crosses_the_end_offset_is_not_given() -> None:
     log = open_log(SimulatedDisk())
     fill(log, 2, count=4)
-    assert log.read(5, max_bytes=1000, end_offset=6).records == []
-    assert offsets(log.read(1, max_bytes=1000, end_offset=6).records) == [0]
+    assert log.read(ReadLimits(5, 1000), 6).records == []
+    assert offsets(log.read(ReadLimits(1, 1000), 6).records) == [0]
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 11])
@@ -110,7 +110,7 @@ def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
     fill(log, 10)
     log.advance_log_start(5)
     with pytest.raises(KafkaError) as caught:
-        log.read(offset, max_bytes=100)
+        log.read(ReadLimits(offset, 100))
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -118,7 +118,7 @@ def test_what_was_read_is_the_readers_own() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     fill(log, 20)
-    held = log.read(0, max_bytes=400)
+    held = log.read(ReadLimits(0, 400))
     before = [bytes(chunk) for chunk in held.records]
     log.truncate_to(1)
     log.append([stored_batch(1, text="other")])
@@ -155,7 +155,7 @@ def test_a_segment_rolls_before_offsets_outgrow_its_index() -> None:
     log = open_log(disk, TopicConfig(cleanup_policy=("compact",)))
     log.append([stored_batch(base, first_timestamp=NOW) for base in (0, 2**31 - 1, 2**31, 2**40)])
     assert names(disk, ".log") == [0, 2**31, 2**40]
-    assert [log.read(offset, max_bytes=1).first_offset for offset in (0, 1, 2**31, 2**31 + 1)] == [
+    assert [log.read(ReadLimits(offset, 1)).first_offset for offset in (0, 1, 2**31, 2**31 + 1)] == [
         0,
         2**31 - 1,
         2**31,
@@ -239,7 +239,7 @@ def test_a_failure_at_any_operation_of_an_append_across_rolls_leaves_the_log_as_
                 assert_unharmed(disk, log, 3)
                 log.append(more)
             assert log.log_end_offset == 28
-            assert offsets(log.read(27, max_bytes=1).records) == [27]
+            assert offsets(log.read(ReadLimits(27, 1)).records) == [27]
     assert reached > 20
 
 
@@ -265,7 +265,7 @@ def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room() -
     for _ in range(3):
         with pytest.raises(StorageError, match="disk may be full|No space left"):
             log.append([stored_batch(3)])
-    assert offsets(log.read(0, max_bytes=1000).records) == [0, 1, 2]
+    assert offsets(log.read(ReadLimits(0, 1000)).records) == [0, 1, 2]
     disk.free_space = 10**6
     log.append([stored_batch(3)])
 
@@ -369,7 +369,7 @@ def test_truncation_cuts_to_the_start_of_the_batch_that_holds_the_offset(offset:
 
 
 def read_one(log: Log, offset: int) -> bytes:
-    return b"".join(log.read(offset, max_bytes=1).records)
+    return b"".join(log.read(ReadLimits(offset, 1)).records)
 
 
 def test_truncation_takes_producers_and_epochs_back() -> None:
@@ -424,7 +424,7 @@ def test_a_full_truncation_starts_somewhere_else() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, log.size_bytes) == (500, 500, 500, 0)
     assert log.epochs.entries == ()
     fill(log, 2)
-    assert offsets(log.read(500, max_bytes=1000).records) == [500, 501]
+    assert offsets(log.read(ReadLimits(500, 1000)).records) == [500, 501]
     assert open_log(disk).log_end_offset == 502
 
 
@@ -438,11 +438,11 @@ def test_an_empty_log_may_begin_with_a_batch_that_its_start_lies_in() -> None:
     assert log.epochs.entries == ((2, 105),)
     assert log.producers.check(stored_batch(0, 10, producer_id=7).header) == Duplicate(100, 109, NOW + 109)
     log.append([stored_batch(110, 3, producer_id=7, base_sequence=10, leader_epoch=2)])
-    assert offsets(log.read(105, max_bytes=1000).records) == [100, 110]
+    assert offsets(log.read(ReadLimits(105, 1000)).records) == [100, 110]
     log.close()
     again = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, log_start_offset=105, clean=True)
     assert (again.log_start_offset, again.log_end_offset) == (105, 113)
-    assert offsets(again.read(105, max_bytes=1000).records) == [100, 110]
+    assert offsets(again.read(ReadLimits(105, 1000)).records) == [100, 110]
 
 
 def test_a_log_that_cannot_begin_within_a_batch_is_as_it_was_or_offline() -> None:
@@ -489,7 +489,7 @@ def test_retention_by_size_renames_first_and_removes_later() -> None:
     log = open_log(disk, config)
     fill(log, 40)
     bases = names(disk, ".log")
-    held = log.read(0, max_bytes=500)
+    held = log.read(ReadLimits(0, 500))
     retired = log.apply_retention(NOW, 40)
     assert [segment.base_offset for segment in retired] == bases[: len(retired)]
     assert {segment.reason for segment in retired} == {Reason.SIZE}
@@ -539,7 +539,7 @@ def test_retention_by_time_and_by_log_start_leave_the_active_segment() -> None:
     assert log.apply_retention(NOW + 10**6, 10) == []
     assert {segment.reason for segment in log.apply_retention(NOW + 10**6, 40)} == {Reason.TIME}
     assert log.segment_count == 1
-    assert offsets(log.read(39, max_bytes=1).records) == [39]
+    assert offsets(log.read(ReadLimits(39, 1)).records) == [39]
 
 
 def test_the_log_start_never_moves_back_and_never_past_the_end() -> None:
@@ -639,7 +639,7 @@ def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position() -> None
     size = len(fill(log, 5)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size + 8, 7)
     with pytest.raises(StorageError, match=rf"{0:020d}\.log at position {2 * size}"):
-        log.read(2, max_bytes=1000)
+        log.read(ReadLimits(2, 1000))
     with pytest.raises(StorageError, match="offline"):
         log.refuse()
 
@@ -662,12 +662,12 @@ def test_no_flipped_bit_of_what_no_checksum_covers_is_ever_served(is_hinted: boo
             if is_hinted:
                 offset = 0
                 while offset < log.log_end_offset:
-                    offset = log.read(offset, max_bytes=max_bytes).next_offset
+                    offset = log.read(ReadLimits(offset, max_bytes)).next_offset
             position = sum(map(len, written[:batch]))
             disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", position + bit // 8, bit % 8)
             for offset in range(log.log_end_offset):
                 try:
-                    served = b"".join(map(bytes, log.read(offset, max_bytes=max_bytes).records))
+                    served = b"".join(map(bytes, log.read(ReadLimits(offset, max_bytes)).records))
                 except StorageError:
                     continue
                 assert served in b"".join(written), f"bit {bit} of batch {batch} is served from offset {offset}"
@@ -686,14 +686,14 @@ def test_a_wrong_index_misleads_nobody() -> None:
     again = open_log(disk, clean=True)
     assert again.log_end_offset == 40
     for offset in range(40):
-        assert offsets(again.read(offset, max_bytes=1).records) == [offset]
-        assert offsets(again.read(offset, max_bytes=10**6).records)[0] == offset
+        assert offsets(again.read(ReadLimits(offset, 1)).records) == [offset]
+        assert offsets(again.read(ReadLimits(offset, 10**6)).records)[0] == offset
 
 
 def test_a_small_answer_does_not_hold_the_large_memory_that_was_read(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path / "orders-0"), files=OsFiles(), config=TopicConfig(), now_ms=NOW)
     for value_bytes in (20_000, 900_000):
         log.append([stored_batch(log.log_end_offset, value_bytes=value_bytes)])
-    (records,) = log.read(0, max_bytes=900_000).records
+    (records,) = log.read(ReadLimits(0, 900_000)).records
     assert offsets([records]) == [0]
     assert not isinstance(records, memoryview) or len(records.obj) < 100_000

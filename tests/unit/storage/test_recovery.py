@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, checkpoints
+from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, ReadLimits, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.producers.state import ProducerState
 from tailrace.testing.disk import SimulatedDisk
@@ -148,8 +148,8 @@ def test_a_damaged_log_can_be_read_up_to_the_damage_and_not_written(disk: Simula
     log = open_log(disk, recovery_point=COUNT, allow_damage=True)
     assert log.recovery.damaged
     assert log.log_end_offset == active + 2
-    assert log.read(0, max_bytes=1).first_offset == 0
-    assert log.read(active + 1, max_bytes=10**6).next_offset == active + 2
+    assert log.read(ReadLimits(0, 1)).first_offset == 0
+    assert log.read(ReadLimits(active + 1, 10**6)).next_offset == active + 2
     with pytest.raises(StorageError, match="is offline"):
         log.append([stored_batch(active + 2, leader_epoch=3)])
     log.close()
@@ -209,7 +209,7 @@ def test_gaps_of_a_log_that_was_compacted_once_stay_right_for_good() -> None:
     disk = log_with_gaps()
     log = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0, recovery_point=10)
     assert log.log_end_offset == 10
-    assert log.read(1, max_bytes=1).first_offset == 5
+    assert log.read(ReadLimits(1, 1)).first_offset == 5
 
 
 def test_a_gap_above_the_bound_is_damage_also_in_a_compacted_log() -> None:
@@ -234,7 +234,7 @@ def test_a_bound_of_gaps_that_cannot_be_read_costs_an_operator_no_record(config:
     disk.reboot()
     again = Log.open(DIRECTORY, files=disk, config=config, now_ms=0)
     assert again.log_end_offset == 10
-    assert [again.read(offset, max_bytes=1).first_offset for offset in (0, 1, 6)] == [0, 5, 9]
+    assert [again.read(ReadLimits(offset, 1)).first_offset for offset in (0, 1, 6)] == [0, 5, 9]
 
 
 def test_above_the_flushed_end_no_gap_is_legal_if_their_bound_cannot_be_read() -> None:
@@ -266,7 +266,7 @@ def test_a_follower_believes_the_gaps_of_a_leader_whose_topic_was_compacted_once
         disk.reboot()
     again = open_log(disk, recovery_point=11, clean=clean)
     assert (again.log_end_offset, again.recovery.cut_reason) == (11, "")
-    assert [again.read(offset, max_bytes=1).first_offset for offset in (0, 1, 6, 10)] == [0, 5, 9, 10]
+    assert [again.read(ReadLimits(offset, 1)).first_offset for offset in (0, 1, 6, 10)] == [0, 5, 9, 10]
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -282,7 +282,7 @@ def test_a_missing_or_wrong_index_is_made_anew(disk: SimulatedDisk, harm: str, c
             file.writev([{"empty": b"", "torn": good[name][:-3] + b"\0\0", "garbage": b"\xff" * 40}[harm]])
     log = open_log(disk, recovery_point=COUNT, clean=clean)
     for offset in range(COUNT):
-        assert log.read(offset, max_bytes=1).first_offset == offset
+        assert log.read(ReadLimits(offset, 1)).first_offset == offset
         found = log.offset_for_timestamp(FIRST_TIMESTAMP_MS + offset)
         assert found is not None
         assert found.offset == offset
@@ -602,7 +602,7 @@ def test_after_a_clean_stop_too_a_wrong_file_of_epochs_is_made_anew(disk: Simula
         disk.flip_bit(path, position, bit)
         log = open_log(disk, recovery_point=COUNT, clean=True, leader_epoch=2)
         assert log.epochs.entries == ((0, 0), (1, 12), (2, 24))
-        assert log.read(0, max_bytes=10**6).next_offset > 0
+        assert log.read(ReadLimits(0, 10**6)).next_offset > 0
 
 
 def test_a_note_that_is_older_than_the_file_of_epochs_does_not_cost_epochs() -> None:
@@ -772,8 +772,8 @@ def test_after_a_recovery_only_the_active_segment_keeps_its_indexes_in_memory(di
     for base_offset in segments(disk)[:-1]:
         disk.fail_reads_of(path_of(base_offset, ".index"))
         with pytest.raises(StorageError, match=".index"):
-            log.read(base_offset, max_bytes=1)
-    assert log.read(segments(disk)[-1], max_bytes=1).size_bytes
+            log.read(ReadLimits(base_offset, 1))
+    assert log.read(ReadLimits(segments(disk)[-1], 1)).size_bytes
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -868,7 +868,7 @@ def test_index_files_of_a_rolled_segment_that_is_active_again_go(are_later_lost:
 def check_that_nothing_is_missing(log: Log) -> None:
     offset = 0
     while offset < log.log_end_offset:
-        result = log.read(offset, max_bytes=1000)
+        result = log.read(ReadLimits(offset, 1000))
         assert result.size_bytes, "nothing is missing"
         assert result.first_offset == offset, "nothing is missing"
         offset = result.next_offset

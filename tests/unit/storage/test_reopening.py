@@ -3,7 +3,7 @@ from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import ClosedLog, Log
+from tailrace.storage import ClosedLog, Log, ReadLimits
 from tailrace.storage.checkpoints import LEADER_EPOCHS
 from tailrace.storage.flushed_note import read_note
 from tailrace.testing.disk import SimulatedDisk
@@ -38,7 +38,7 @@ def test_a_log_that_was_closed_cleanly_goes_on_where_it_ended() -> None:
     assert log.recovery.clean
     log.append([stored_batch(9, producer_id=7, base_sequence=9)])
     log.flush()
-    assert [log.read(offset, max_bytes=10_000).next_offset for offset in (8, 9)] == [9, 10]
+    assert [log.read(ReadLimits(offset, 10_000)).next_offset for offset in (8, 9)] == [9, 10]
     assert log.producers.producers[7].batches[-1].last_sequence == 9
 
 

@@ -7,7 +7,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import EpochCache, OsFiles
-from tailrace.storage.batch_file import Expected
+from tailrace.storage.batch_file import Expected, ReadLimits
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
@@ -62,9 +62,7 @@ def test_a_large_read_ends_at_a_batch_whatever_its_limit(tmp_path: Path) -> None
     size = segment.size_bytes // 60
     for max_bytes in range(0, 62 * size, size // 3):
         for end in (BASE + 2, BASE + 3, BASE + 70, BASE + 180):
-            result = segment.read(
-                0, Expected(end, BASE + 180, -1, EpochCache()), max_bytes=max_bytes, min_one_message=True
-            )
+            result = segment.read(0, ReadLimits(BASE, max_bytes), Expected(end, BASE + 180, -1, EpochCache()))
             wanted = min(max(max_bytes // size, 1), (end - BASE) // 3, 60)
             assert result.size_bytes == wanted * size == result.end_position
             assert not wanted or result.next_offset == BASE + 3 * wanted

@@ -13,7 +13,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header, seal
 from tailrace.protocol.records.control import ControlType
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AbortedTransaction, AppendBatch, Log
+from tailrace.storage import AbortedTransaction, AppendBatch, Log, ReadLimits
 from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.disk import SimulatedDisk
@@ -427,7 +427,7 @@ def records_below(log: Log, end_offset: int) -> list[int]:
 def batches_below(log: Log, end_offset: int) -> Iterator[bytes]:
     """Each batch that is left."""
     offset = 0
-    while (result := log.read(offset, max_bytes=1, end_offset=end_offset)).size_bytes:
+    while (result := log.read(ReadLimits(offset, 1), end_offset)).size_bytes:
         content = b"".join(result.records)
         yield from (content[at : at + header.size_bytes] for at, header in iter_batches(content))
         offset = result.next_offset
@@ -451,7 +451,7 @@ def keyed(
 
 def test_a_log_cut_into_a_gap_keeps_the_aborted_transactions_of_the_segment_before_it(disk: SimulatedDisk) -> None:
     log = compacted(disk, data(0), abort(1), stored_batch(2), stored_batch(3), stored_batch(4))
-    assert log.read(2, max_bytes=1000).first_offset > 2, "there is a gap now"
+    assert log.read(ReadLimits(2, 1000)).first_offset > 2, "there is a gap now"
     log.truncate_to(3)
     log.close()
     log = opened(disk, COMPACTED, recovery_point=0, clean=True)
@@ -481,7 +481,7 @@ def compact_again(log: Log, now_ms: int) -> None:
 def offsets_of(log: Log) -> list[int]:
     """The base offsets of all batches."""
     found, offset = [], log.log_start_offset
-    while (result := log.read(offset, max_bytes=1)).size_bytes:
+    while (result := log.read(ReadLimits(offset, 1))).size_bytes:
         found.append(result.first_offset)
         offset = result.next_offset
     return found

@@ -19,6 +19,7 @@ from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
+from tailrace.storage import ReadLimits
 
 R = TypeVar("R")
 
@@ -285,9 +286,7 @@ class _Replay:
         """The next batches, every byte checked. Damage ends the service of this replica: another may be whole."""
         log = self._partition.log
         try:
-            read = self._partition.read(
-                self.offset, max_bytes=_SLICE_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True
-            )
+            read = self._partition.read(ReadLimits(self.offset, _SLICE_BYTES, READ_UNCOMMITTED))
             for position, header in iter_batches(read.records):
                 check_crc(read.records, position, header)
         except (CorruptRecords, StorageError) as fault:

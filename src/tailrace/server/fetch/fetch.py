@@ -41,6 +41,7 @@ from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
 from tailrace.server.quorum.raft_wire import is_of_metadata
 from tailrace.server.waiters import LongPolls
+from tailrace.storage import ReadLimits
 
 FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_WITH_SESSIONS: Final = 7
@@ -238,18 +239,15 @@ class _Fetch:
             if wanted.last_fetched_epoch >= 0 and (diverging := self._diverging_point(partition, wanted)) is not None:
                 return diverging
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
+            limits = ReadLimits(
+                offset, limit_bytes, isolation, wanted.current_leader_epoch, min_one_message=budget.min_one_message
+            )
             replica = self._replica
             if replica is not None:
-                got = replica.read(partition, wanted, max_bytes=limit_bytes, min_one_message=budget.min_one_message)
+                got = replica.read(partition, wanted, limits)
                 self._has_news = self._has_news or replica.is_behind(partition, wanted)
             else:
-                got = partition.read(
-                    offset,
-                    max_bytes=limit_bytes,
-                    isolation=isolation,
-                    min_one_message=budget.min_one_message,
-                    leader_epoch=wanted.current_leader_epoch,
-                )
+                got = partition.read(limits)
             is_too_far = replica is None and offset > got.high_watermark
             if is_last and version >= FIRST_WITH_OFFSET_NOT_AVAILABLE and is_too_far:
                 raise KafkaError(

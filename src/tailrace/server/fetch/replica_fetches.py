@@ -19,6 +19,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.storage import ReadLimits
 
 FIRST_WITH_REPLICA_STATE: Final = 15
 _UNKNOWN: Final = -1
@@ -87,11 +88,9 @@ class FetchingReplica:
             )
         self._may_join = known.is_alive
 
-    def read(
-        self, partition: Partition, wanted: FetchPartition, *, max_bytes: int, min_one_message: bool
-    ) -> PartitionRead:
+    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
         """What the follower gets. Its log does not part from this one up to its fetch offset, so this is noted."""
-        got = partition.read_for_replica(wanted.fetch_offset, max_bytes=max_bytes, min_one_message=min_one_message)
+        got = partition.read_for_replica(limits)
         if not self._is_noted:
             fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
             if partition.take_replica_fetch(self._replica_id, fetch):

@@ -43,7 +43,7 @@ from tailrace.server.quorum.start import (
     log_end_of,
     takes_the_logs_place,
 )
-from tailrace.storage import AppendBatch, Buffer, FileSystem, Log
+from tailrace.storage import AppendBatch, Buffer, FileSystem, Log, ReadLimits
 from tailrace.storage.files import parent
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
@@ -255,7 +255,7 @@ class QuorumLog:
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
         """Whole batches from the one that holds this offset, at least one if there is one. Raises CorruptRecords."""
-        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
+        return self._log.read(ReadLimits(offset, max_bytes), end_offset).records
 
     def raise_log_start(self, offset: int) -> None:
         """A snapshot stands for what lies below; its segments go with `retire_segments`."""

@@ -11,7 +11,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
-from tailrace.storage import Log, checkpoints
+from tailrace.storage import Log, ReadLimits, checkpoints
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
 from testkit.data_path import DataPath, batch_of, records_of
@@ -372,7 +372,7 @@ def test_offsets_of_groups_are_compacted_too(node: DataPath) -> None:
 def _size(partition: Partition) -> int:
     found, offset = 0, 0
     while offset < partition.log.log_end_offset:
-        result = partition.log.read(offset, max_bytes=1)
+        result = partition.log.read(ReadLimits(offset, 1))
         found += sum(len(records_of(chunk)) for chunk in result.records)
         offset = result.next_offset
     return found

@@ -8,7 +8,7 @@ from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log, checkpoints, readable_log
+from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable_log
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
@@ -40,7 +40,7 @@ def offsets(log: Log) -> list[int]:
     found: list[int] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        result = log.read(offset, max_bytes=1)
+        result = log.read(ReadLimits(offset, 1))
         if not result.size_bytes:
             break  # the log ends in a gap
         for chunk in result.records:
@@ -96,7 +96,7 @@ def test_a_compaction_leaves_no_empty_batches(disk: SimulatedDisk) -> None:
         log.compact(NOW_MS, end_offset=log.log_end_offset)
         assert log.first_dirty_offset == bases(disk)[-1]
         assert empty_batches(disk) == []
-    assert [log.read(offset, max_bytes=1).next_offset > offset for offset in range(180)] == [True] * 180
+    assert [log.read(ReadLimits(offset, 1)).next_offset > offset for offset in range(180)] == [True] * 180
 
 
 def test_where_the_rewritten_part_ends_without_a_record_an_empty_batch_stays(disk: SimulatedDisk) -> None:
@@ -137,7 +137,7 @@ def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: Simula
     assert [header.records_count for header in batches(disk)] == [0] * 38 + [1, 1]
     assert len(bases(disk)) > 10
     for max_bytes in (1, 61, 1000, 1 << 20):
-        result = log.read(0, max_bytes=max_bytes)
+        result = log.read(ReadLimits(0, max_bytes))
         assert (result.first_offset, result.next_offset) == (0, 39)
         read = b"".join(bytes(chunk) for chunk in result.records)
         assert len(read) == result.size_bytes
@@ -150,11 +150,11 @@ def test_a_read_over_empty_batches_keeps_to_its_end_and_to_its_bytes(disk: Simul
         log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
     log.flush()
     log.compact(NOW_MS, end_offset=log.log_end_offset)
-    assert log.read(0, max_bytes=1 << 20, end_offset=30).next_offset == 30
+    assert log.read(ReadLimits(0, 1 << 20), 30).next_offset == 30
     # Not the first partition of an answer: there is no more room than this.
-    result = log.read(0, max_bytes=200, min_one_message=False)
+    result = log.read(ReadLimits(0, 200, min_one_message=False))
     assert (result.size_bytes, result.next_offset) == (183, 3)
-    assert log.read(0, max_bytes=60, min_one_message=False).size_bytes == 0
+    assert log.read(ReadLimits(0, 60, min_one_message=False)).size_bytes == 0
 
 
 def test_a_read_over_empty_batches_looks_into_so_many_segments(
@@ -170,7 +170,7 @@ def test_a_read_over_empty_batches_looks_into_so_many_segments(
     assert len(bases(disk)) > 10
     offset, reads = 0, 0
     while offset < 40:
-        result = log.read(offset, max_bytes=1 << 20)
+        result = log.read(ReadLimits(offset, 1 << 20))
         assert offset < result.next_offset <= 40
         offset, reads = result.next_offset, reads + 1
     assert reads > 3
@@ -242,7 +242,7 @@ def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -
 def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
-    (chunk,) = log.read(0, max_bytes=10_000).records
+    (chunk,) = log.read(ReadLimits(0, 10_000)).records
     before = bytes(chunk)
     log.compact(NOW_MS, end_offset=log.log_end_offset)
     assert bytes(chunk) == before
@@ -367,7 +367,7 @@ def test_a_segment_that_is_lost_above_the_compacted_part_is_damage(disk: Simulat
         disk.unlink(f"{DIRECTORY}/{lost:020d}{suffix}")
     again = open_log(disk, recovery_point=42)
     with pytest.raises(StorageError, match=f"offset {lost} is missing"):
-        again.read(lost, max_bytes=1)
+        again.read(ReadLimits(lost, 1))
     assert again.is_offline
 
 
