@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tailrace.client.blocking import Admin, Producer
-from tailrace.model.errors import KafkaError
+from tailrace import Admin, KafkaError, Producer
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
 

@@ -1,3 +1,48 @@
-"""Tailrace: a Kafka-compatible replicated log in Python, with a Spark source and sink that need no jar."""
+"""Tailrace: a Kafka-compatible replicated log in Python, with a Spark source and sink that need no jar.
+
+The clients that block, and the values that they take and return, are imported from here; those for asyncio from
+`tailrace.aio`. Each name is imported when it is first used, so `import tailrace` costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.client.admin.admin import NewTopic
+    from tailrace.client.admin.blocking import Admin
+    from tailrace.client.blocking import Consumer, Producer, RangedFetch
+    from tailrace.client.consumer import ConsumerRecord
+    from tailrace.client.group.committed_offsets import OffsetAndMetadata
+    from tailrace.client.outgoing import RecordMetadata
+    from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+    from tailrace.model.partitions import TopicPartition
 
 __version__ = "0.1.0"
+
+__all__ = (
+    "Admin",
+    "Consumer",
+    "ConsumerRecord",
+    "CorruptRecords",
+    "ErrorCode",
+    "KafkaError",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "Producer",
+    "RangedFetch",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tailrace.client import blocking  # has them all
+
+    found = globals()[name] = getattr(blocking, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.blocking import Admin, Producer
+from tailrace import Admin, Producer
 from tailrace.spark.java import JavaNotFound
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
@@ -38,6 +38,7 @@ def test_python(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "b'alice' b'tea'" in said
     assert "UNKNOWN_TOPIC_OR_PARTITION" in said
+    assert "topic='orders'" in said.splitlines()[-1]  # the last block, for asyncio
     assert names["rows"] == len(names["records"]) > 0
 
 

@@ -34,7 +34,7 @@ from tailrace.client.outgoing import Headers, RecordMetadata
 from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import Chunk
 from tailrace.client.record_checks import check_partition, check_topic
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -45,6 +45,7 @@ __all__ = (
     "Admin",
     "Consumer",
     "ConsumerRecord",
+    "CorruptRecords",
     "ErrorCode",
     "KafkaError",
     "NewTopic",

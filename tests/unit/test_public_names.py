@@ -1,0 +1,56 @@
+"""`tailrace` and `tailrace.aio`: the names that users import, and that importing the package loads nothing."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import aio
+from tailrace.client import blocking, consumer, producer, ranged_fetch
+from tailrace.client.admin import admin
+
+
+def test_importing_the_package_loads_neither_asyncio_nor_any_module_of_its_own() -> None:
+    script = "import sys, tailrace; print(*sys.modules)"
+    path = str(Path(tailrace.__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    loaded = run.stdout.split()
+    assert "tailrace" in loaded
+    assert [name for name in loaded if name == "asyncio" or name.startswith("tailrace.")] == []
+
+
+def test_every_name_is_there_and_listed() -> None:
+    assert set(blocking.__all__) < set(tailrace.__all__)
+    assert set(tailrace.__all__) <= set(dir(tailrace))
+    for name in blocking.__all__:
+        assert getattr(tailrace, name) is getattr(blocking, name)
+
+
+def test_type_checkers_see_every_name() -> None:
+    tree = ast.parse(inspect.getsource(tailrace))
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert set(seen) == set(blocking.__all__)
+    for name, module in seen.items():
+        assert module is not None
+        assert getattr(sys.modules[module], name) is getattr(tailrace, name)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'tailrace' has no attribute 'Produzer'"):
+        _ = tailrace.Produzer  # type: ignore[attr-defined]
+
+
+def test_the_asyncio_clients() -> None:
+    assert aio.__all__ == ("Admin", "Consumer", "Producer", "RangedFetch")
+    assert aio.Admin is admin.Admin
+    assert aio.Consumer is consumer.Consumer
+    assert aio.Producer is producer.Producer
+    assert aio.RangedFetch is ranged_fetch.RangedFetch
