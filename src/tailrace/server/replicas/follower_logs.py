@@ -1,0 +1,289 @@
+"""The logs of the replicas that follow one leader: what a `replication.follower` machine wants of them is done here.
+
+Nothing that belongs to an older leader epoch is carried out: between an effect and the disk's answer a partition may
+have got another leader, become one, or have been deleted.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.replication.follower import (
+    Cut,
+    PartitionKey,
+    Position,
+    ReportStall,
+    Restart,
+    Store,
+    Stored,
+    StoreFailed,
+    cut_offset,
+    may_cut,
+)
+from tailrace.replication.partition import Partition
+from tailrace.server.bounded_lines import BoundedLines
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock
+
+_UNKNOWN: Final = -1
+_REPORTS_PER_MS: Final = 60_000
+_MOST_REPORTS: Final = 20
+"""Stalled replicas of one leader that are named within that time; the others are counted."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class _ToldFault(NamedTuple):
+    """The last line about a replica that could not be stored."""
+
+    text: str
+    at_ms: int
+
+
+class FollowerLogs:
+    """Appends, cuts and restarts logs, and reports replicas that stand still."""
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        *,
+        table: PartitionTable,
+        clock: Clock,
+        on_done: Callable[[Stored | StoreFailed], None],
+    ) -> None:
+        """`on_done` gets the outcome of each `Store`, `Cut` and `Restart` that still matters then."""
+        self._leader = leader
+        self._table = table
+        self._clock = clock
+        self._on_done = on_done
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the last one of each, which may be done
+        self._reports_since_ms = clock.monotonic_ms()
+        self._reports = 0
+        self._told_faults: dict[PartitionKey, _ToldFault] = {}
+        self._failures = BoundedLines("replica-failed", clock=clock, level=logging.WARNING)
+        self._final_failures = BoundedLines("replica-failed", clock=clock, level=logging.ERROR)
+
+    def __contains__(self, key: PartitionKey) -> bool:
+        return key in self._partitions
+
+    def add(self, key: PartitionKey, partition: Partition) -> None:
+        """The log of this partition follows the leader from now on."""
+        self._partitions[key] = partition
+
+    def remove(self, key: PartitionKey) -> None:
+        """It does not any more."""
+        self._partitions.pop(key, None)
+        self._cuts.pop(key, None)
+        self._told_faults.pop(key, None)
+
+    def close(self) -> None:
+        """Make no cut that still waits for its recovery point."""
+        self._cuts.clear()
+
+    def carry_out(self, effect: Store | Cut | Restart | ReportStall) -> None:
+        """Do it, unless the image has moved on; the machine will be told of that."""
+        partition = self._partitions.get(effect.key)
+        if partition is None or not _follows(partition, effect.leader_epoch):
+            return
+        try:
+            match effect:
+                case Store():
+                    self._store(effect, partition)
+                case Cut():
+                    self._cut(effect, partition)
+                case Restart():
+                    self._restart(effect, partition)
+                case ReportStall():
+                    self._report_stall(effect, partition)
+        except KafkaError as fault:
+            assert not isinstance(effect, ReportStall)
+            self._failed(effect, fault)
+
+    def _store(self, effect: Store, partition: Partition) -> None:
+        answer = effect.answer
+        if len(answer.records):
+            partition.append_as_follower(answer.records)
+
+        def flushed(fault: KafkaError | None) -> None:
+            if not _follows(partition, effect.leader_epoch):
+                return
+            if fault is not None:
+                self._failed(effect, fault)
+            else:
+                partition.follow_leader(high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset)
+                self._stored(effect, partition)
+
+        answer = answer._replace(records=b"")  # the bytes are not ours to keep
+        partition.flush_as_follower(flushed)
+
+    def _cut(self, effect: Cut, partition: Partition) -> None:
+        log = partition.log
+        offset = cut_offset(log.epochs, log.log_end_offset, effect.diverging)
+        if not self._may_cut(effect, partition, offset):
+            return
+        self._note_cut(partition, offset, f"epoch-{effect.diverging.epoch}-ends-at-{effect.diverging.offset}")
+        if offset < log.log_start_offset:
+            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(offset))
+        else:
+            self._when_cuttable(effect, partition, offset, lambda: partition.truncate_to(offset))
+
+    def _restart(self, effect: Restart, partition: Partition) -> None:
+        start = effect.log_start_offset
+        if self._may_cut(effect, partition, start):
+            self._note_cut(partition, start, "the-leaders-log-begins-there")
+            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(start))
+
+    def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
+        """Whether the log may be cut here; if not, this partition stops until it has another leader."""
+        position = position_of(partition)
+        agreed_epoch = max(partition.agreed_epoch, position.last_epoch)
+        unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
+        if may_cut(
+            offset,
+            high_watermark=position.high_watermark,
+            agreed_epoch=agreed_epoch,
+            unclean_epoch=unclean_epoch,
+        ):
+            return True
+        if position.last_epoch > effect.leader_epoch:
+            # No leader has told it so: the records are damaged that say this, and are fetched anew.
+            partition.log.condemn(
+                f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
+                offset=partition.log.log_end_offset,
+            )
+            self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
+            return False
+        topic, number = partition.topic_partition
+        _logger.error(
+            "event=replica-stopped partition=%s leader=%d leader_epoch=%d agreed_epoch=%d unclean_epoch=%d"
+            " high_watermark=%d end_offset=%d cut_asked_at=%d reason='the leader lacks committed records that are here'"
+            " hint='stop broker %d so that a replica that has them leads; if none does then, choose this one:"
+            " tailrace topics elect %s --partition %d --unclean --force --replica %d'",
+            partition.topic_partition,
+            self._leader,
+            effect.leader_epoch,
+            agreed_epoch,
+            unclean_epoch,
+            position.high_watermark,
+            position.end_offset,
+            offset,
+            self._leader,
+            topic,
+            number,
+            partition.broker_id,
+        )
+        self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
+        return False
+
+    def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
+        """Cut when no recovery point says that a shorter log is a damaged one.
+
+        `offset` is the lowest end that a crash on the way may leave: 0 for a log that is dropped whole.
+        """
+
+        self._cuts[effect.key] = effect
+
+        def is_current() -> bool:
+            # The partition may have been let go and taken up again meanwhile, in the same epoch: that cut is another.
+            return self._cuts.get(effect.key) is effect and _follows(partition, effect.leader_epoch)
+
+        def lowered(fault: KafkaError | None) -> None:
+            if not is_current():
+                return
+            try:
+                if fault is not None:
+                    raise fault
+                assert partition.recovery_bound is not None, f"{partition.topic_partition}: a recovery point has risen"
+                cut()
+            except KafkaError as failure:
+                self._failed(effect, failure)
+            else:
+                partition.flush_as_follower(flushed)
+
+        def flushed(fault: KafkaError | None) -> None:
+            if not is_current():
+                return
+            if fault is not None:
+                self._failed(effect, fault)
+            else:
+                self._stored(effect, partition)
+
+        self._table.lower_recovery_point(partition, min(offset, partition.log.log_start_offset), lowered)
+
+    def _stored(self, effect: Store | Cut | Restart, partition: Partition) -> None:
+        self._on_done(Stored(key=effect.key, leader_epoch=effect.leader_epoch, position=position_of(partition)))
+
+    def _failed(self, effect: Store | Cut | Restart, fault: KafkaError) -> None:
+        partition = self._partitions.get(effect.key)
+        if partition is None:
+            return
+        is_final = partition.log.is_offline  # a disk that was full may have room again
+        self._report_failure(effect.key, partition, fault, is_final=is_final)
+        self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=is_final))
+
+    def _report_stall(self, effect: ReportStall, partition: Partition) -> None:
+        """One line, unless this minute has had many: a leader may refuse all that is followed there."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._reports_since_ms >= _REPORTS_PER_MS:
+            if self._reports > _MOST_REPORTS:
+                _logger.warning(
+                    "event=replicas-stalled leader=%d partitions=%d", self._leader, self._reports - _MOST_REPORTS
+                )
+            self._reports_since_ms, self._reports = now_ms, 0
+        self._reports += 1
+        if self._reports <= _MOST_REPORTS:
+            position = position_of(partition)
+            _logger.warning(
+                "event=replica-stalled partition=%s leader=%d leader_epoch=%d error=%s for_ms=%d log_start_offset=%d"
+                " end_offset=%d last_epoch=%d",
+                partition.topic_partition,
+                self._leader,
+                effect.leader_epoch,
+                effect.error.name,
+                effect.for_ms,
+                position.log_start_offset,
+                position.end_offset,
+                position.last_epoch,
+            )
+
+    def _report_failure(self, key: PartitionKey, partition: Partition, fault: KafkaError, *, is_final: bool) -> None:
+        """One line, and for the same fault of the same partition no other within a minute: it is tried all the time."""
+        text, now_ms = str(fault), self._clock.monotonic_ms()
+        told = self._told_faults.get(key)
+        if told is not None and told.text == text and now_ms - told.at_ms < _REPORTS_PER_MS:
+            return
+        self._told_faults[key] = _ToldFault(text, now_ms)
+        lines = self._final_failures if is_final else self._failures
+        lines.write("partition=%s leader=%d fault=%s", partition.topic_partition, self._leader, text)
+
+    def _note_cut(self, partition: Partition, offset: int, why: str) -> None:
+        is_loss = offset < partition.high_watermark
+        _logger.log(
+            # Only after an election that was not clean, or of a log that lags behind its leader's retention.
+            logging.WARNING if is_loss else logging.INFO,
+            "event=log-cut partition=%s end_offset=%d at=%d high_watermark=%d leader=%d reason=%s",
+            partition.topic_partition,
+            partition.log.log_end_offset,
+            offset,
+            partition.high_watermark,
+            self._leader,
+            why,
+        )
+
+
+def _follows(partition: Partition, leader_epoch: int) -> bool:
+    """Whether the partition is here and still follows the leader of this epoch."""
+    return not partition.is_closed and not partition.is_leader and partition.leader_epoch == leader_epoch
+
+
+def position_of(partition: Partition) -> Position:
+    log = partition.log
+    return Position(
+        log.log_end_offset,
+        log.epochs.epoch_of(log.log_end_offset - 1) if log.log_end_offset > log.log_start_offset else _UNKNOWN,
+        log.log_start_offset,
+        partition.high_watermark,
+    )
