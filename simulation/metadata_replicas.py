@@ -18,7 +18,7 @@ from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
-from tailrace.metadata.snapshot_records import records_of
+from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.node.settings.table import BROKER_SETTINGS

@@ -14,7 +14,7 @@ from simulation.breach import Breach
 from simulation.network import Network
 from simulation.world import Action, Life, World
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig

@@ -12,10 +12,10 @@ from simulation.network import Network
 from simulation.world import Life, World
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.image_difference import difference
 from tailrace.metadata.partition_commands import AlterPartition
+from tailrace.metadata.snapshot_image import difference
 from tailrace.model.errors import ErrorCode, KafkaError
 
 CONTROLLER: Final = 0

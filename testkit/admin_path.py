@@ -19,7 +19,7 @@ from tailrace.metadata.commands import (
     NewTopic,
 )
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId

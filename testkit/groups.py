@@ -6,7 +6,7 @@ from typing import Any
 
 from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.topics import NoTopics
+from tailrace.coordinators.groups.consumer.group import NoTopics
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,

@@ -13,7 +13,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -11,7 +11,7 @@ from tailrace.metadata.derive import PartitionChange, finished
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import BrokerRegistrationChangeRecord, FenceBrokerRecord, MetadataRecord, encode_record
 from tailrace.metadata.replay import derivation
-from tailrace.metadata.snapshot_records import partition_record
+from tailrace.metadata.snapshot_image import partition_record
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import replace
 

@@ -29,7 +29,7 @@ from tailrace.metadata.partition_commands import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
-from tailrace.protocol.messages import directories, in_sync, registrations
+from tailrace.protocol.messages import log_dirs, registrations, replicas
 from tailrace.protocol.messages.topics import CreatableTopicResult, CreateTopicsResponse
 from tailrace.protocol.schema import decode, encode_bytes, replace
 from tailrace.server.controller_link import controller_wire as wire
@@ -209,7 +209,7 @@ def test_a_partition_that_the_answer_leaves_out_or_that_is_gone_has_an_error() -
     outcome = InSyncOutcome(topic_id=change.topic_id, partition=0, result=state_of(change))
     told = replicas_wire.altered_response(PartitionsAltered(outcomes=(outcome,)), -1)
     for response, code in (
-        (in_sync.AlterPartitionResponse(topics=()), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (replicas.AlterPartitionResponse(topics=()), ErrorCode.UNKNOWN_SERVER_ERROR),
         (told, ErrorCode.UNKNOWN_TOPIC_ID),
     ):
         read = replicas_wire.partitions_altered(command, response, EMPTY_IMAGE)
@@ -320,6 +320,6 @@ def test_a_registration_says_its_epoch() -> None:
 def test_directories_that_the_answer_leaves_out_have_an_error() -> None:
     one = DirectoryAssignment(directory_id=b"first directory.", topic_id=TopicId(bytes(16)), partition=0)
     command = AssignDirectories(broker_id=BrokerId(1), broker_epoch=1, assignments=(one,))
-    told = replicas_wire.directories_assigned(command, directories.AssignReplicasToDirsResponse(directories=()))
+    told = replicas_wire.directories_assigned(command, log_dirs.AssignReplicasToDirsResponse(directories=()))
     assert isinstance(told, DirectoriesAssigned)
     assert told.errors[0] is not None

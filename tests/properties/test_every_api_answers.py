@@ -28,7 +28,7 @@ from tailrace.protocol.messages import (
     coordinators,
     features,
     groups,
-    leader_epochs,
+    list_offsets,
     membership,
     metadata,
     offsets,
@@ -39,7 +39,7 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
+from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -224,10 +224,10 @@ def list_offsets_request(_: WholeNode) -> ListOffsetsRequest:
     return ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name="orders", partitions=(wanted,)),))
 
 
-def leader_epochs_request(_: WholeNode) -> leader_epochs.OffsetForLeaderEpochRequest:
-    wanted = leader_epochs.OffsetForLeaderPartition(partition=0, leader_epoch=0)
-    topic = leader_epochs.OffsetForLeaderTopic(topic="orders", partitions=(wanted,))
-    return leader_epochs.OffsetForLeaderEpochRequest(topics=(topic,))
+def leader_epochs_request(_: WholeNode) -> list_offsets.OffsetForLeaderEpochRequest:
+    wanted = list_offsets.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = list_offsets.OffsetForLeaderTopic(topic="orders", partitions=(wanted,))
+    return list_offsets.OffsetForLeaderEpochRequest(topics=(topic,))
 
 
 def create_topics_request(_: WholeNode) -> CreateTopicsRequest:
@@ -318,7 +318,7 @@ SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
     ProduceRequest: produce_request,
     FetchRequest: fetch_request,
     ListOffsetsRequest: list_offsets_request,
-    leader_epochs.OffsetForLeaderEpochRequest: leader_epochs_request,
+    list_offsets.OffsetForLeaderEpochRequest: leader_epochs_request,
     metadata.MetadataRequest: metadata_request,
     metadata.DescribeClusterRequest: lambda _: metadata.DescribeClusterRequest(
         include_cluster_authorized_operations=True

@@ -28,16 +28,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from tailrace.protocol.declaration import Field, schema_of
-from tailrace.protocol.messages import (
-    directories,
-    envelope,
-    fetch_snapshot,
-    in_sync,
-    producer_ids,
-    quorum,
-    raft_voters,
-    registrations,
-)
+from tailrace.protocol.messages import envelope, fetch_snapshot, log_dirs, producers, quorum, registrations, replicas
 from tailrace.protocol.messages.api_versions import ApiVersionsResponse
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.protocol.registry import APIS
@@ -56,30 +47,30 @@ RAFT = (
     quorum.DescribeQuorumResponse,
     fetch_snapshot.FetchSnapshotRequest,
     fetch_snapshot.FetchSnapshotResponse,
-    raft_voters.AddRaftVoterRequest,
-    raft_voters.AddRaftVoterResponse,
-    raft_voters.RemoveRaftVoterRequest,
-    raft_voters.RemoveRaftVoterResponse,
-    raft_voters.UpdateRaftVoterRequest,
-    raft_voters.UpdateRaftVoterResponse,
+    quorum.AddRaftVoterRequest,
+    quorum.AddRaftVoterResponse,
+    quorum.RemoveRaftVoterRequest,
+    quorum.RemoveRaftVoterResponse,
+    quorum.UpdateRaftVoterRequest,
+    quorum.UpdateRaftVoterResponse,
 )
 """What replicas of the metadata log say to each other; compared whether this node serves it or not."""
 
 CONTROLLER = (
-    in_sync.AlterPartitionRequest,
-    in_sync.AlterPartitionResponse,
+    replicas.AlterPartitionRequest,
+    replicas.AlterPartitionResponse,
     envelope.EnvelopeRequest,
     envelope.EnvelopeResponse,
     registrations.BrokerRegistrationRequest,
     registrations.BrokerRegistrationResponse,
     registrations.BrokerHeartbeatRequest,
     registrations.BrokerHeartbeatResponse,
-    producer_ids.AllocateProducerIdsRequest,
-    producer_ids.AllocateProducerIdsResponse,
+    producers.AllocateProducerIdsRequest,
+    producers.AllocateProducerIdsResponse,
     registrations.ControllerRegistrationRequest,
     registrations.ControllerRegistrationResponse,
-    directories.AssignReplicasToDirsRequest,
-    directories.AssignReplicasToDirsResponse,
+    log_dirs.AssignReplicasToDirsRequest,
+    log_dirs.AssignReplicasToDirsResponse,
 )
 """What brokers and controllers say to the active controller; compared likewise."""
 

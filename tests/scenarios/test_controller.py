@@ -41,7 +41,7 @@ from tailrace.metadata.commands import (
     TopicsDeleted,
 )
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
 from tailrace.metadata.records import (
     UNASSIGNED_DIRECTORY,

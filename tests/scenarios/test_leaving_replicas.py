@@ -14,7 +14,7 @@ from tailrace.metadata.partition_commands import (
     Leaving,
     PartitionsAltered,
 )
-from tailrace.metadata.snapshot_records import partition_record
+from tailrace.metadata.snapshot_image import partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState

@@ -50,7 +50,7 @@ from tailrace.metadata.partition_commands import (
 )
 from tailrace.metadata.records import ConfigRecord, decode_record, encode_record
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.snapshot_records import partition_record, records_of
+from tailrace.metadata.snapshot_image import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition

@@ -17,7 +17,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Compaction, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
-from tailrace.storage.gaps import Gaps
+from tailrace.storage.readable_log import Gaps
 from tailrace.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 

@@ -30,15 +30,9 @@ from tailrace.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
-from tailrace.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from tailrace.protocol.messages.offsets import OffsetCommitResponse
 from tailrace.protocol.messages.produce import ProduceResponse
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
+from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -47,6 +41,10 @@ from tailrace.protocol.messages.topics import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )

@@ -11,9 +11,8 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
-from tailrace.cli.waiting import Patience, describe, told_by_command
+from tailrace.cli.waiting import Patience, describe, heard_once, told_by_command
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -12,9 +12,8 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
 
-from tailrace.cli.interrupts import heard_once
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
-from tailrace.cli.waiting import Patience, told_by_command
+from tailrace.cli.waiting import Patience, heard_once, told_by_command
 from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata

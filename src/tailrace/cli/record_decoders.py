@@ -3,10 +3,12 @@
 A record that cannot be decoded does not end the dump: what is wrong with it stands in its place.
 """
 
+import base64
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tailrace.cli.message_json import compact, message_json
 from tailrace.cli.output import Cell
 from tailrace.coordinators.groups.consumer.records import ConsumerKey, ConsumerRecord, consumer_key
 from tailrace.coordinators.groups.records import (
@@ -20,6 +22,8 @@ from tailrace.coordinators.groups.records import decode_record as decode_group_r
 from tailrace.coordinators.transactions.records import TRANSACTION_KEY, TransactionLogKey, TransactionLogValue
 from tailrace.metadata.records import decode_record as decode_metadata_record
 from tailrace.model.errors import KafkaError
+from tailrace.model.ids import format_topic_id
+from tailrace.protocol.declaration import Array, Blob, Fixed, Nested, Schema, WireType, schema_of
 from tailrace.protocol.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
@@ -164,3 +168,55 @@ def control_text(fields: Mapping[str, Cell]) -> str:
         mark = "" if name in _WITHOUT_COLON else ":"
         words += f" {name}{mark} {compact(value) if isinstance(value, Mapping) else value}"
     return words
+
+
+_UUID_CODE = "16s"
+_ESCAPE = re.compile(r"(\\\\)|\\u00[01][0-9a-f]")
+
+
+def message_json(value: object, version: int) -> dict[str, Cell]:
+    """The message's fields in this version, in the order of the wire.
+
+    A tagged field that has its default is left out, as on the wire. Fields of ours (tags from 10000 on), which Kafka's
+    tools pass over, are shown.
+    """
+    return _struct_json(schema_of(type(value)), value, version)
+
+
+def _struct_json(schema: Schema, value: object, version: int) -> dict[str, Cell]:
+    shown: dict[str, Cell] = {}
+    for field in schema.fields:
+        content = getattr(value, field.name)
+        if field.versions.has(version) and (field.tag is None or content != field.default):
+            shown[_camel(field.name)] = _json(field.type, content, version)
+    return shown
+
+
+def _json(wire: WireType, value: object, version: int) -> Cell:
+    if value is None:
+        return None
+    match wire:
+        case Array(element=element):
+            assert isinstance(value, tuple)
+            return [_json(element, item, version) for item in value]
+        case Nested(schema=schema):
+            return _struct_json(schema, value, version)
+        case Fixed(code=code) if code == _UUID_CODE:
+            assert isinstance(value, bytes)
+            return format_topic_id(value)
+        case Blob():
+            assert isinstance(value, bytes)
+            return base64.b64encode(value).decode("ascii")
+    assert isinstance(value, bool | int | float | str), f"{wire} has no JSON form"
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def compact(value: Cell) -> str:
+    """JSON on one line without spaces, its escapes spelled as Kafka's tools spell them."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ESCAPE.sub(lambda found: found[0] if found[1] else found[0][:2] + found[0][2:].upper(), text)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.node_options import Dev, Insecure, UntilStdinCloses
 from tailrace.cli.quick_imports import quick_imports
+from tailrace.cli.serve import Dev, Insecure, UntilStdinCloses
 
 if TYPE_CHECKING:
     from tailrace.node.local.cluster import ClusterWish, LocalNode

@@ -26,10 +26,9 @@ from tailrace.client.admin.admin import NewTopic
 from tailrace.client.admin.blocking import Admin
 from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
-from tailrace.client.facade import Facade
+from tailrace.client.errors import several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
-from tailrace.client.loop_thread import loop_thread
-from tailrace.client.names import several
+from tailrace.client.loop_thread import Facade, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
 from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import Chunk

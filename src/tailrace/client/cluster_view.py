@@ -9,7 +9,7 @@
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
-from tailrace.client.answers import code_of
+from tailrace.client.errors import code_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import TopicPartition

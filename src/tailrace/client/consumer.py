@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tailrace.client.errors import several
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
 from tailrace.client.group.committed_offsets import (
@@ -16,7 +17,6 @@ from tailrace.client.group.committed_offsets import (
     fetch_group_offsets,
 )
 from tailrace.client.group.member_host import GroupMember
-from tailrace.client.names import several
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices

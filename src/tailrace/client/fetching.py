@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tailrace.client.answers import check, code_of
+from tailrace.client.errors import check, code_of
 from tailrace.client.offsets import READ_COMMITTED
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId

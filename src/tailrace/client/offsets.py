@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tailrace.client.answers import code_of
 from tailrace.client.cluster_view import Broker
+from tailrace.client.errors import code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from tailrace.client.answers import check
 from tailrace.client.cluster_view import Broker, ClusterView, TopicInfo
+from tailrace.client.errors import check
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition

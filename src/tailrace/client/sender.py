@@ -8,8 +8,8 @@ from functools import partial
 
 from tailrace import __version__
 from tailrace.client.accumulator import Accumulator
-from tailrace.client.answers import check, code_of
 from tailrace.client.cluster_view import Broker
+from tailrace.client.errors import check, code_of
 from tailrace.client.outgoing import Identity, OutgoingBatch
 from tailrace.client.partition_queue import PartitionQueue, Verdict
 from tailrace.client.router import Router
@@ -24,7 +24,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 MAX_IN_FLIGHT_PER_NODE = 5
 """max.in.flight.requests.per.connection: more would break the order of an idempotent producer."""

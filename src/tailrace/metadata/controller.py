@@ -40,10 +40,8 @@ from tailrace.metadata.deciding.elections import Elections
 from tailrace.metadata.deciding.feature_updates import FeatureUpdates
 from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.new_partitions import RandomBytes
-from tailrace.metadata.deciding.partition_creation import PartitionCreation
 from tailrace.metadata.deciding.reassignments import Reassignments
-from tailrace.metadata.deciding.topic_creation import TopicCreation, TopicRules
-from tailrace.metadata.deciding.topic_deletion import TopicDeletions
+from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.derive import Steps, finished
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS, Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from tailrace.net.buffers import SMALLEST
-from tailrace.net.hang_up import has_hung_up
 from tailrace.net.host import Host
+from tailrace.net.idleness import Patience, has_hung_up
 from tailrace.net.leftovers import Leftovers
 from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, describe_bad_length
-from tailrace.net.patience import Patience
 from tailrace.net.pauses import Pause
 from tailrace.net.portions import PORTION_BYTES, write_in_portions
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.messages import (
     configs,
-    directories,
     envelope,
     features,
     fetch,
     fetch_snapshot,
-    in_sync,
+    log_dirs,
     metadata,
-    producer_ids,
+    producers,
     quorum,
-    raft_voters,
     registrations,
     replicas,
     sasl,
@@ -87,8 +85,8 @@ def build_admin_handlers(services: ControllerServices) -> Mapping[int, Handler]:
         _key(features.UpdateFeaturesRequest): UpdateFeaturesHandler(controller=controller),
         _key(registrations.UnregisterBrokerRequest): UnregisterBrokerHandler(controller=controller),
         _key(quorum.DescribeQuorumRequest): QuorumDescriptionHandler(host, clock=services.clock, controller=controller),
-        _key(raft_voters.AddRaftVoterRequest): AddRaftVoterHandler(host),
-        _key(raft_voters.RemoveRaftVoterRequest): RemoveRaftVoterHandler(host),
+        _key(quorum.AddRaftVoterRequest): AddRaftVoterHandler(host),
+        _key(quorum.RemoveRaftVoterRequest): RemoveRaftVoterHandler(host),
     }
 
 
@@ -108,7 +106,7 @@ def _of_replicas(services: ControllerServices) -> dict[int, Handler]:
         _key(quorum.BeginQuorumEpochRequest): replicas_ask,
         _key(quorum.EndQuorumEpochRequest): replicas_ask,
         _key(fetch_snapshot.FetchSnapshotRequest): replicas_ask,
-        _key(raft_voters.UpdateRaftVoterRequest): UpdateRaftVoterHandler(host),
+        _key(quorum.UpdateRaftVoterRequest): UpdateRaftVoterHandler(host),
         _key(sasl.SaslHandshakeRequest): no_sasl,
         _key(sasl.SaslAuthenticateRequest): no_sasl,
     }
@@ -126,9 +124,9 @@ def _of_brokers(services: ControllerServices) -> dict[int, Handler]:
         ),
         _key(registrations.BrokerHeartbeatRequest): BrokerHeartbeatHandler(controller=controller),
         _key(registrations.ControllerRegistrationRequest): ControllerRegistrationHandler(controller=controller),
-        _key(producer_ids.AllocateProducerIdsRequest): AllocateProducerIdsHandler(controller=controller),
-        _key(in_sync.AlterPartitionRequest): AlterPartitionHandler(controller=controller),
-        _key(directories.AssignReplicasToDirsRequest): AssignReplicasToDirsHandler(controller=controller),
+        _key(producers.AllocateProducerIdsRequest): AllocateProducerIdsHandler(controller=controller),
+        _key(replicas.AlterPartitionRequest): AlterPartitionHandler(controller=controller),
+        _key(log_dirs.AssignReplicasToDirsRequest): AssignReplicasToDirsHandler(controller=controller),
     }
 
 

@@ -11,10 +11,8 @@ from tailrace.protocol.messages import (
     configs,
     consumer_groups,
     coordinators,
-    delete_records,
     fetch,
     groups,
-    leader_epochs,
     list_offsets,
     log_dirs,
     membership,
@@ -23,7 +21,8 @@ from tailrace.protocol.messages import (
     produce,
     producers,
     sasl,
-    transaction_markers,
+    topics,
+    transactions,
 )
 from tailrace.protocol.registry import api_of
 from tailrace.server.admin.config_resources import ListConfigResourcesHandler
@@ -129,10 +128,10 @@ def _of_records(services: Services, waiting: Waiting) -> dict[int, Handler]:
             endpoints=endpoints,
         ),
         _key(list_offsets.ListOffsetsRequest): ListOffsetsHandler(partitions=partitions),
-        _key(leader_epochs.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
-        _key(delete_records.DeleteRecordsRequest): DeleteRecordsHandler(partitions=partitions, clock=clock),
+        _key(list_offsets.OffsetForLeaderEpochRequest): OffsetForLeaderEpochHandler(partitions=partitions),
+        _key(topics.DeleteRecordsRequest): DeleteRecordsHandler(partitions=partitions, clock=clock),
         _key(producers.DescribeProducersRequest): DescribeProducersHandler(partitions=partitions),
-        _key(transaction_markers.WriteTxnMarkersRequest): WriteTxnMarkersHandler(
+        _key(transactions.WriteTxnMarkersRequest): WriteTxnMarkersHandler(
             partitions=partitions, clock=clock, deadlines=deadlines, pending_offsets=services.coordinators
         ),
         _key(log_dirs.DescribeLogDirsRequest): DescribeLogDirsHandler(partitions=partitions, path=path),

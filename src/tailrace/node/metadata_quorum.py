@@ -13,7 +13,7 @@ from random import random
 from typing import Any, Final
 
 from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.topic_config import TopicConfig

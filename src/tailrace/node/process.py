@@ -20,8 +20,7 @@ from tailrace.node.disk_failure import FreshStart, wait_for_disk
 from tailrace.node.log_format import TEXT, set_up_logging
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.standard_input import CLUSTER_STOPS, has_no_end
-from tailrace.node.stop_signals import TO_STOP, signals_read
+from tailrace.node.stop_signals import CLUSTER_STOPS, TO_STOP, has_no_end, signals_read
 
 _logger = logging.getLogger("tailrace.node")
 

@@ -1,6 +1,7 @@
 """The signals that tell a process to stop, read from a descriptor, and without a word once it has stopped.
 
-SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. All functions are for the main thread.
+SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. All functions are for the main thread. The end of standard
+input is such a sign too: the process that started this one holds the other end of the pipe.
 """
 
 import os
@@ -9,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
 
 TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
@@ -76,3 +79,16 @@ def signals_raised() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+CLUSTER_STOPS: Final = b"the cluster stops\n"
+"""Said to each node of a cluster whose nodes are all about to be told to stop: none has to hand anything over."""
+
+
+def has_no_end() -> KafkaError:
+    """What is wrong with a file: the system tells of the end of pipes, sockets and terminals only."""
+    return KafkaError(
+        ErrorCode.INVALID_CONFIG,
+        "--until-stdin-closes: standard input is a file or /dev/null, and nobody is told when that ends;"
+        " give it a pipe, or leave the option out",
+    )

@@ -7,7 +7,7 @@ from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages import producer_ids, transactions
+from tailrace.protocol.messages import producers, transactions
 from tailrace.protocol.registry import api_of
 from tailrace.server.dispatch import Handler
 from tailrace.server.groups.service import GroupCoordinatorService
@@ -74,7 +74,7 @@ class Transactions:
         """By API key."""
         coordinators, controller = self.coordinators, self._controller
         by_request: Mapping[type[object], Handler] = {
-            producer_ids.InitProducerIdRequest: InitProducerIdHandler(
+            producers.InitProducerIdRequest: InitProducerIdHandler(
                 producer_ids=self._producer_ids, transactions=coordinators
             ),
             transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(

@@ -22,7 +22,7 @@ from tailrace.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
-from tailrace.protocol.messages.group_details import DETAILS_FEATURE
+from tailrace.protocol.messages.groups import DETAILS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
 

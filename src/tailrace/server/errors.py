@@ -16,22 +16,18 @@ from tailrace.protocol.messages import (
     configs,
     consumer_groups,
     coordinators,
-    delete_records,
     fetch,
     fetch_snapshot,
     groups,
-    leader_epochs,
     list_offsets,
     log_dirs,
     membership,
     metadata,
     offsets,
     produce,
-    producer_ids,
     producers,
     replicas,
     topics,
-    transaction_markers,
     transactions,
 )
 from tailrace.protocol.registry import api_of
@@ -148,22 +144,22 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
             ),
         )
     },
-    leader_epochs.OffsetForLeaderEpochRequest: {
+    list_offsets.OffsetForLeaderEpochRequest: {
         "topics": _each(
             "topics",
-            leader_epochs.OffsetForLeaderTopicResult,
+            list_offsets.OffsetForLeaderTopicResult,
             topic="topic",
-            partitions=_each("partitions", leader_epochs.EpochEndOffset, partition="partition"),
+            partitions=_each("partitions", list_offsets.EpochEndOffset, partition="partition"),
         )
     },
-    delete_records.DeleteRecordsRequest: {
+    topics.DeleteRecordsRequest: {
         "topics": _each(
             "topics",
-            delete_records.DeleteRecordsTopicResult,
+            topics.DeleteRecordsTopicResult,
             name="name",
             partitions=_each(
                 "partitions",
-                delete_records.DeleteRecordsPartitionResult,
+                topics.DeleteRecordsPartitionResult,
                 partition_index="partition_index",
                 low_watermark=-1,
             ),
@@ -177,7 +173,7 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
             partitions=_each("partition_indexes", producers.PartitionProducers, partition_index=_ITSELF),
         )
     },
-    producer_ids.InitProducerIdRequest: {"producer_epoch": -1},
+    producers.InitProducerIdRequest: {"producer_epoch": -1},
     topics.CreateTopicsRequest: {"topics": _each("topics", topics.CreatableTopicResult, name="name")},
     topics.CreatePartitionsRequest: {"results": _each("topics", topics.CreatePartitionsTopicResult, name="name")},
     metadata.DescribeTopicPartitionsRequest: {
@@ -230,17 +226,17 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
             ),
         ),
     },
-    transaction_markers.WriteTxnMarkersRequest: {
+    transactions.WriteTxnMarkersRequest: {
         "markers": _each(
             "markers",
-            transaction_markers.WritableTxnMarkerResult,
+            transactions.WritableTxnMarkerResult,
             producer_id="producer_id",
             topics=_each(
                 "topics",
-                transaction_markers.WritableTxnMarkerTopicResult,
+                transactions.WritableTxnMarkerTopicResult,
                 name="name",
                 partitions=_each(
-                    "partition_indexes", transaction_markers.WritableTxnMarkerPartitionResult, partition_index=_ITSELF
+                    "partition_indexes", transactions.WritableTxnMarkerPartitionResult, partition_index=_ITSELF
                 ),
             ),
         )

@@ -11,9 +11,9 @@ from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.readable_log import TimestampOffset
 from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.scrub import Scrub, ScrubSlice
-from tailrace.storage.timestamps import TimestampOffset
 from tailrace.storage.transaction_index import AbortedTransaction
 
 __all__ = [

@@ -20,21 +20,19 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
-from tailrace.storage.compaction.compaction import Compaction
+from tailrace.storage.compaction.compaction import Compaction, Compactions
 from tailrace.storage.compaction.plan import Cleanable
-from tailrace.storage.compaction.schedule import Compactions
 from tailrace.storage.files import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
 from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.log_producers import LogProducers
-from tailrace.storage.readable_log import ReadableLog
+from tailrace.storage.readable_log import ReadableLog, TimestampOffset
 from tailrace.storage.recovery import Acknowledged, DamagedLog, LoadedLog, Loader
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.timestamps import TimestampOffset
 
 _STEP_BYTES: Final = 1 << 20
 

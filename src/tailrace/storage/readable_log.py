@@ -1,17 +1,84 @@
-"""What of one partition's log is there to be read: by offset, by time, and which transactions were aborted."""
+"""Reads of one partition's log: by offset, by time, the aborted transactions, and the offsets that may be missing."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage.batch_file import Expected, ReadLimits, ReadResult
+from tailrace.storage.checkpoints import write_gap_bound
+from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.files import FileSystem
-from tailrace.storage.gaps import Gaps
-from tailrace.storage.recovery import LoadedLog
+from tailrace.storage.recovery import UNKNOWN_GAPS, LoadedLog
+from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
-from tailrace.storage.timestamps import TimestampOffset, max_timestamp_offset, offset_for_timestamp
 from tailrace.storage.transaction_index import AbortedTransaction
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def offset_for_timestamp(segments: Segments, timestamp: int, *, log_start_offset: int) -> TimestampOffset | None:
+    """The first record, by offset, whose timestamp is at least this one; None if there is none."""
+    for segment in segments.from_offset(log_start_offset):
+        if segment.max_timestamp >= timestamp:
+            segments.keep_loaded(segment)
+            found = _find(segment, timestamp, from_offset=log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> TimestampOffset | None:
+    """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
+    first, *later = segments.from_offset(log_start_offset)
+    largest, holder = max(
+        ((segment.max_timestamp, segment) for segment in (first, *later)), key=lambda candidate: candidate[0]
+    )
+    if largest < 0:
+        return None
+    segments.keep_loaded(holder)
+    found = _find(holder, largest, from_offset=log_start_offset)
+    if found is not None or holder is not first:
+        return found
+    # It lies below the log start: what else is in that segment counts. Only one segment is ever looked through.
+    largest, holder = _largest_readable(first, log_start_offset), first
+    for segment in later:
+        if segment.max_timestamp > largest:
+            largest, holder = segment.max_timestamp, segment
+    return None if largest < 0 else _find(holder, largest, from_offset=log_start_offset)
+
+
+def _find(segment: Segment, timestamp: int, *, from_offset: int) -> TimestampOffset | None:
+    """The first record at or after `from_offset` whose timestamp is at least this one."""
+    offset = max(segment.floor_of_time(timestamp), from_offset)
+    for position, header in segment.headers(segment.locate(offset)):
+        if header.max_timestamp < timestamp or header.last_offset < from_offset:
+            continue
+        for record in segment.records_at(position, header):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+    return None
+
+
+def _largest_readable(segment: Segment, log_start_offset: int) -> int:
+    """The largest timestamp from this offset on, -1 for none."""
+    largest = -1
+    for position, header in segment.headers(segment.locate(log_start_offset)):
+        if header.base_offset >= log_start_offset:
+            timestamps = [header.max_timestamp] if header.records_count else []
+        else:
+            records = segment.records_at(position, header)
+            timestamps = [record.timestamp for record in records if record.offset >= log_start_offset]
+        largest = max([largest, *timestamps])
+    return largest
+
 
 MAX_READS: Final = 64
 """Segments that one read looks into while it finds empty batches alone: some milliseconds, if none is in memory."""
@@ -144,3 +211,53 @@ class ReadableLog:
 def _is_hollow(result: ReadResult) -> bool:
     """Whether there is no record in any of the batches."""
     return not any(header.records_count for chunk in result.records for _, header in iter_batches(chunk))
+
+
+_MARGIN: Final = 1 << 20
+"""How far ahead a follower notes that gaps are legal: writing it down for each batch would cost a sync each."""
+
+
+class Gaps:
+    """The bound of one log.
+
+    A compaction removes records, and with them offsets. Elsewhere a missing offset is damage. What is legal is one
+    bound, in a file of the log's directory: below it there may be gaps, whatever the topic's settings say today.
+    """
+
+    __slots__ = ("_directory", "_files", "bound")
+
+    def __init__(self, directory: str, bound: int, *, files: FileSystem) -> None:
+        self._directory = directory
+        self._files = files
+        self.bound = bound
+        """UNKNOWN_GAPS if nothing is noted: then a compacted log may have them anywhere."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.bound != UNKNOWN_GAPS
+
+    def allow(self, bound: int) -> None:
+        """Have gaps below this offset taken for legal from now on, also by a recovery under other settings."""
+        if bound > self.bound:
+            write_gap_bound(self._files, self._directory, bound)
+            self.bound = bound
+
+    def accept(self, base_offset: int, end_offset: int, *, is_expected: bool, make_durable: Callable[[], None]) -> None:
+        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
+
+        `is_expected`: this log is compacted, or its leader's may have been. `make_durable` is called before gaps are
+        legal further up, for what is there by now: if a part of that is lost, it must not pass for one.
+        """
+        is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
+        assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
+        if base_offset > self.bound:
+            make_durable()
+            self.allow(base_offset + _MARGIN)
+
+    def limit(self, *, is_compacted: bool) -> int:
+        """Offsets before this one, or one below it, may be missing."""
+        return LAST_OFFSET if is_compacted and not self.is_known else self.bound
+
+    def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:
+        """Whether offsets before this one may be missing."""
+        return next_offset <= self.limit(is_compacted=is_compacted)

@@ -28,8 +28,7 @@ from tailrace.storage.file_names import (
 from tailrace.storage.files import File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.transaction_index import TransactionIndex
-from tailrace.storage.transactions import CompletedTransaction
+from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex
 
 
 class Segment(BatchFile):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from tailrace.metadata.image import EMPTY_IMAGE, ConfigResource, ResourceType, full_delta
-from tailrace.metadata.image_difference import difference
 from tailrace.metadata.records import (
     ConfigRecord,
     MetadataRecord,
@@ -14,6 +13,7 @@ from tailrace.metadata.records import (
     TopicRecord,
 )
 from tailrace.metadata.replay import apply_all
+from tailrace.metadata.snapshot_image import difference
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))
 

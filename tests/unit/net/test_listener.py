@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tailrace.net.buffers import BufferPool
-from tailrace.net.hang_up import has_hung_up
+from tailrace.net.idleness import has_hung_up
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import Listener, OnFrame

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tailrace.net.audit import RateLimitedLog
+from tailrace.net.listener import RateLimitedLog
 from tailrace.net.turns import Turns
 
 

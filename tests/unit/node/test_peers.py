@@ -13,8 +13,12 @@ from tailrace.node import peers
 from tailrace.node.peers import Peers
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.messages.quorum import VoteRequest, VoteResponse
-from tailrace.protocol.messages.transaction_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from tailrace.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from tailrace.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, Handler

@@ -25,7 +25,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetDeleteRequestTopic,
 )
 from tailrace.protocol.messages.topics import DeleteTopicsRequest
-from tailrace.protocol.messages.transaction_markers import (
+from tailrace.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -1,6 +1,6 @@
 """Which transactions hold back the last stable offset (KIP-98)."""
 
-from tailrace.storage.transactions import Transactions
+from tailrace.storage.transaction_index import Transactions
 
 
 def test_the_oldest_open_transaction_counts() -> None:

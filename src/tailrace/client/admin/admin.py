@@ -31,17 +31,16 @@ from tailrace.client.admin.quorum import QuorumDescription, QuorumEndpoint
 from tailrace.client.admin.replicas import ElectionType, PartitionReassignment
 from tailrace.client.admin.topic_changes import NewTopic
 from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
-from tailrace.client.answers import check
 from tailrace.client.cluster_view import Broker, TopicInfo
+from tailrace.client.errors import check, several
 from tailrace.client.group import committed_offsets
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
-from tailrace.client.names import several
 from tailrace.client.offsets import OffsetAt
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
 __all__ = (

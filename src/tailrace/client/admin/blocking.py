@@ -14,14 +14,13 @@ from tailrace.client.admin.quorum import QuorumDescription, QuorumEndpoint
 from tailrace.client.admin.replicas import ElectionType, PartitionReassignment
 from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.facade import Facade
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
-from tailrace.client.loop_thread import loop_thread
+from tailrace.client.loop_thread import Facade, loop_thread
 from tailrace.client.offsets import OffsetAt
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import GroupDetails
 
 
 class Admin(Facade[_admin.Admin]):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tailrace.client.admin.quorum import ask_for_quorum
-from tailrace.client.answers import check
+from tailrace.client.errors import check
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.client.answers import check, code_of
 from tailrace.client.cluster_view import Broker
+from tailrace.client.errors import check, code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -15,17 +15,15 @@ from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
     IncrementallyAlterableConfig,
 )
-from tailrace.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from tailrace.protocol.messages.topics import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 
 BROKER = 4

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tailrace.client.answers import check
+from tailrace.client.errors import check
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tailrace import __version__
-from tailrace.client.answers import check
+from tailrace.client.errors import check
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

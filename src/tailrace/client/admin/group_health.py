@@ -1,7 +1,7 @@
 """How a group gets on: lag in records and in time, records it lost, and a verdict on each member.
 
 Where it reads from and where the log ends anybody can ask; how a member's commits moved and when it was last heard of
-only a Tailrace coordinator tells (`protocol.messages.group_details`). Without that there is no verdict.
+only a Tailrace coordinator tells (`protocol.messages.groups`). Without that there is no verdict.
 
 | Verdict | The member |
 |---|---|
@@ -24,7 +24,7 @@ from tailrace.client.ranged_fetch import RangedFetch
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.group_details import GroupDetails, MemberDetails, PartitionProgress
+from tailrace.protocol.messages.groups import GroupDetails, MemberDetails, PartitionProgress
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 

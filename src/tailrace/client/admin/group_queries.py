@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
-from tailrace.client.answers import check, code_of
 from tailrace.client.cluster_view import Broker
+from tailrace.client.errors import check, code_of
 from tailrace.client.group.protocol import decode_assignment
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Address, Connection
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -18,6 +17,7 @@ from tailrace.protocol.messages.groups import (
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    GroupDetails,
     ListGroupsRequest,
     ListGroupsResponse,
 )

@@ -3,22 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.client.answers import check
+from tailrace.client.errors import check
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
     DescribedQuorumPartition,
     DescribedQuorumTopic,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     QuorumPartition,
     QuorumReplica,
-)
-from tailrace.protocol.messages.raft_voters import (
-    AddRaftVoterRequest,
-    AddRaftVoterResponse,
     RaftVoterListener,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tailrace.client.answers import check
+from tailrace.client.errors import check
 from tailrace.client.router import TRANSACTION_COORDINATOR, Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -15,17 +15,15 @@ from tailrace.protocol.messages.producers import (
     DescribeProducersResponse,
     ProducerState,
 )
-from tailrace.protocol.messages.transaction_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
 from tailrace.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 

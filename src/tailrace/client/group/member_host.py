@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, assert_never
 
-from tailrace.client.answers import code_of
+from tailrace.client.errors import code_of
 from tailrace.client.group import committed_offsets
 from tailrace.client.group import member as events
 from tailrace.client.group.assignors import ASSIGNORS

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.group import Assignment, ConsumerGroup, ConsumerMember, MemberState, stored
+from tailrace.coordinators.groups.consumer.group import (
+    Assignment,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Topics,
+    stored,
+)
 from tailrace.coordinators.groups.consumer.records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -21,7 +28,6 @@ from tailrace.coordinators.groups.consumer.records import (
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
 )
-from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.group import ClassicGroup, Member
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,

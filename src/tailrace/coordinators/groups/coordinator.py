@@ -29,7 +29,7 @@ from tailrace.coordinators.groups.consumer.coordinator import (
     described,
     fault_of_commit,
 )
-from tailrace.coordinators.groups.consumer.group import ConsumerGroup
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import (
     JOINING,
     ConsumerHeartbeat,
@@ -37,7 +37,6 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
-from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.conversion import as_consumer_group
 from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
 from tailrace.coordinators.groups.events import (

@@ -18,13 +18,12 @@ from tailrace.coordinators.groups.records import (
     OffsetRecord,
     PendingOffset,
 )
-from tailrace.coordinators.groups.store import StoredGroup
-from tailrace.coordinators.groups.subscriptions import subscribed_topics
-from tailrace.coordinators.groups.topic_index import belongs_to
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.coordinators.groups.store import StoredGroup, belongs_to
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import TopicId
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, decode_prefixed
 
 _CONSUMER = "consumer"
 NO_RETENTION_TIME = -1
@@ -138,3 +137,15 @@ def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]
     for (topic, number), values in found.items():
         if not any(belongs_to(value.topic_id, topics[topic]) for value in values):
             yield OffsetRecord(group_id=group_id, topic=topic, partition=number, value=None)
+
+
+def subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
+    """The topics that any member subscribes to, or None if one of them speaks another language than Kafka's."""
+    try:
+        return frozenset(
+            topic
+            for member in group.members.values()
+            for topic in decode_prefixed(ConsumerProtocolSubscription, member.metadata_for(group.protocol_name)).topics
+        )
+    except MalformedMessage:
+        return None

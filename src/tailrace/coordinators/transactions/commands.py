@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tailrace.coordinators.transactions.states import TransactionState
+from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 

@@ -18,8 +18,13 @@ makes sure that it never will with this epoch.
 """
 
 from tailrace.coordinators.transactions.commands import Done, EndTransaction, NeedsProducerId, ProducerIdentity
-from tailrace.coordinators.transactions.states import TransactionState
-from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION, LAST_EPOCH, NO_EPOCH, Transaction
+from tailrace.coordinators.transactions.transaction import (
+    EPOCH_PER_TRANSACTION,
+    LAST_EPOCH,
+    NO_EPOCH,
+    Transaction,
+    TransactionState,
+)
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID
 

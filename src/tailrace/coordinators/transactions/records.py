@@ -8,8 +8,7 @@ import struct as binary
 from dataclasses import dataclass
 from itertools import groupby
 
-from tailrace.coordinators.transactions.states import TRANSITIONS, TransactionState
-from tailrace.coordinators.transactions.transaction import NO_EPOCH, Transaction
+from tailrace.coordinators.transactions.transaction import NO_EPOCH, TRANSITIONS, Transaction, TransactionState
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_bytes, field, message, struct

@@ -1,23 +1,28 @@
 """The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
 Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
-`min.insync.replicas` of one broker, and neither have we. The changes of partitions that follow: `setting_consequences`.
+`min.insync.replicas` of one broker, and neither have we. The changes of partitions that follow: `consequences`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
-from tailrace.metadata.deciding.setting_consequences import MIN_IN_SYNC, consequences
-from tailrace.metadata.deciding.state_changes import has_eligible_leaders
-from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
+from tailrace.metadata.deciding.state_changes import (
+    ImageCircumstances,
+    change_record,
+    has_eligible_leaders,
+    with_in_sync,
+    without_eligible_leaders,
+)
+from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.metadata.records import ConfigRecord, MetadataRecord
-from tailrace.metadata.stated_values import stated_value
+from tailrace.metadata.replay import apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.machines import Decision
-from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.partitions import METADATA_TOPIC, PartitionState, topic_name_fault
 from tailrace.model.resource_settings import (
     SETTINGS_OF_CLIENT_METRICS,
     SETTINGS_OF_GROUPS,
@@ -233,3 +238,87 @@ def _words(text: str) -> Iterable[str]:
 
 def _bad_request(detail: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, detail)
+
+
+MIN_IN_SYNC: Final = "min.insync.replicas"
+UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+DECISIVE: Final = (MIN_IN_SYNC, UNCLEAN_ELECTION)
+"""The settings that decide on leaders: the controller's decisions and the derived changes of all nodes."""
+
+
+def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iterator[MetadataRecord]:
+    """A record for each partition that becomes another under these settings.
+
+    1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark moves again, and an eligible
+       replica that is not in sync lacks the records it passes from now on. No replica is eligible there any more
+       (KIP-966). Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a
+       partition without a leader could then only get one by an unclean election.
+    2. `unclean.leader.election.enable` is true: a partition without a leader gets one, if any replica is alive. Kafka
+       looks for such partitions now and then.
+    """
+    decisive = [record for record in settings if record.name in DECISIVE]
+    if not decisive:
+        return
+    image, _ = apply_all(before, settings)
+    circumstances = ImageCircumstances(image)
+    for topic in _concerned(image, decisive):
+        least = circumstances.min_in_sync_replicas(topic.topic_id)
+        is_unclean = circumstances.allows_unclean_election(topic.topic_id)
+        for number, state in topic.partitions.items():
+            after = state
+            if state.leader != NO_LEADER:
+                after = _led(state, least)
+            elif is_unclean:
+                after = _elected(image, state)
+            if after is not state:
+                yield change_record(number, state, after)
+
+
+def _concerned(image: ClusterImage, settings: Iterable[ConfigRecord]) -> Iterable[TopicImage]:
+    resources = {ConfigResource(record.resource_type, record.resource_name) for record in settings}
+    if ALL_BROKERS in resources:
+        return image.topics.values()
+    return [image.topics[name] for kind, name in sorted(resources) if kind == ResourceType.TOPIC]
+
+
+def _led(state: PartitionState, min_in_sync: int) -> PartitionState:
+    has_enough = len(state.in_sync_replicas) >= min(min_in_sync, len(state.replicas))
+    if has_enough and (state.eligible_leader_replicas or state.last_known_leaders):
+        return without_eligible_leaders(state)
+    return state
+
+
+def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
+    """An unclean election, as it can be requested (`elections`)."""
+    is_alive = ImageCircumstances(image).is_alive
+    alive = tuple(replica for replica in state.in_sync_replicas if is_alive(replica))
+    after = with_in_sync(image, state, alive)
+    return state if after.leader == NO_LEADER else after
+
+
+def broker_settings_to_forget(image: ClusterImage) -> Iterator[ConfigRecord]:
+    """A broker's own `min.insync.replicas` is removed when eligible leaders are enabled, as in Kafka: from then on no
+    broker may commit on fewer replicas than the controller counts on."""
+    if has_eligible_leaders(image):
+        return
+    for resource, settings in image.configs.items():
+        if resource.type == ResourceType.BROKER and resource.name and MIN_IN_SYNC in settings:
+            yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=MIN_IN_SYNC, value=None)
+
+
+LONGEST_VALUE: Final = 2**15 - 1
+"""Kafka's limit too. A value stays in the metadata, on every node, for as long as it holds."""
+
+
+def stated_value(setting: Setting, text: str) -> str:
+    """The text for the log. Raises KafkaError(INVALID_CONFIG) for an illegal value.
+
+    Replicas derive from these texts as they stand (`circumstances`): ` TRUE ` is legal and means `true`, so `true` is
+    what the log says.
+    """
+    if len(text) > LONGEST_VALUE:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{setting.name}: {len(text)} characters are more than {LONGEST_VALUE}"
+        )
+    stated = setting.format(setting.parse(text))
+    return text if stated is None else stated

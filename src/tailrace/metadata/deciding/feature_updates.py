@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
-from tailrace.metadata.deciding.setting_consequences import broker_settings_to_forget
+from tailrace.metadata.deciding.config_changes import broker_settings_to_forget
 from tailrace.metadata.deciding.state_changes import FIRST_WITH_ELIGIBLE_LEADERS
 from tailrace.metadata.image import ClusterImage, SupportedFeature
 from tailrace.metadata.records import METADATA_VERSION_FEATURE, ConfigRecord, FeatureLevelRecord, MetadataRecord

@@ -22,8 +22,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from tailrace.node.local.cluster import LocalNode
-from tailrace.node.standard_input import CLUSTER_STOPS, has_no_end
-from tailrace.node.stop_signals import TO_STOP, not_ignored, signals_read
+from tailrace.node.stop_signals import CLUSTER_STOPS, TO_STOP, has_no_end, not_ignored, signals_read
 
 READY: Final = "tailrace ready: "
 _FIRST_BACKOFF_S: Final = 0.5

@@ -7,7 +7,7 @@ it changes nothing, and the node says so.
 
 import logging
 
-from tailrace.metadata.deciding.setting_consequences import DECISIVE, MIN_IN_SYNC
+from tailrace.metadata.deciding.config_changes import DECISIVE, MIN_IN_SYNC
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS

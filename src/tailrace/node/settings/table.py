@@ -6,7 +6,7 @@ here is the default of every topic that does not set its own.
 
 from collections.abc import Mapping
 
-from tailrace.metadata.deciding.topic_creation import TopicRules
+from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
 from tailrace.model.settings import Setting, Table, Value, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): the coordinator assigns the partitions (KIP-848)."""
 
-from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.protocol.schema import Int8, Int16, Int32, Uuid, field, message, struct
 
 

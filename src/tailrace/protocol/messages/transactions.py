@@ -1,4 +1,7 @@
-"""Requests of transactional producers to their coordinator (KIP-98, KIP-890), and of tools about them (KIP-664)."""
+"""Requests of a transactional producer to its coordinator (KIP-98, KIP-890), and of tools about transactions (KIP-664).
+
+WriteTxnMarkers (27): the coordinator has the end of a transaction written into the partitions it reached.
+"""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -240,3 +243,62 @@ class ListTransactionsResponse:
     error_code: Int16 = 0
     unknown_state_filters: tuple[str, ...] = ()
     transaction_states: tuple[ListedTransaction, ...]
+
+
+@struct
+class WritableTxnMarkerTopic:
+    """A topic and the partitions that get a marker."""
+
+    name: str
+    partition_indexes: tuple[Int32, ...]
+
+
+@struct
+class WritableTxnMarker:
+    """The end of one producer's transaction, and where it is to be written."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    transaction_result: bool
+    """True: committed, False: aborted."""
+    topics: tuple[WritableTxnMarkerTopic, ...]
+    coordinator_epoch: Int32
+    """Of the partition of `__transaction_state`: a coordinator that was followed by another is refused."""
+
+
+@message(api_key=27, versions="1", flexible="1+")
+class WriteTxnMarkersRequest:
+    """Has markers written to the leaders of partitions."""
+
+    markers: tuple[WritableTxnMarker, ...]
+
+
+@struct
+class WritableTxnMarkerPartitionResult:
+    """The result for one partition."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@struct
+class WritableTxnMarkerTopicResult:
+    """A topic with its partitions."""
+
+    name: str
+    partitions: tuple[WritableTxnMarkerPartitionResult, ...]
+
+
+@struct
+class WritableTxnMarkerResult:
+    """The result for one producer."""
+
+    producer_id: Int64
+    topics: tuple[WritableTxnMarkerTopicResult, ...]
+
+
+@message(api_key=27, versions="1", flexible="1+")
+class WriteTxnMarkersResponse:
+    """Producer by producer, partition by partition, whether the marker is there for good."""
+
+    markers: tuple[WritableTxnMarkerResult, ...]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC
-from tailrace.protocol.messages.delete_records import (
+from tailrace.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -14,7 +14,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.partition_commands import DirectoriesAssigned, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages import directories, in_sync, producer_ids, registrations
+from tailrace.protocol.messages import log_dirs, producers, registrations, replicas
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
@@ -149,13 +149,13 @@ class AllocateProducerIdsHandler:
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
 
-    def handle(self, request: producer_ids.AllocateProducerIdsRequest, context: RequestContext) -> None:
+    def handle(self, request: producers.AllocateProducerIdsRequest, context: RequestContext) -> None:
         command = AllocateProducerIds(broker_id=BrokerId(request.broker_id), broker_epoch=request.broker_epoch)
         _submit(self._controller, command, request, context, _block)
 
 
-def _block(answer: ProducerIdBlock) -> producer_ids.AllocateProducerIdsResponse:
-    return producer_ids.AllocateProducerIdsResponse(producer_id_start=answer.first, producer_id_len=answer.size)
+def _block(answer: ProducerIdBlock) -> producers.AllocateProducerIdsResponse:
+    return producers.AllocateProducerIdsResponse(producer_id_start=answer.first, producer_id_len=answer.size)
 
 
 class AlterPartitionHandler:
@@ -164,8 +164,8 @@ class AlterPartitionHandler:
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller
 
-    def handle(self, request: in_sync.AlterPartitionRequest, context: RequestContext) -> None:
-        def response(answer: PartitionsAltered) -> in_sync.AlterPartitionResponse:
+    def handle(self, request: replicas.AlterPartitionRequest, context: RequestContext) -> None:
+        def response(answer: PartitionsAltered) -> replicas.AlterPartitionResponse:
             end_offset = self._controller.applied_end_offset if request.wants_end_offset else -1
             return replicas_wire.altered_response(answer, end_offset)
 
@@ -179,8 +179,8 @@ class AssignReplicasToDirsHandler:
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
 
-    def handle(self, request: directories.AssignReplicasToDirsRequest, context: RequestContext) -> None:
-        def response(answer: DirectoriesAssigned) -> directories.AssignReplicasToDirsResponse:
+    def handle(self, request: log_dirs.AssignReplicasToDirsRequest, context: RequestContext) -> None:
+        def response(answer: DirectoriesAssigned) -> log_dirs.AssignReplicasToDirsResponse:
             return replicas_wire.directories_response(request, answer)
 
         _submit(self._controller, replicas_wire.directories_command(request), request, context, response)

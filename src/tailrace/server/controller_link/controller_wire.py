@@ -19,7 +19,7 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.image import Endpoint, SupportedFeature
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId
-from tailrace.protocol.messages import producer_ids, registrations
+from tailrace.protocol.messages import producers, registrations
 
 # Brokers and controllers
 
@@ -143,11 +143,11 @@ def supported_features(found: Iterable[registrations.RegisteredFeature]) -> tupl
 # Producer ids
 
 
-def producer_ids_request(command: AllocateProducerIds) -> producer_ids.AllocateProducerIdsRequest:
-    return producer_ids.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
+def producer_ids_request(command: AllocateProducerIds) -> producers.AllocateProducerIdsRequest:
+    return producers.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
 
 
-def producer_id_block(response: producer_ids.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:
+def producer_id_block(response: producers.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:
     error = refusal(response.error_code, "the producer ids")
     if error is None and (response.producer_id_len <= 0 or response.producer_id_start < 0):
         error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no block of producer ids: {response}")

@@ -20,7 +20,7 @@ from tailrace.metadata.partition_commands import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState
-from tailrace.protocol.messages import directories, in_sync
+from tailrace.protocol.messages import log_dirs, replicas
 from tailrace.server.controller_link.controller_wire import refusal
 
 _FIRST_WITH_BROKER_EPOCHS = 3
@@ -30,15 +30,15 @@ _STAYS = 0
 # In-sync replicas
 
 
-def alter_partition_request(command: AlterPartition) -> in_sync.AlterPartitionRequest:
+def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionRequest:
     topics: dict[TopicId, list[InSyncChange]] = {}
     for change in command.changes:
         topics.setdefault(change.topic_id, []).append(change)
-    return in_sync.AlterPartitionRequest(
+    return replicas.AlterPartitionRequest(
         broker_id=command.broker_id,
         broker_epoch=command.broker_epoch,
         topics=tuple(
-            in_sync.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
+            replicas.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
             for topic_id, changes in topics.items()
         ),
         # A replica that leaves may be unable to apply anything: the controller's word is enough for it.
@@ -46,13 +46,13 @@ def alter_partition_request(command: AlterPartition) -> in_sync.AlterPartitionRe
     )
 
 
-def _proposal(change: InSyncChange) -> in_sync.AlterPartitionData:
-    return in_sync.AlterPartitionData(
+def _proposal(change: InSyncChange) -> replicas.AlterPartitionData:
+    return replicas.AlterPartitionData(
         partition_index=change.partition,
         leader_epoch=change.leader_epoch,
         new_isr=tuple(replica.broker_id for replica in change.in_sync_replicas),
         new_isr_with_epochs=tuple(
-            in_sync.InSyncBroker(broker_id=replica.broker_id, broker_epoch=replica.broker_epoch)
+            replicas.InSyncBroker(broker_id=replica.broker_id, broker_epoch=replica.broker_epoch)
             for replica in change.in_sync_replicas
         ),
         leader_recovery_state=_RECOVERING if change.is_recovering else _RECOVERED,
@@ -61,7 +61,7 @@ def _proposal(change: InSyncChange) -> in_sync.AlterPartitionData:
     )
 
 
-def alter_partition_command(request: in_sync.AlterPartitionRequest, version: int) -> AlterPartition:
+def alter_partition_command(request: replicas.AlterPartitionRequest, version: int) -> AlterPartition:
     """Raises KafkaError INVALID_REQUEST for a replica that leaves for a reason that is not known here."""
     return AlterPartition(
         broker_id=BrokerId(request.broker_id),
@@ -82,7 +82,7 @@ def alter_partition_command(request: in_sync.AlterPartitionRequest, version: int
     )
 
 
-def _leaving(proposal: in_sync.AlterPartitionData) -> Leaving | None:
+def _leaving(proposal: replicas.AlterPartitionData) -> Leaving | None:
     if proposal.leaving == _STAYS:
         return None
     try:
@@ -91,7 +91,7 @@ def _leaving(proposal: in_sync.AlterPartitionData) -> Leaving | None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no replica leaves for reason {proposal.leaving}") from None
 
 
-def _replicas(proposal: in_sync.AlterPartitionData, version: int) -> tuple[InSyncReplica, ...]:
+def _replicas(proposal: replicas.AlterPartitionData, version: int) -> tuple[InSyncReplica, ...]:
     if version < _FIRST_WITH_BROKER_EPOCHS:
         return tuple(InSyncReplica(broker_id=BrokerId(broker_id)) for broker_id in proposal.new_isr)
     return tuple(
@@ -100,26 +100,26 @@ def _replicas(proposal: in_sync.AlterPartitionData, version: int) -> tuple[InSyn
     )
 
 
-def altered_response(answer: PartitionsAltered, end_offset: int) -> in_sync.AlterPartitionResponse:
+def altered_response(answer: PartitionsAltered, end_offset: int) -> replicas.AlterPartitionResponse:
     """`end_offset`: -1 for who has not asked for it."""
-    topics: dict[TopicId, list[in_sync.AlteredPartition]] = {}
+    topics: dict[TopicId, list[replicas.AlteredPartition]] = {}
     for outcome in answer.outcomes:
         topics.setdefault(outcome.topic_id, []).append(_altered(outcome))
-    return in_sync.AlterPartitionResponse(
+    return replicas.AlterPartitionResponse(
         topics=tuple(
-            in_sync.AlteredTopic(topic_id=topic_id, partitions=tuple(altered)) for topic_id, altered in topics.items()
+            replicas.AlteredTopic(topic_id=topic_id, partitions=tuple(altered)) for topic_id, altered in topics.items()
         ),
         metadata_end_offset=end_offset,
     )
 
 
-def _altered(outcome: InSyncOutcome) -> in_sync.AlteredPartition:
+def _altered(outcome: InSyncOutcome) -> replicas.AlteredPartition:
     state = outcome.result
     if isinstance(state, KafkaError):
-        return in_sync.AlteredPartition(
+        return replicas.AlteredPartition(
             partition_index=outcome.partition, error_code=state.code, leader_id=-1, leader_epoch=-1, partition_epoch=-1
         )
-    return in_sync.AlteredPartition(
+    return replicas.AlteredPartition(
         partition_index=outcome.partition,
         leader_id=state.leader,
         leader_epoch=state.leader_epoch,
@@ -130,7 +130,7 @@ def _altered(outcome: InSyncOutcome) -> in_sync.AlteredPartition:
 
 
 def partitions_altered(
-    command: AlterPartition, response: in_sync.AlterPartitionResponse, image: ClusterImage
+    command: AlterPartition, response: replicas.AlterPartitionResponse, image: ClusterImage
 ) -> PartitionsAltered | KafkaError:
     """One outcome per change, in order. What the answer does not tell of a partition is as in `image`."""
     error = refusal(response.error_code, "the in-sync replicas")
@@ -150,7 +150,7 @@ def partitions_altered(
 
 
 def _result(
-    change: InSyncChange, told: in_sync.AlteredPartition | None, image: ClusterImage
+    change: InSyncChange, told: replicas.AlteredPartition | None, image: ClusterImage
 ) -> PartitionState | KafkaError:
     where = f"partition {change.partition} of {format_topic_id(change.topic_id)}"
     if told is None:
@@ -175,20 +175,20 @@ def _result(
 # Directories
 
 
-def directories_request(command: AssignDirectories) -> directories.AssignReplicasToDirsRequest:
+def directories_request(command: AssignDirectories) -> log_dirs.AssignReplicasToDirsRequest:
     by_directory: dict[bytes, dict[TopicId, list[int]]] = {}
     for one in command.assignments:
         by_directory.setdefault(one.directory_id, {}).setdefault(one.topic_id, []).append(one.partition)
-    return directories.AssignReplicasToDirsRequest(
+    return log_dirs.AssignReplicasToDirsRequest(
         broker_id=command.broker_id,
         broker_epoch=command.broker_epoch,
         directories=tuple(
-            directories.AssignedDirectory(
+            log_dirs.AssignedDirectory(
                 id=directory_id,
                 topics=tuple(
-                    directories.AssignedTopic(
+                    log_dirs.AssignedTopic(
                         topic_id=topic_id,
-                        partitions=tuple(directories.AssignedPartition(partition_index=index) for index in indexes),
+                        partitions=tuple(log_dirs.AssignedPartition(partition_index=index) for index in indexes),
                     )
                     for topic_id, indexes in topics.items()
                 ),
@@ -198,7 +198,7 @@ def directories_request(command: AssignDirectories) -> directories.AssignReplica
     )
 
 
-def directories_command(request: directories.AssignReplicasToDirsRequest) -> AssignDirectories:
+def directories_command(request: log_dirs.AssignReplicasToDirsRequest) -> AssignDirectories:
     return AssignDirectories(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
@@ -214,8 +214,8 @@ def directories_command(request: directories.AssignReplicasToDirsRequest) -> Ass
 
 
 def directories_response(
-    request: directories.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
-) -> directories.AssignReplicasToDirsResponse:
+    request: log_dirs.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
+) -> log_dirs.AssignReplicasToDirsResponse:
     """In the shape and the order of the request."""
     errors = iter(answer.errors)
 
@@ -223,15 +223,15 @@ def directories_response(
         error = next(errors)
         return ErrorCode.NONE if error is None else error.code
 
-    return directories.AssignReplicasToDirsResponse(
+    return log_dirs.AssignReplicasToDirsResponse(
         directories=tuple(
-            directories.AssignedDirectoryResult(
+            log_dirs.AssignedDirectoryResult(
                 id=directory.id,
                 topics=tuple(
-                    directories.AssignedTopicResult(
+                    log_dirs.AssignedTopicResult(
                         topic_id=topic.topic_id,
                         partitions=tuple(
-                            directories.AssignedPartitionResult(partition_index=one.partition_index, error_code=code())
+                            log_dirs.AssignedPartitionResult(partition_index=one.partition_index, error_code=code())
                             for one in topic.partitions
                         ),
                     )
@@ -244,7 +244,7 @@ def directories_response(
 
 
 def directories_assigned(
-    command: AssignDirectories, response: directories.AssignReplicasToDirsResponse
+    command: AssignDirectories, response: log_dirs.AssignReplicasToDirsResponse
 ) -> DirectoriesAssigned | KafkaError:
     error = refusal(response.error_code, "the directories")
     if error is not None:

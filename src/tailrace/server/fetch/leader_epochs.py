@@ -6,7 +6,7 @@ an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the co
 """
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.leader_epochs import (
+from tailrace.protocol.messages.list_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

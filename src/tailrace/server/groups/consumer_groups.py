@@ -18,7 +18,7 @@ from tailrace.protocol.messages.consumer_groups import (
     DescribedConsumerMember,
     DescribedTopicPartitions,
 )
-from tailrace.protocol.messages.group_details import GroupDetails
+from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.groups.group_details import details_of

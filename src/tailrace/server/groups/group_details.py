@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from tailrace.coordinators.groups.commands import GroupInsight
-from tailrace.protocol.messages.group_details import (
+from tailrace.protocol.messages.groups import (
     GroupDetails,
     GroupEventDetails,
     MemberDetails,

@@ -1,7 +1,7 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them.
 
 DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
-With the extension of `protocol.messages.group_details` it tells what happened and how members get on.
+With the extension of `protocol.messages.groups` it tells what happened and how members get on.
 ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
 DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
 """
@@ -12,7 +12,6 @@ from typing import Final
 from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupOverview
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.group_details import GroupDetails
 from tailrace.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -21,6 +20,7 @@ from tailrace.protocol.messages.groups import (
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    GroupDetails,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,

@@ -20,8 +20,8 @@ from tailrace.coordinators.groups.commands import (
     GroupInsight,
 )
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.group import Topics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
-from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,

@@ -5,8 +5,8 @@ from typing import Final
 
 from tailrace.coordinators.groups.commands import ForgetLostTopics
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.groups.consumer.group import TopicInfo
 from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
-from tailrace.coordinators.groups.consumer.topics import TopicInfo
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError

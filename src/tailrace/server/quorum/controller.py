@@ -26,8 +26,8 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.image_difference import difference_steps
 from tailrace.metadata.replay import Replay
+from tailrace.metadata.snapshot_image import difference_steps
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId

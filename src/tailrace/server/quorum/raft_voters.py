@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.raft_voters import (
+from tailrace.protocol.messages.quorum import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
     RaftLeader,

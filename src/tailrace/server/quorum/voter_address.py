@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.raft_voters import KRaftVersionRange, RaftVoterListener, UpdateRaftVoterRequest
+from tailrace.protocol.messages.quorum import KRaftVersionRange, RaftVoterListener, UpdateRaftVoterRequest
 from tailrace.raft.events import UpdateVoter
 from tailrace.raft.voters import Endpoint, Voter
 from tailrace.server.ports import Clock, Peer, Timer

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.transaction_markers import (
+from tailrace.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

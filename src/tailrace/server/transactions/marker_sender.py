@@ -18,7 +18,7 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.transaction_markers import (
+from tailrace.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopic,

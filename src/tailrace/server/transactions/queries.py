@@ -8,8 +8,7 @@ have been open for long (KIP-994); v2 a pattern (KIP-1152), which is refused wit
 from itertools import groupby
 
 from tailrace.coordinators.transactions.commands import ListedTransactions
-from tailrace.coordinators.transactions.states import TransactionState
-from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.coordinators.transactions.transaction import Transaction, TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.transactions import (
     DescribedTransaction,

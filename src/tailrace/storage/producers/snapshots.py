@@ -14,8 +14,7 @@ from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment
 from tailrace.storage.files import File, FileSystem, append_all, join
 from tailrace.storage.producers.state import ProducerEntry, ProducerState, parse_snapshot
 from tailrace.storage.segment import Segment
-from tailrace.storage.transaction_index import TransactionIndex
-from tailrace.storage.transactions import CompletedTransaction
+from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex
 
 
 def snapshot_path(directory: str, offset: int) -> str:

@@ -25,7 +25,7 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
-from tailrace.storage.transactions import CompletedTransaction, Transactions
+from tailrace.storage.transaction_index import CompletedTransaction, Transactions
 
 REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""

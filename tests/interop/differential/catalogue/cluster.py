@@ -15,7 +15,7 @@ from tailrace.protocol.messages.metadata import (
     MetadataRequestTopic,
     TopicRequest,
 )
-from tailrace.protocol.messages.raft_voters import AddRaftVoterRequest, RaftVoterListener, RemoveRaftVoterRequest
+from tailrace.protocol.messages.quorum import AddRaftVoterRequest, RaftVoterListener, RemoveRaftVoterRequest
 from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tailrace.protocol.registry import CLIENT_APIS
 from tailrace.protocol.schema import ZERO_UUID

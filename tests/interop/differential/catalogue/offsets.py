@@ -2,20 +2,21 @@
 
 from interop.differential.catalogue.preparation import LIMIT_MS, NOW_MS, batch, created, ends, filled, produce, records
 from interop.differential.script import Answers, Script, ask, every_version, key_versions
-from tailrace.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from tailrace.protocol.messages.leader_epochs import (
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
-from tailrace.protocol.messages.producers import DescribedPartitions, DescribeProducersRequest
+from tailrace.protocol.messages.producers import DescribedPartitions, DescribeProducersRequest, InitProducerIdRequest
+from tailrace.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tailrace.protocol.records.record import build_batch
 
 TOPIC = "offsets"

@@ -16,12 +16,12 @@ from interop.differential.catalogue.preparation import NOW_MS, created, ends, pr
 from interop.differential.catalogue.topics import create, topic
 from interop.differential.script import Answers, Ask, Build, Script, every_version
 from tailrace.protocol.messages.fetch import FetchRequest
-from tailrace.protocol.messages.leader_epochs import (
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tailrace.protocol.messages.list_offsets import ListOffsetsRequest
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.protocol.messages.produce import ProduceRequest
 from tailrace.protocol.records.record import build_batch

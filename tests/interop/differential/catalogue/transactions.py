@@ -12,13 +12,8 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tailrace.protocol.messages.producer_ids import InitProducerIdRequest
+from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tailrace.protocol.messages.transaction_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -30,6 +25,9 @@ from tailrace.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from tailrace.protocol.schema import replace
 

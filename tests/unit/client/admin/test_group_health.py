@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.client.admin.group_health import STUCK_AFTER_MS, PartitionHealth, Verdict, verdict
-from tailrace.protocol.messages.group_details import MemberDetails, PartitionProgress
+from tailrace.protocol.messages.groups import MemberDetails, PartitionProgress
 
 NOW = 1_700_000_000_000
 SESSION_MS = 10_000

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.consumer.records import ConsumerRecord
-from tailrace.coordinators.groups.pending import PendingOffsets
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     OffsetCommitValue,
@@ -15,8 +14,7 @@ from tailrace.coordinators.groups.records import (
     encode_record,
     pending_offset,
 )
-from tailrace.coordinators.groups.store import GroupStore, LatestGroups
-from tailrace.coordinators.groups.topic_index import TopicIndex
+from tailrace.coordinators.groups.store import GroupStore, LatestGroups, PendingOffsets, TopicIndex
 from tailrace.model.partitions import TopicPartition
 
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)

@@ -1,8 +1,8 @@
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
+from tailrace.coordinators.groups.consumer.group import NoTopics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
-from tailrace.coordinators.groups.consumer.topics import NoTopics
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

@@ -23,8 +23,7 @@ from tailrace.coordinators.groups.records import (
     OffsetRecord,
     encode_record,
 )
-from tailrace.coordinators.groups.store import GroupStore, LatestGroups
-from tailrace.coordinators.groups.topic_index import belongs_to
+from tailrace.coordinators.groups.store import GroupStore, LatestGroups, belongs_to
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 
 GROUPS = ("g", "h")

@@ -23,8 +23,7 @@ from tailrace.coordinators.transactions.commands import (
 from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
 from tailrace.coordinators.transactions.records import TransactionRecord
-from tailrace.coordinators.transactions.states import TransactionState
-from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transaction
+from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transaction, TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 

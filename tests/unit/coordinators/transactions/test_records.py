@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
-from tailrace.coordinators.transactions.states import TRANSITIONS, TransactionState
-from tailrace.coordinators.transactions.transaction import Transaction
+from tailrace.coordinators.transactions.transaction import TRANSITIONS, Transaction, TransactionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
 

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.metadata.commands import CreateTopics, NewTopic
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.delete_records import (
+from tailrace.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -13,26 +13,26 @@ from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import PartitionState
-from tailrace.protocol.messages.directories import (
+from tailrace.protocol.messages.log_dirs import (
     AssignedDirectory,
     AssignedPartition,
     AssignedTopic,
     AssignReplicasToDirsRequest,
 )
-from tailrace.protocol.messages.in_sync import (
-    AlteredPartition,
-    AlterPartitionData,
-    AlterPartitionRequest,
-    AlterPartitionTopic,
-    InSyncBroker,
-)
-from tailrace.protocol.messages.producer_ids import AllocateProducerIdsRequest
+from tailrace.protocol.messages.producers import AllocateProducerIdsRequest
 from tailrace.protocol.messages.registrations import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     ControllerRegistrationRequest,
     RegisteredFeature,
     RegisteredListener,
+)
+from tailrace.protocol.messages.replicas import (
+    AlteredPartition,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionTopic,
+    InSyncBroker,
 )
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.protocol.schema import replace

@@ -1,7 +1,7 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.leader_epochs import (
+from tailrace.protocol.messages.list_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

@@ -420,7 +420,7 @@ class TestAmplification:
 
 
 class TestGroupDetails:
-    """The extension of `protocol.messages.group_details`."""
+    """The extension of `protocol.messages.groups`."""
 
     def test_who_does_not_ask_gets_kafkas_answer(self, node: GroupPath) -> None:
         node.form_group("g")

@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum, raft_voters
+from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.schema import replace
 from tailrace.raft.events import UpdateVoter
@@ -29,8 +29,8 @@ from testkit.data_path import DataPath
 from testkit.ports import RecordingConnection
 
 TOPIC = "__cluster_metadata"
-LISTENERS = (raft_voters.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)
-TOO_MANY_LISTENERS = tuple(raft_voters.RaftVoterListener(name=f"L{n}", host="there", port=9093) for n in range(101))
+LISTENERS = (quorum.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)
+TOO_MANY_LISTENERS = tuple(quorum.RaftVoterListener(name=f"L{n}", host="there", port=9093) for n in range(101))
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +104,9 @@ _RESPONSES: dict[type, type] = {
     quorum.DescribeQuorumRequest: quorum.DescribeQuorumResponse,
     fetch.FetchRequest: fetch.FetchResponse,
     fetch_snapshot.FetchSnapshotRequest: fetch_snapshot.FetchSnapshotResponse,
-    raft_voters.AddRaftVoterRequest: raft_voters.AddRaftVoterResponse,
-    raft_voters.RemoveRaftVoterRequest: raft_voters.RemoveRaftVoterResponse,
-    raft_voters.UpdateRaftVoterRequest: raft_voters.UpdateRaftVoterResponse,
+    quorum.AddRaftVoterRequest: quorum.AddRaftVoterResponse,
+    quorum.RemoveRaftVoterRequest: quorum.RemoveRaftVoterResponse,
+    quorum.UpdateRaftVoterRequest: quorum.UpdateRaftVoterResponse,
 }
 
 
@@ -368,7 +368,7 @@ def test_an_observer_is_added_described_anew_and_removed(
     cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
 ) -> None:
     key = cluster.nodes[4].key
-    add = raft_voters.AddRaftVoterRequest(
+    add = quorum.AddRaftVoterRequest(
         cluster_id=CLUSTER_ID, timeout_ms=1000, voter_id=4, voter_directory_id=key.directory_id, listeners=LISTENERS
     )
     refused = Asked(cluster, AddRaftVoterHandler(follower.host), add).answer()
@@ -379,14 +379,14 @@ def test_an_observer_is_added_described_anew_and_removed(
     assert voter.endpoints == (Endpoint("CONTROLLER", "there", 9093),)
     assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.DUPLICATE_VOTER
 
-    def update(epoch: int) -> raft_voters.UpdateRaftVoterRequest:
-        return raft_voters.UpdateRaftVoterRequest(
+    def update(epoch: int) -> quorum.UpdateRaftVoterRequest:
+        return quorum.UpdateRaftVoterRequest(
             cluster_id=CLUSTER_ID,
             current_leader_epoch=epoch,
             voter_id=4,
             voter_directory_id=key.directory_id,
-            listeners=(raft_voters.RaftVoterListener(name="CONTROLLER", host="elsewhere", port=1),),
-            k_raft_version_feature=raft_voters.KRaftVersionRange(min_supported_version=0, max_supported_version=1),
+            listeners=(quorum.RaftVoterListener(name="CONTROLLER", host="elsewhere", port=1),),
+            k_raft_version_feature=quorum.KRaftVersionRange(min_supported_version=0, max_supported_version=1),
         )
 
     epoch = leader.host.node.epoch
@@ -395,7 +395,7 @@ def test_an_observer_is_added_described_anew_and_removed(
     assert Asked(cluster, handler, update(epoch + 1)).answer().error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     updated = Asked(cluster, handler, update(epoch)).answer()
     assert (updated.error_code, updated.current_leader.leader_id) == (ErrorCode.NONE, leader.key.id)
-    remove = raft_voters.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=4, voter_directory_id=key.directory_id)
+    remove = quorum.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=4, voter_directory_id=key.directory_id)
     assert Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer().error_code == ErrorCode.NONE
     again = Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer()
     assert (again.error_code, "not a voter" in again.error_message) == (ErrorCode.VOTER_NOT_FOUND, True)
@@ -424,7 +424,7 @@ def test_impossible_voters_are_refused(
         "voter_directory_id": b"9" * 16,
         "listeners": LISTENERS,
     }
-    request = raft_voters.AddRaftVoterRequest(**{**values, **fields})
+    request = quorum.AddRaftVoterRequest(**{**values, **fields})
     before = leader.host.node.voters
     assert Asked(cluster, AddRaftVoterHandler(leader.host), request).answer().error_code == code
     assert leader.host.node.voters == before

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.transaction_markers import (
+from tailrace.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

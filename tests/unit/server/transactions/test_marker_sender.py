@@ -8,7 +8,7 @@ from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.protocol.messages.transaction_markers import (
+from tailrace.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

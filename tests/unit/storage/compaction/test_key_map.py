@@ -1,4 +1,4 @@
-from tailrace.storage.compaction.key_map import DIGEST_BYTES, KeyMap, name_of
+from tailrace.storage.compaction.batch_filter import DIGEST_BYTES, KeyMap, name_of
 
 
 def test_the_largest_offset_of_a_key_counts() -> None:

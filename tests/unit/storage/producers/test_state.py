@@ -8,7 +8,7 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.storage import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.producers import state as producer_state
 from tailrace.storage.producers.state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
-from tailrace.storage.transactions import CompletedTransaction
+from tailrace.storage.transaction_index import CompletedTransaction
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 MAX_SEQUENCE = 2**31 - 1

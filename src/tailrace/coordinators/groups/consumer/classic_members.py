@@ -11,8 +11,7 @@ from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer import steps
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange
-from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState
-from tailrace.coordinators.groups.consumer.topics import Topics
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Topics
 from tailrace.coordinators.groups.conversion import (
     assignment_bytes,
     by_id,

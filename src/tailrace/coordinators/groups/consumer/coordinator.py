@@ -16,6 +16,7 @@ from tailrace.coordinators.groups.consumer.group import (
     ConsumerGroupState,
     ConsumerMember,
     MemberState,
+    Topics,
 )
 from tailrace.coordinators.groups.consumer.heartbeat import (
     JOINING,
@@ -26,7 +27,6 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
-from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.conversion import check_upgrade_fits
 from tailrace.coordinators.groups.events import Asked, HeartbeatAsked, JoinAsked, LeaveAsked, SyncAsked
 from tailrace.coordinators.groups.history import GroupHistory

@@ -1,4 +1,4 @@
-"""A consumer group as its records tell it.
+"""A consumer group as its records tell it, and the topics that its members may subscribe to.
 
 Invariants:
 1. It changes by `apply` only, so it equals the replay of its records. It equals that of those alone which compaction
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
+from typing import Protocol
 
 from tailrace.coordinators.groups.consumer.records import (
     ConsumerGroupMemberMetadataValue,
@@ -269,3 +270,47 @@ def with_record(group: ConsumerGroup | None, record: ConsumerRecord) -> Consumer
     group = group or ConsumerGroup()
     group.apply(record)
     return None if group.is_gone else group
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic that exists."""
+
+    topic_id: bytes
+    partition_count: int
+
+
+class Topics(Protocol):
+    """The topics that there are now."""
+
+    @property
+    def version(self) -> int:
+        """Another number after each change of a topic, or of what an expression matches."""
+        ...
+
+    def find(self, name: str) -> TopicInfo | None:
+        """The topic that has this name."""
+        ...
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has this id."""
+        ...
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        """The topics that an expression matches; None while not known yet: `version` is another when they are."""
+        ...
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    version = 0
+
+    def find(self, name: str) -> TopicInfo | None:
+        return None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return None
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        return None

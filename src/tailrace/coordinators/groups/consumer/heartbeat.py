@@ -15,10 +15,10 @@ from tailrace.coordinators.groups.consumer.group import (
     Assignment,
     ConsumerGroup,
     ConsumerMember,
+    Topics,
     read_assignment,
 )
 from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue, StoredTopicPartitions
-from tailrace.coordinators.groups.consumer.topics import Topics
 from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (

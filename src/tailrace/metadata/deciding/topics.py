@@ -1,16 +1,25 @@
-"""Whether a topic may be created, and as which records (pure). The order of the checks is Kafka's."""
+"""Topics created, enlarged and deleted, as records (pure). The codes and the order of the checks are Kafka's."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailrace.metadata.commands import (
     DEFAULT_COUNT,
+    CreatePartitions,
     CreateTopics,
+    DeleteTopics,
+    MorePartitions,
     NewTopic,
+    PartitionsCreated,
     TopicCreated,
+    TopicDeletion,
+    TopicOutcome,
+    TopicReference,
     TopicRefused,
     TopicsCreated,
+    TopicsDeleted,
 )
+from tailrace.metadata.deciding.config_changes import stated_value
 from tailrace.metadata.deciding.new_partitions import (
     MAX_PARTITIONS_PER_REQUEST,
     NewPartitions,
@@ -18,13 +27,12 @@ from tailrace.metadata.deciding.new_partitions import (
     bad_assignment,
 )
 from tailrace.metadata.deciding.placement import Replicas
-from tailrace.metadata.image import ClusterImage, ResourceType, confusable_form
-from tailrace.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
-from tailrace.metadata.stated_values import stated_value
+from tailrace.metadata.image import ClusterImage, ResourceType, TopicImage, confusable_form
+from tailrace.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.machines import Decision
-from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
 from tailrace.model.settings import find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
@@ -185,3 +193,127 @@ class TopicCreation:
             if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
                 self._new_ids.add(topic_id)
                 return topic_id
+
+
+class PartitionCreation:
+    """One CreatePartitions command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> None:
+        self._image = image
+        self._partitions = NewPartitions(
+            image,
+            random_bytes,
+            max_per_topic=rules.max_partitions_per_topic,
+            max_per_broker=rules.max_partitions_per_broker,
+        )
+
+    def decide(self, command: CreatePartitions) -> Decision[MetadataRecord, PartitionsCreated]:
+        """Records of the partitions that can be created, and an outcome for every name.
+
+        Raises KafkaError(POLICY_VIOLATION) for more partitions than one request may create.
+        """
+        self._check_size(command)
+        times_named = Counter(topic.name for topic in command.topics)
+        records: list[MetadataRecord] = []
+        outcomes: dict[str, TopicOutcome] = {}
+        for topic in command.topics:
+            error = None
+            try:
+                if times_named[topic.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
+                records += self._create(topic)
+            except KafkaError as refusal:
+                error = refusal
+            outcomes[topic.name] = TopicOutcome(name=topic.name, error=error)
+        response = PartitionsCreated(outcomes=tuple(outcomes.values()))
+        return Decision(records=() if command.validate_only else tuple(records), response=response)
+
+    def _check_size(self, command: CreatePartitions) -> None:
+        topics = self._image.topics
+        total = sum(max(t.count - len(topics[t.name].partitions), 0) for t in command.topics if t.name in topics)
+        if total > MAX_PARTITIONS_PER_REQUEST:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
+            )
+
+    def _create(self, wanted: MorePartitions) -> list[MetadataRecord]:
+        topic = self._image.topics.get(wanted.name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}")
+        if wanted.name in INTERNAL_TOPICS:
+            # Kafka lets this pass, and loses every group or transaction that another partition keeps from then on.
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{wanted.name}: the partition of each key depends on their number"
+            )
+        existing = len(topic.partitions)
+        if wanted.count <= existing:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {wanted.name} has {existing} partitions; {wanted.count} would not be more",
+            )
+        replicas = self._replicas(wanted, topic, wanted.count - existing)
+        self._partitions.check_limits(replicas, existing=existing)
+        return [
+            self._partitions.record(topic.topic_id, number, each)
+            for number, each in enumerate(replicas, start=existing)
+        ]
+
+    def _replicas(self, wanted: MorePartitions, topic: TopicImage, count: int) -> tuple[Replicas, ...]:
+        replication_factor = len(topic.partitions[0].replicas)
+        if wanted.assignments is None:
+            return self._partitions.placed(count, replication_factor)
+        if len(wanted.assignments) != count:
+            raise bad_assignment(f"{count} new partitions, and replicas for {len(wanted.assignments)} of them")
+        for number, replicas in enumerate(wanted.assignments, start=len(topic.partitions)):
+            self._partitions.check_assignment(number, replicas, replication_factor)
+        return wanted.assignments
+
+
+class TopicDeletions:
+    """One DeleteTopics command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+
+    def decide(self, command: DeleteTopics) -> Decision[MetadataRecord, TopicsDeleted]:
+        """A record per topic that goes, and a result for every reference, in order."""
+        found = [self._deletion(reference) for reference in command.topics]
+        times_named = Counter(deletion.topic_id for deletion in found if deletion.error is None)
+        results = tuple(
+            replace(deletion, error=KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named twice"))
+            if deletion.error is None and times_named[deletion.topic_id] > 1
+            else deletion
+            for deletion in found
+        )
+        records = tuple(
+            RemoveTopicRecord(topic_id=deletion.topic_id)
+            for deletion in results
+            if deletion.error is None and deletion.topic_id is not None
+        )
+        return Decision(records=records, response=TopicsDeleted(results=results))
+
+    def _deletion(self, reference: TopicReference) -> TopicDeletion:
+        """The fault of one reference alone, or None."""
+        try:
+            topic = self._referenced(reference)
+        except KafkaError as refusal:
+            return TopicDeletion(name=reference.name, topic_id=reference.topic_id, error=refusal)
+        return TopicDeletion(name=topic.name, topic_id=topic.topic_id)
+
+    def _referenced(self, reference: TopicReference) -> TopicImage:
+        if (reference.name is None) == (reference.topic_id is None):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not both or neither"
+            )
+        if reference.name is not None:
+            topic = self._image.topics.get(reference.name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {reference.name!r}")
+        else:
+            assert reference.topic_id is not None
+            topic = self._image.topic_by_id(reference.topic_id)
+            if topic is None:
+                shown = format_topic_id(reference.topic_id)
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {shown}")
+        return topic

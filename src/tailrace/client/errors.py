@@ -1,4 +1,6 @@
-"""Error codes in answers, from servers of any age."""
+"""Errors for callers: from the error codes of servers of any age, and for arguments of the wrong type."""
+
+from collections.abc import Iterable
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
@@ -21,3 +23,10 @@ def check(number: int, detail: str) -> None:
     elif code is ErrorCode.UNKNOWN_SERVER_ERROR:
         detail = f"{detail}: the broker says error {number}, which is newer than this client"
     raise KafkaError(code, detail)
+
+
+def several(names: Iterable[str]) -> tuple[str, ...]:
+    """The names. Raises KafkaError(INVALID_REQUEST) for a single one, which Python takes for a list of letters."""
+    if isinstance(names, str):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"this takes several names: say [{names!r}] for one")
+    return tuple(names)

@@ -1,4 +1,7 @@
-"""Since when something has been the case with one connection, looked at about once a second."""
+"""How long a connection has been idle, mid-frame or unread, and whether its peer has hung up."""
+
+import asyncio
+import select
 
 
 class Patience:
@@ -22,3 +25,17 @@ class Patience:
             since_ms = now_ms
             self._since_ms[name] = (what, now_ms)
         return now_ms - since_ms
+
+
+def has_hung_up(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether the peer has closed its connection, or its way to us. False where the system does not tell.
+
+    A transport that reads hears of this by itself, behind the last byte; one that does not read must ask. It is told if
+    the operating system has all that was said: what is more than its receive buffer keeps the end from arriving.
+    """
+    socket = None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
+    if socket is None or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

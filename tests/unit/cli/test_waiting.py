@@ -11,7 +11,7 @@ from tailrace.testing.cluster import package_path
 
 SIGNALLED_LATE = """
 import os, signal, sys
-from tailrace.cli.interrupts import heard_once
+from tailrace.cli.waiting import heard_once
 
 class Last:
     def __init__(self):
@@ -30,11 +30,11 @@ sys.exit(7)
 
 SIGNALLED_TWICE = """
 import os, signal, time
-from tailrace.cli import interrupts
+from tailrace.cli import waiting
 
 now = 100.0
-interrupts.time.monotonic = lambda: now
-with interrupts.heard_once(lambda: print("heard", flush=True)):
+waiting.time.monotonic = lambda: now
+with waiting.heard_once(lambda: print("heard", flush=True)):
     os.kill(os.getpid(), signal.SIGTERM)
     now = 100.9
     os.kill(os.getpid(), signal.SIGTERM)
@@ -47,7 +47,7 @@ with interrupts.heard_once(lambda: print("heard", flush=True)):
 
 NOT_SIGNALLED = """
 import signal
-from tailrace.cli.interrupts import heard_once
+from tailrace.cli.waiting import heard_once
 
 before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 with heard_once(print):
