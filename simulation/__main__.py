@@ -57,7 +57,7 @@ def main() -> int:
     scope = commands.add_parser("scope", help="try every order of a few things")
     scope.add_argument("--voters", type=int, default=3)
     scope.add_argument("--instant-disk", action="store_true", help="nothing is ever owed, and a crash loses nothing")
-    scope.add_argument("--may-look", action="store_true", help="who looks for a leader may ask anybody")
+    scope.add_argument("--may-look", action="store_true", help="a node that looks for a leader may ask every other")
     scope.add_argument("--max-states", type=int, default=20_000_000)
     scope.add_argument("--max-seconds", type=float, default=1e9)
     scope.add_argument("--processes", type=int, default=2)
@@ -169,7 +169,7 @@ def _run_scopes(options: argparse.Namespace) -> int:
 def _search(one: LongScope, voters: int, max_states: int, max_seconds: float, processes: int) -> Explored | None:
     """None if a law was broken."""
     scope = RaftScope(voters, instant_disk=one.instant_disk, may_look=one.may_look)
-    looks = ", everybody asks everybody" if one.may_look else ""
+    looks = ", every node asks every other" if one.may_look else ""
     _say(f"{voters} voters, {one.budget}, disks {'instant' if one.instant_disk else 'apart'}{looks}")
     try:
         found = explore(

@@ -38,7 +38,7 @@ _DELETE_VERSION = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPlan:
-    """What a run consists of."""
+    """The plan of a run."""
 
     voters: int = 3
     observers: int = 1
@@ -77,7 +77,7 @@ class BrokerCluster:
         """Topics whose creation was acknowledged, and whose deletion was not asked for."""
         self.deleted: set[TopicId] = set()
         self.ids_of: dict[str, set[TopicId]] = {}
-        """What each name has ever stood for, anywhere."""
+        """The topic ids that each name has ever had, anywhere."""
         self.blocks: list[ProducerIdBlock] = []
         self.acked = 0
         self.refused = 0
@@ -123,7 +123,7 @@ class BrokerCluster:
         self._check_acked()
 
     def calm(self) -> None:
-        """No more faults and requests; everybody is up."""
+        """No more faults and requests; all nodes are up."""
         self._is_chaos = False
         self.network.calm()
         for node in self.nodes.values():

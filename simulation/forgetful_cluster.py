@@ -3,7 +3,7 @@
 It says that it has everything, so it may be elected, and acknowledged records are lost: what is committed is no law
 here. But only that broker has lost anything, and so:
 
-- "nothing below a high watermark is cut on a leader's word": what another broker has had below its own high watermark,
+- "no leader has a follower cut below its high watermark": what another broker has had below its own high watermark,
   under flushed durability, stays in its log. No election here is unclean. A broker that comes back goes by the high
   watermark of its last checkpoint, which is up to five seconds old.
 """
@@ -56,7 +56,7 @@ class KeptLaws(ReplicaLaws):
         end_offset = max((batch.end_offset for batch in known.values()), default=0)
         if log.log_end_offset < end_offset:
             raise Breach(
-                "nothing below a high watermark is cut on a leader's word",
+                "no leader has a follower cut below its high watermark",
                 f"{name} on {node.node_id} ends at {log.log_end_offset}, and had {end_offset} below its high watermark",
             )
 

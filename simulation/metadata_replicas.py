@@ -1,6 +1,6 @@
 """Replicas of the cluster's metadata, each on a node with settings of its own, after seeded commands.
 
-What follows from a broker's coming and going is derived by each replica for itself. So it must come out the same
+Each replica derives the changes that follow from a broker's coming and going for itself. So they must come out the same
 everywhere: from the image alone, whatever a node's environment says.
 """
 

@@ -1,4 +1,4 @@
-"""Which unit tests notice a mutant: `python -m simulation.mutant_tests MUTANT.toml TESTS...`
+"""Finds the unit tests that notice a mutant: `python -m simulation.mutant_tests MUTANT.toml TESTS...`
 
 Prints the names of the tests that fail, a line each. A process of its own, so that every module is the mutant's.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from simulation.mutants import Mutant, mutate_this_process
 
 _MOST = 3
-"""Tests that are named: who wants to know more runs them."""
+"""Tests that are named; a run of them tells more."""
 _TESTS_OF = {
     "raft": "tests/unit/raft",
     "metadata": "tests/unit/metadata",
@@ -29,7 +29,7 @@ class _Noticed:
         self._mutant = mutant
 
     def pytest_sessionstart(self) -> None:
-        mutate_this_process(self._mutant)  # behind pytest's own import hook nobody would see it
+        mutate_this_process(self._mutant)  # behind pytest's own import hook it would have no effect
 
     def pytest_runtest_logreport(self, report: object) -> None:
         if getattr(report, "failed", False):

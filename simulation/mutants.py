@@ -2,7 +2,7 @@
 
 A mutant is a file of TOML: which text of which file of `src/tailrace` becomes which other one, the law that must break,
 and a seed of a run in which it does. The old text must be there exactly once, so that no refactoring disarms a mutant
-without anybody noticing. The mutated modules are loaded beside the real ones, for as long as the runs take.
+unnoticed. The mutated modules are loaded beside the real ones, for as long as the runs take.
 """
 
 import logging
@@ -62,7 +62,7 @@ class Patch(NamedTuple):
     new: str
 
     def occurrences(self) -> int:
-        """How often the old text is there. Once, or the mutant is none."""
+        """The number of places of the old text. Once, or the mutant is none."""
         return (SOURCE / self.file).read_text().count(self.old)
 
 
@@ -73,7 +73,7 @@ class Mutant(NamedTuple):
     what: str
     """In words."""
     kind: str
-    """What is run with it, of `WORLDS`."""
+    """The world that runs with it, of `WORLDS`."""
     law: str
     seed: int
     unit_tests: tuple[str, ...] | None
@@ -97,7 +97,7 @@ class Mutant(NamedTuple):
             return run(seed)
 
     def search(self, *, max_states: int, instant_disk: bool = False, **budget: int) -> str | None:
-        """What the exhaustive search of this small scope says that it breaks; None if it finds nothing."""
+        """The breach that the exhaustive search of this small scope finds, or None."""
         with _mutated(self.patches, RELOADED):
             scopes = import_module("simulation.raft_scope")
             small_scope = import_module("simulation.small_scope")
@@ -136,14 +136,14 @@ def all_mutants(directory: Path) -> list[Mutant]:
 
 
 class Hunt(NamedTuple):
-    """What some seeds made of a mutant."""
+    """The results of some seeds with a mutant."""
 
     name: str
     seed: int | None
     """The first one in which its law was broken."""
     seeds: int
     broken: dict[str, int]
-    """How often each law was broken, or what else was raised."""
+    """The number of breaches of each law, and of other exceptions."""
 
 
 def hunt(mutant: Mutant, seeds: range, kills: int = 1) -> Hunt:

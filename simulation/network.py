@@ -11,14 +11,14 @@ Deliver = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFaults:
-    """How bad the network is. Rates from 0 to 1, times in ms."""
+    """The faults of the network. Rates from 0 to 1, times in ms."""
 
     loss: float = 0.0
     duplication: float = 0.0
     min_delay_ms: int = 1
     max_delay_ms: int = 3
     slow: float = 0.0
-    """How many messages take up to `slow_delay_ms` instead."""
+    """The rate of messages that take up to `slow_delay_ms` instead."""
     slow_delay_ms: int = 400
 
 
@@ -43,7 +43,7 @@ class Network:
         self.block(other, one)
 
     def heal(self) -> None:
-        """Everybody reaches everybody."""
+        """Every node reaches every other."""
         self._blocked.clear()
 
     def calm(self) -> None:

@@ -181,7 +181,7 @@ class QuorumCluster:
         self._silent.symmetric_difference_update((broker_id,))
 
     def _restart_failed(self) -> None:
-        """Somebody sees to nodes that have given up, and to those whose power has gone."""
+        """Restart nodes that have given up, and those whose power has gone."""
         for node in self.nodes.values():
             if not node.is_up:
                 self.world.after(1000, partial(self.revive, node))
@@ -199,7 +199,7 @@ class QuorumCluster:
     # The end
 
     def _is_at_rest(self, before: int) -> bool:
-        """One active controller, more committed than when calm began (if anybody asks), all of it applied by all."""
+        """One active controller, more committed than when calm began (if clients write), applied by all."""
         leader = self.active()
         is_asked = self.plan.commands_per_s > 0
         if leader is None or (is_asked and self.laws.committed_end <= before):

@@ -1,7 +1,7 @@
-"""What must be true of a metadata quorum of whole nodes after every event, whatever fails.
+"""Laws of a metadata quorum of whole nodes, checked after every event, whatever fails.
 
-The keeper has its own log of what was committed, read from whoever said so first, and its own replay of it: any node's
-committed records and image must be the same, at every offset, in every life.
+The keeper has its own log of committed records, read from the first node that reports them, and its own replay of it:
+the committed records and image of every node must be the same, at every offset, in every life.
 """
 
 from collections.abc import Sequence
@@ -51,19 +51,19 @@ class QuorumLaws:
         self.committed_end = 0
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._flushed: dict[ReplicaKey, int] = {}
-        """How far each log is known to be durable, also of disks that are gone: nobody can know of the loss at once."""
+        """The durable end of each log, also of disks that are gone: no node can know of the loss at once."""
         self._seen: dict[int, tuple[Life, int]] = {}
         self._snapshots: dict[int, Sequence[SnapshotFile]] = {}
 
     @property
     def image(self) -> ClusterImage:
-        """What is committed, by this keeper's own replay."""
+        """The committed image, by this keeper's own replay."""
         return self.images[self.committed_end]
 
     # Observer
 
     def started(self, node: QuorumNode) -> None:
-        """What it has promised is on its disk."""
+        """The promises it has made are on its disk."""
         epoch = node.host.node.quorum_state.epoch
         promised = [voted for voter, voted in self._votes if voter == node.key]
         promised += [led for led, leader in self.leaders.items() if leader == node.key]
@@ -112,7 +112,7 @@ class QuorumLaws:
             raise Breach("only what is synced is called a snapshot", f"{node.key}: {part}")
 
     def stops(self, node: QuorumNode) -> None:
-        """What it has told others of its log was so until now."""
+        """Its reports of its log to others were true until now."""
         if "host" in vars(node):
             self._flushed[node.key] = node.host.node.flushed_end_offset
 
@@ -159,7 +159,7 @@ class QuorumLaws:
             raise Breach("leader completeness", f"{node.key} ends before {self.committed_end}")
 
     def _check_votes(self, node: QuorumNode, epoch: int) -> None:
-        """A majority of its voters has voted for it, each in the directory that votes: who has lost it has no vote."""
+        """A majority of its voters has voted for it, each in the directory that votes (lost directories have none)."""
         voters = node.host.node.voters
         granting = [key for key in voters.keys if key == node.key or self._votes.get((key, epoch)) == node.key]
         if len(granting) <= len(voters) // 2:
@@ -184,9 +184,11 @@ class QuorumLaws:
     def _check_failed(self, node: QuorumNode) -> None:
         raft, failure = node.host.node, node.host.failure
         if isinstance(raft.role, Prospective | Candidate | Leader):
-            raise Breach("who has lost its log neither stands nor leads", f"{node.key} is {raft.role}: {failure}")
+            raise Breach(
+                "a node that has lost its log neither stands nor leads", f"{node.key} is {raft.role}: {failure}"
+            )
         if node.told_failure is not failure:
-            raise Breach("who loses its log says so", f"{node.key}: {node.told_failure}, not {failure}")
+            raise Breach("a node that loses its log says so", f"{node.key}: {node.told_failure}, not {failure}")
 
     def _learn(self, node: QuorumNode, end_offset: int, from_offset: int | None = None) -> None:
         """Compare what this node holds for committed with what is known, and learn what is new."""

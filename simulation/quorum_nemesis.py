@@ -1,4 +1,4 @@
-"""What goes wrong with whole nodes: power, disks, the network, clocks; and voters that come and go."""
+"""Faults of whole nodes: power, disks, the network, clocks; and voters that come and go."""
 
 from collections.abc import Collection
 from functools import partial
@@ -41,7 +41,7 @@ class QuorumNemesis(Turns):
         return nodes[self.choice(sorted(nodes), what)]
 
     def _victim(self) -> QuorumNode:
-        """Anybody, more often the leader."""
+        """A random node, more often the leader."""
         node = self._any_node()
         return (self._cluster.active() or node) if self.chance(0.3, "the leader") else node
 
@@ -78,7 +78,7 @@ class QuorumNemesis(Turns):
         node.files.fail_at(node.files.operations + self.between(1, 20, "operations"))
 
     def _fill_disk(self) -> None:
-        """There is room for a few bytes more, and for none after that, until somebody makes some."""
+        """There is room for a few bytes more, and for none after that, until space is freed."""
         node = self._victim()
         files = node.files
         if files.free_space < TOTAL_SPACE // 2:

@@ -264,7 +264,7 @@ class QuorumNode:
                 self.files.power_cut()
 
     def wipe(self) -> None:
-        """Lose the disk. What comes back under this id is another replica: it has another directory."""
+        """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
         self.crash()
         self.wipes += 1
         self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])

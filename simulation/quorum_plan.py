@@ -1,4 +1,4 @@
-"""What a run of whole nodes consists of, drawn from its seed."""
+"""The plan of a run of whole nodes, drawn from its seed."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,13 +22,13 @@ BROKERS: Final = (BrokerId(101), BrokerId(102))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumPlan:
-    """How many nodes, and how much goes wrong. Rates are averages."""
+    """The number of nodes, and the rates of faults. Rates are averages."""
 
     voters: int = 3
     observers: int = 1
     network: NetworkFaults = field(default_factory=NetworkFaults)
     damage: float = 0.0
-    """How many answers of FetchSnapshot have a byte changed on their way."""
+    """The rate of FetchSnapshot answers with a byte changed on their way."""
     longest_disk_ms: int = 5
     commands_per_s: float = 25
     snapshot_bytes: int = 6000

@@ -41,12 +41,12 @@ STATES = (
     "voter added again on another disk",
     "voter removed",
 )
-"""What must have happened somewhere in a few hundred seeds."""
+"""The states that a few hundred seeds must reach."""
 
 
 @dataclass
 class NodesSweep:
-    """What came of the runs so far."""
+    """The results of the runs so far."""
 
     seeds: int = 0
     counted: int = 0

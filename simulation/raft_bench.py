@@ -1,4 +1,4 @@
-"""One RaftNode on a bench: the test is everybody else. It says what arrives, and sees what the node wants."""
+"""One RaftNode on a bench: the test plays all other nodes. It delivers events, and sees the node's effects."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -78,7 +78,7 @@ class RaftBench:
         self.log = MemoryLog(self.disk)
         self.effects: list[do.Effect] = []
         self.held: list[do.Persist | do.Flush] = []
-        """What the disk has not done yet."""
+        """Operations that the disk has not done yet."""
         self._marks: dict[int, int] = {}
         self._tokens = 0
         self.node = RaftNode(
@@ -101,7 +101,7 @@ class RaftBench:
         file = SnapshotFile(snapshot_id, size_bytes, last_contained_ms)
         self.disk.snapshots[snapshot_id] = StoredSnapshot(file, bytes(size_bytes), None)
 
-    # What happens
+    # Events
 
     def step(self, event: events.Event) -> list[do.Effect]:
         """All that this leads to, what an instant disk does included."""
@@ -150,7 +150,7 @@ class RaftBench:
             for event in self._done(effect):
                 self.step(event)
 
-    # What the node wants
+    # Effects of the node
 
     def all(self, kind: type[E]) -> list[E]:
         """All effects of this kind so far."""

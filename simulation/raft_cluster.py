@@ -78,7 +78,7 @@ class RaftCluster:
         return max(self.leaders(), key=lambda host: host.node.epoch, default=None)
 
     def next_value(self) -> int:
-        """Something to write that nobody has written before."""
+        """A value that has not been written before."""
         self._values += 1
         return self._values
 
@@ -107,7 +107,7 @@ class RaftCluster:
 
     @property
     def acked(self) -> int:
-        """How many appends were acknowledged to clients."""
+        """The number of appends that were acknowledged to clients."""
         return sum(len(host.acked) for host in self.hosts.values())
 
     @property

@@ -1,4 +1,4 @@
-"""What each node owes to what it has just been told: laws of one step, and of the time that passes for a leader."""
+"""Duties of a node after an event: laws of one step, and of the time that passes for a leader."""
 
 from typing import TypeGuard
 
@@ -40,9 +40,9 @@ class RaftConduct(Watcher):
         self._heard_epoch = -1
         """Of the answer that is being taken in: at least this must be the epoch after it."""
         self._must_end_by: int | None = None
-        """Where the leader's log parts from the node's, if it is just being told so."""
+        """The point where the leader's log diverges from the node's, if the event says so."""
         self._contacts: dict[ReplicaKey, dict[ReplicaKey, int]] = {}
-        """For each leader, when it last heard of whom in its epoch, and under its own key when that began."""
+        """For each leader, the last contact of each node in its epoch, and under its own key the begin of the epoch."""
 
     # One step
 
@@ -75,11 +75,15 @@ class RaftConduct(Watcher):
     def stepped(self, host: RaftHost, event: events.Event) -> None:
         node = host.node
         if node.epoch < self._heard_epoch:
-            raise Breach("a higher epoch is taken from whoever knows it", f"{host.key}: {node.epoch} after {event}")
+            raise Breach(
+                "a higher epoch is taken from every node that knows it", f"{host.key}: {node.epoch} after {event}"
+            )
         if self._must_end_by is not None:
             self._check_cut(host, self._must_end_by)
         if host.installing is not None and node._replica.may_stand:
-            raise Breach("who installs a snapshot does not stand for election", f"{host.key}: {host.installing}")
+            raise Breach(
+                "a node that installs a snapshot does not stand for election", f"{host.key}: {host.installing}"
+            )
         match event:
             case events.Tick() if node.is_leader:
                 self._check_majority(host)
@@ -98,17 +102,17 @@ class RaftConduct(Watcher):
 
     def changed_role(self, host: RaftHost, change: do.RoleChanged) -> None:
         if host.has_failed and change.role in ("Prospective", "Candidate", "Leader"):
-            raise Breach("who has lost its disk neither stands nor leads", f"{host.key}: {change}")
+            raise Breach("a node that has lost its disk neither stands nor leads", f"{host.key}: {change}")
         if host.installing is not None and change.role in ("Prospective", "Candidate", "Leader"):
             detail = f"{host.key}: {change} while it takes {host.installing} in place of its log"
-            raise Breach("who installs a snapshot does not stand for election", detail)
+            raise Breach("a node that installs a snapshot does not stand for election", detail)
         if change.role == "Leader":
             self._contacts[host.key] = {host.key: host.now_ms}
 
     # Leaders
 
     def _check_majority(self, host: RaftHost) -> None:
-        """A leader that hears of no majority for one and a half fetch timeouts is none any more."""
+        """A leader without contact with a majority for one and a half fetch timeouts resigns."""
         contacts, voters = self._contacts[host.key], host.node.voters
         began_ms = contacts[host.key]
         times = sorted((contacts.get(key, began_ms) for key in voters.keys if key != host.key), reverse=True)

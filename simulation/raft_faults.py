@@ -1,4 +1,4 @@
-"""What a simulated disk does: how slow it is, and what may be wrong with it."""
+"""Behaviour of a simulated disk: its speed, and its faults."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class DiskTimes:
-    """How long things take, in ms, and how often a snapshot is damaged on its way."""
+    """Times of operations, in ms, and the rate of snapshots that are damaged on their way."""
 
     min_flush_ms: int = 0
     max_flush_ms: int = 5
@@ -16,7 +16,7 @@ class DiskTimes:
 
 
 class DiskFault(Enum):
-    """What is wrong with a disk."""
+    """The fault of a disk."""
 
     EIO = "fails every write"
     FULL = "is full"

@@ -1,8 +1,8 @@
 """Runs one RaftNode in a simulated world, with a state machine that hashes what is committed.
 
 Its disk may fail: with *EIO* nothing becomes durable any more, on a *full* disk only the quorum state does (a few bytes
-that are always set aside). Either way the node is told with the next write, and works again after a restart. Its clock
-is its own; it may jump forwards, as after a pause of the whole machine.
+that are always reserved). Either way the node gets the error with the next write, and works again after a restart. Its
+clock is its own; it may jump forwards, as after a pause of the whole machine.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ ENTRY_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who waits for an answer."""
+    """The client or node that waits for an answer."""
 
     source: int
     request_id: int
@@ -83,7 +83,7 @@ class RaftHost:
         self.crash_in_step: float = 0.0
         self.fault: DiskFault | None = None
         self.has_failed = False
-        """Whether the node has been told that its disk is of no use."""
+        """Whether the node has received StorageFailed."""
         self._is_refused = False
         self.installing: SnapshotId | None = None
         """A snapshot that is being validated."""
@@ -92,7 +92,7 @@ class RaftHost:
 
     @property
     def now_ms(self) -> int:
-        """What this host's monotonic clock shows."""
+        """The time of this host's monotonic clock."""
         return self.world.now_ms + self._clock_ms
 
     @property
@@ -161,7 +161,7 @@ class RaftHost:
             self.step(events.Tick())
 
     def wipe(self) -> None:
-        """Lose the disk. What comes back under this id is another replica: it has another directory."""
+        """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
         if self.is_up:
             self.crash()
         self._watcher.loses_disk(self)
@@ -222,7 +222,7 @@ class RaftHost:
     # Effects
 
     def _carry_out(self, effect: do.Effect) -> events.Event | None:
-        """Do it; what must be told to the node before anything else."""
+        """Carry it out; returns the event that the node must get before any other."""
         match effect:
             case do.SendRequest(request_id, destination, request):
                 self._send_request(request_id, destination, request)
@@ -362,7 +362,7 @@ class RaftHost:
         self._network.send(self.key.id, destination, deliver)
 
     def stray(self, request: Request) -> None:
-        """A request of somebody who is no part of the quorum, or believes something else of it."""
+        """A request of a stranger to the quorum, or of a node with other beliefs about it."""
         self.step(events.RequestReceived(Asked(-1, 0, Life(), request), request))
 
     def _send_response(self, asked: Asked, response: Response) -> None:

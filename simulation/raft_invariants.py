@@ -1,7 +1,7 @@
-"""What must be true of a quorum after every event, whatever fails. A breach names the law.
+"""Laws of a quorum, checked after every event, whatever fails. A breach names the law.
 
 The watcher keeps what the whole cluster has ever said: which leader each epoch had, which record each (offset, epoch),
-what was committed, who voted for whom. Each check is against that, and costs no more than what has just changed.
+the committed records, the votes. Each check is against that, and costs no more than what has just changed.
 """
 
 from collections.abc import Sequence
@@ -42,13 +42,13 @@ class RaftInvariants(Watcher):
         """(offset, epoch) -> value and the epoch of the record before."""
         self.committed_entries: list[Entry] = []
         self._ends: dict[int, int] = {}
-        """How far the leader of each epoch has committed, where that was news."""
+        """The high watermark of the leader of each epoch, if it was above those before."""
         self.states: list[State] = [State()]
         """The state after each committed record."""
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.high_watermarks: dict[ReplicaKey, int] = {}
         self.lost_disks: list[tuple[ReplicaKey, RaftDisk]] = []
-        """What they held was acknowledged while it was there; nobody can know of the loss at once."""
+        """Their records were acknowledged before the loss; no node can know of the loss at once."""
         self.roles: dict[ReplicaKey, str] = {}
         """As of the effects that have been carried out."""
         self.persisted: dict[ReplicaKey, QuorumState] = {}
@@ -89,7 +89,7 @@ class RaftInvariants(Watcher):
             raise Breach("a leader has a majority's votes", f"{host.key} in {change.epoch}: only {granting}")
 
     def _end_before(self, epoch: int) -> int:
-        """How far earlier epochs have committed. Who is elected late, by votes long under way, knows nothing later."""
+        """The high watermark of earlier epochs. A leader elected late, by votes long under way, knows nothing later."""
         return max((end for earlier, end in self._ends.items() if earlier < epoch), default=0)
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
@@ -155,7 +155,7 @@ class RaftInvariants(Watcher):
         self._compare(host)
 
     def _commit(self, host: RaftHost, offset: int) -> None:
-        """A leader says that records are committed which nobody knew to be."""
+        """A leader reports records as committed for the first time."""
         for position in range(self.committed_end, offset):
             entry = host.log.image.at(position)
             assert entry is not None
@@ -233,7 +233,7 @@ class RaftInvariants(Watcher):
             self._check_progress(host, event.request)
 
     def _check_progress(self, host: RaftHost, request: FetchRequest) -> None:
-        """What the leader believes of a follower of its own epoch is so."""
+        """The leader's progress of a follower of its own epoch is true."""
         role, follower = host.node.role, self._running(request.replica)
         progress = role.replicas.known(request.replica) if isinstance(role, Leader) else None
         if progress is None or progress.end_offset <= 0 or follower is None or follower.node.epoch != host.node.epoch:

@@ -114,7 +114,7 @@ def _apply(image: LogImage, operation: Operation) -> None:
 
 
 class RaftDisk:
-    """What survives a crash: what was flushed, the quorum state that was persisted, whole snapshots."""
+    """The state that survives a crash: flushed records, the persisted quorum state, whole snapshots."""
 
     def __init__(self) -> None:
         self.quorum_state = QuorumState()
@@ -165,10 +165,10 @@ class MemoryLog:
         stored = self._disk.snapshots
         return [stored[one].file for one in sorted(stored)] if stored else ()
 
-    # What a host does with it
+    # Operations of a host
 
     def voters_in_log(self) -> list[VotersAt]:
-        """What the newest snapshot and the records behind it state."""
+        """The voters that the newest snapshot and the records behind it state."""
         newest = self._disk.newest_snapshot()
         found = []
         if newest is not None and newest.voters is not None:

@@ -1,4 +1,4 @@
-"""What happens to a simulated quorum besides its own business: clients write, and things break."""
+"""Events from outside a simulated quorum: clients write, and things break."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ class RaftNemesis(Turns):
             host.write_snapshot()
 
     def _ask(self) -> None:
-        """Somebody asks for a snapshot, of whoever is at hand."""
+        """A random node gets a request for a snapshot."""
         host = self._any_host()
         if not host.is_up or not host.log.snapshots:
             return
@@ -79,7 +79,7 @@ class RaftNemesis(Turns):
         )
 
     def _victim(self) -> RaftHost:
-        """Anybody, more often the leader."""
+        """A random node, more often the leader."""
         host = self._any_host()
         if self.chance(0.3, "the leader"):
             host = self._cluster.leader() or host
@@ -122,7 +122,7 @@ class RaftNemesis(Turns):
         self._world.after(self.between(10, 1000, "down"), Revive(host))
 
     def _break_disk(self) -> None:
-        """A disk fails or is full; after a while somebody has repaired it and starts the node again."""
+        """A disk fails or is full; after a while it is repaired and the node starts again."""
         host = self._victim()
         if not host.is_up or host.fault is not None:
             return

@@ -1,4 +1,4 @@
-"""What a run of a quorum consists of, drawn from its seed."""
+"""The plan of a run of a quorum, drawn from its seed."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ snapshots of several parts, log starts that rise every few seconds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many nodes, and how much goes wrong. Rates are averages."""
+    """The number of nodes, and the rates of faults. Rates are averages."""
 
     voters: int = 3
     observers: int = 0

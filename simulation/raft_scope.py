@@ -1,20 +1,20 @@
 """Small quorums for the exhaustive search: nodes, messages under way, and a budget of bad luck.
 
-What may happen, in any order:
+The possible events, in any order:
 
 - a message under way arrives, or never does; each may be overtaken by any other, and a request may arrive twice as
   often as the budget says. Two equal ones count as one.
 - a disk does the oldest of what it owes its node, separate from everything else;
 - a crash loses what the disk owes; the node is back at once;
-- time passes for one node, until it stands for election, or until a leader that nobody answers gives up;
+- time passes for one node, until it stands for election, or until a leader without answers resigns;
 - a leader is asked to write, or to remove a voter, itself or another; a node writes a snapshot of all that is
-  committed, and counts nobody as live then, so that a leader's log starts there.
+  committed, and counts no replica as live then, so that a leader's log starts there.
 
-Time passes in no other way: nobody gives up a request because it is old, and announcements are made once. A follower's
+Time passes in no other way: no request is given up because it is old, and announcements are made once. A follower's
 pause before it asks its leader again may end at any moment.
 
-Messages that can change nothing any more are left out: an answer that nobody waits for, a request of an epoch that its
-destination has left, for which nobody waits.
+Messages that can change nothing any more are left out: an answer without a waiting node, and a request without one
+of an epoch that its destination has left.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey
 
 STALE, LIVE, ANSWER = range(3)
-"""A request whose answer nobody heeds any more; one whose answer is heeded; such an answer."""
+"""A request whose answer is ignored by now; one whose answer is heeded; such an answer."""
 
 
 class Message(NamedTuple):
@@ -61,7 +61,7 @@ class Message(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A request that has not been answered: by whom, which, who asked, and whether it still heeds the answer."""
+    """A request that has not been answered: receiver, request, sender, and whether the sender still waits for it."""
 
     holder: int
     slot: int
@@ -70,7 +70,7 @@ class Question(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How much may still happen."""
+    """The numbers of events that may still happen."""
 
     writes: int = 0
     crashes: int = 0
@@ -105,11 +105,11 @@ class RaftScope:
     def __init__(self, size: int = 3, *, instant_disk: bool = False, may_look: bool = False) -> None:
         """With an instant disk nothing is ever owed or lost: far fewer worlds, so that more can happen.
 
-        Without `may_look`, who looks for a leader hears of it from the leader alone: what it asks others is lost.
+        Without `may_look`, a node finds its leader by asking the leader alone: its requests to others are lost.
         """
         self._ids = tuple(range(1, size + 1))
         others = permutations(self._ids[1:])
-        # Node 1 leads when a search begins, and nobody else is special.
+        # Node 1 leads when a search begins, and no other node is special.
         namings = [{1: 1, **dict(zip(self._ids[1:], order, strict=True))} for order in others]
         self.nodes = ScopeNodes(namings)
         self._instant_disk = instant_disk
@@ -141,7 +141,7 @@ class RaftScope:
             world = self.take(world, steps[0])
         return world
 
-    # What can happen
+    # Possible events
 
     def actions(self, world: World) -> Sequence[Action]:
         return [*self._free_actions(world), *self._rationed_actions(world)]
@@ -185,7 +185,7 @@ class RaftScope:
         what = ("late, ", "", "")[message.kind] + ("again, " if action.kind == "duplicate" else "")
         return f"{message.source} -> {message.destination}: {what}{self.nodes.contents[message.content]}"
 
-    # What comes of it
+    # Effects
 
     def take(self, world: World, action: Action) -> World:
         index, budget = action.node, world.budget
@@ -281,7 +281,7 @@ class RaftScope:
     def _without_idle_questions(
         self, nodes: tuple[int, ...], questions: frozenset[Question]
     ) -> tuple[tuple[int, ...], frozenset[Question]]:
-        """Questions that wait to be answered, and nobody waits for the answer: that they wait is of no consequence."""
+        """Requests that wait for an answer that is ignored by now: their waiting has no effect."""
         for question in questions:
             if not question.is_live:
                 index = question.holder - 1
@@ -293,14 +293,14 @@ class RaftScope:
         return isinstance(self.nodes.contents[content], FetchRequest)
 
     def _is_idle(self, content: int, node: int) -> bool:
-        """Whether this answer tells its receiver nothing: it was heard, by one who knows of no later epoch."""
+        """Whether this answer is no news to its receiver: it knows it, and no later epoch."""
         response = self.nodes.contents[content]
         if not isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse):
             return False
         return response.leader_epoch <= self.nodes.facts[node].epoch
 
     def _is_dead(self, message: Message, nodes: tuple[int, ...]) -> bool:
-        """Whether it can change nothing: nobody waits for the answer, and its destination is past its epoch."""
+        """Whether it can change nothing: its answer is ignored, and its destination is past its epoch."""
         if message.kind != STALE:
             return False
         facts = self.nodes.facts[nodes[message.destination - 1]]
@@ -329,7 +329,7 @@ class RaftScope:
         return known
 
     def _note(self, known: Known, views: list[View]) -> None:
-        """What a search should have reached somewhere."""
+        """The states that a search should have reached somewhere."""
         sometimes = self.nodes.sometimes
         writes = [offset for offset, entry in enumerate(known.committed) if isinstance(entry.value, str)]
         if len(known.leaders) > 1:

@@ -10,7 +10,7 @@ from tailrace.raft.voters import VoterSet
 
 
 class View(NamedTuple):
-    """What the laws look at, of one node."""
+    """The state of one node that the laws look at."""
 
     is_leader: bool
     epoch: int
@@ -24,7 +24,7 @@ class View(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What has been seen to happen, which must stay true."""
+    """Past events, which must stay true."""
 
     leaders: tuple[tuple[int, int], ...] = ()
     """(epoch, node id)"""
@@ -33,17 +33,17 @@ class Known(NamedTuple):
     """(epoch, end offset): how far the leader of that epoch has committed, where that was news."""
 
     def end_before(self, epoch: int) -> int:
-        """How far earlier epochs have committed: that much a leader of this epoch must have."""
+        """The high watermark of earlier epochs: a leader of this epoch must have all below."""
         return max((end for earlier, end in self.ends if earlier < epoch), default=0)
 
     def voters_below(self, end_offset: int) -> VoterSet | None:
-        """What the committed records below state last."""
+        """The last voters that the committed records below state."""
         stated = [one.value.voters for one in self.committed[:end_offset] if isinstance(one.value, Voters)]
         return stated[-1] if stated else None
 
 
 def learn(known: Known, views: Sequence[View], index: int, before: View | None, led_to: int) -> Known:
-    """What is known after one node has changed. Raises AssertionError if that breaks a law.
+    """The past events after one node has changed. Raises AssertionError if that breaks a law.
 
     `before`: that node before, if it has lived on; `led_to`: how far it has committed as a leader, which it may be no
     more.
@@ -85,7 +85,7 @@ def _check_logs(views: Sequence[View], index: int) -> None:
 
 
 def _check_completeness(known: Known, view: View) -> None:
-    """Of one whose epoch has just begun, or has begun already: who is elected late knows nothing of later epochs."""
+    """Of one whose epoch has just begun, or has begun already: a leader elected late knows nothing of later epochs."""
     end = known.end_before(view.epoch)
     own = _between(view.start, view.entries, view.start, end)
     assert view.start + len(view.entries) >= end, "leader completeness"

@@ -1,7 +1,7 @@
 """The nodes of a small scope, and what each does: the product's RaftNode on a bench, as a number.
 
-Nodes that will do the same have the same number (`raft_scope_state`). What one does about something is worked out once;
-after that it is looked up, for all the worlds in which such a node meets such a thing. That makes a search fast.
+Nodes that will do the same have the same number (`raft_scope_state`). The result of an event for a node is computed
+once; after that it is looked up, for all the worlds in which such a node meets such a thing. That makes a search fast.
 """
 
 import pickle
@@ -29,18 +29,18 @@ SNAPSHOT_BYTES = 10
 
 
 class Happening(NamedTuple):
-    """What happens to a node. Equal ones do the same to the same node."""
+    """An event of a node. Equal ones do the same to the same node."""
 
     kind: str
     slot: int = 0
-    """Which of its questions a request is; from whom an answer is."""
+    """The index of a request among those of its sender; the sender of an answer."""
     content: int = 0
     """The number of the message, of the write."""
     detail: Hashable = None
 
 
 class Outcome(NamedTuple):
-    """What came of it."""
+    """The result of an event."""
 
     node: int
     requests: tuple[tuple[int, int, bool], ...] = ()
@@ -50,11 +50,11 @@ class Outcome(NamedTuple):
     forgotten: tuple[int, ...] = ()
     """Nodes whose answers, to what they were asked before, are not heeded any more."""
     led_to: int = 0
-    """How far it has committed as a leader, which it may be no more."""
+    """Its high watermark as a leader, which it may be no more."""
 
 
 class Facts(NamedTuple):
-    """What is to be known of a node without unpacking it."""
+    """The facts about a node that need no unpacking."""
 
     packed: bytes
     digest: int
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
     view_number: int
     epoch: int
     has_voted: bool
-    """Or knows who leads: nobody else gets its vote in this epoch."""
+    """Or knows the leader: no other candidate gets its vote in this epoch."""
     may_lead: bool
     """Whether it leads in this epoch, or may come to."""
     is_looking: bool
@@ -85,7 +85,7 @@ class ScopeBench(RaftBench):
     """A bench whose disk does one thing at a time."""
 
     def _carry_out(self, effect: do.Effect) -> list[events.Event]:
-        """Of who voted for a leader its log tells people, and nobody else: worlds need not differ by that."""
+        """The votes for a leader are in its log for administrators alone: worlds need not differ by that."""
         if isinstance(effect, do.AppendAsLeader):
             control = tuple(
                 replace(record, granting_voters=()) if isinstance(record, do.LeaderChange) else record
@@ -156,7 +156,7 @@ class ScopeBench(RaftBench):
         return snapshot_id if self.node.snapshot_fault(snapshot_id) is None else None
 
     def write_snapshot(self) -> None:
-        """Nobody counts as live after that, so that a leader's log starts there at once."""
+        """No replica counts as live after that, so that a leader's log starts there at once."""
         snapshot_id = self.snapshot_id()
         assert snapshot_id is not None
         file = SnapshotFile(snapshot_id, SNAPSHOT_BYTES, 0)
@@ -166,7 +166,7 @@ class ScopeBench(RaftBench):
         self.step(events.SnapshotWritten(snapshot_id))
 
     def drop_question(self, token: int) -> None:
-        """Whoever asked this has forgotten it."""
+        """The sender of this request has forgotten it."""
         role, outbox = self.node.role, self.node._replica.outbox
         if isinstance(role, Leader):
             role.parked = [one for one in role.parked if one.token != token]
@@ -263,7 +263,7 @@ class ScopeNodes:
     # Happenings
 
     def take(self, node: int, happening: Happening) -> Outcome:
-        """What this node does about it. Raises AssertionError if it breaks a law of its own."""
+        """The step of this node. Raises AssertionError if it breaks a law of its own."""
         key = (node, happening)
         outcome = self._outcomes.get(key)
         if outcome is None:
@@ -304,7 +304,7 @@ class ScopeNodes:
                     pass
         return Outcome(self.number_of(bench), tuple(requests), tuple(answers), forgotten, led_to)
 
-    # What each happening is
+    # Events
 
     def _request(self, bench: ScopeBench, happening: Happening) -> None:
         request: Any = self.contents[happening.content]

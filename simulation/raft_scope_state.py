@@ -1,7 +1,7 @@
-"""What a node of a small scope is, as a value: equal for nodes that will do the same, whatever happens.
+"""The state of a node of a small scope, as a value: equal for nodes that will do the same, whatever happens.
 
-- Times do not count: in a scope they pass only where an action says so. What counts is whether a pause between two
-  requests is over, and whether a replica has been heard of lately.
+- Times do not count: in a scope they pass only where an action says so. It counts whether a pause between two
+  requests is over, and whether a replica counts as live.
 - Numbers that only tell one request, flush or promise from another do not count: what counts is what is open.
 - Nodes may be given other names (`names`): worlds that differ in names alone are one.
 
@@ -34,7 +34,7 @@ from tailrace.raft.voter_changes import VoterChanges
 from tailrace.raft.voters import ReplicaKey, VoterHistory, VoterSet
 
 Names = Mapping[int, int]
-"""What each node is called instead."""
+"""The new name of each node."""
 Value = Any
 """Tuples, text and numbers, nothing else."""
 
@@ -66,7 +66,7 @@ _BEHAVIOUR: Final = ("_replica", "_leadership", "_elections", "_following", "_se
 
 
 def check_parts(one: object) -> None:
-    """Raises AssertionError if this object has a part that nobody has thought about here."""
+    """Raises AssertionError if this object has a part that is not covered here."""
     parts = {part.name for part in fields(one)} if is_dataclass(one) else set(vars(one))
     known = set(_PARTS[type(one)].split())
     assert parts == known, f"{type(one).__name__} has changed: {sorted(parts ^ known)}"
@@ -127,7 +127,7 @@ def _flushes(replica: Replica) -> Value:
 
 
 def _outbox(replica: Replica, names: Names) -> Value:
-    """What waits for a promise. A request that its sender has forgotten is sent all the same."""
+    """Messages that wait for a promise. A request that its sender has forgotten is sent all the same."""
     outbox, links = replica.outbox, replica.links
     waiting: list[Value] = []
     for number, effect in outbox._waiting:
@@ -143,7 +143,7 @@ def _outbox(replica: Replica, names: Names) -> Value:
 
 
 def _links(replica: Replica, now_ms: int, names: Names) -> Value:
-    """What is open, and which pauses last. Announcements are made once in a scope: their answers change nothing."""
+    """Open requests and pauses. Announcements are made once in a scope: their answers change nothing."""
     links = replica.links
     return sorted(
         (names[node_id], value_of(opened.request, names))
@@ -173,7 +173,7 @@ def _role(bench: RaftBench, role: Role, names: Names) -> Value:
             told = sorted(names[node_id] for node_id in role.announced_ms)
             return name, role.epoch_start_offset, replicas, parked, pending, told, sorted(role.served)
         case Resigned():
-            return name  # whom it has told, and whom it prefers, matters only to those who hear of it, and when
+            return name  # the nodes it has informed, and those it prefers, matter only to the receivers of that news
 
 
 def _tally(tally: Tally, names: Names) -> Value:

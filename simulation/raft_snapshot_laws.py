@@ -1,4 +1,4 @@
-"""What must be true of snapshots and log starts (KIP-630), as hosts act."""
+"""Laws of snapshots and log starts (KIP-630), checked as hosts act."""
 
 from collections.abc import Sequence
 
@@ -36,18 +36,18 @@ class RaftSnapshotLaws(Watcher):
         """By leader and replica: the furthest offset it has fetched from in this term, and when it last fetched."""
 
     def started(self, host: RaftHost) -> None:
-        """Who comes back does not lead, and nobody fetches from it any more.
+        """A node that comes back does not lead, and no node fetches from it any more.
 
         It may have written a snapshot in the step in which it crashed.
         """
-        self._forget_who_asked(host)
+        self._forget_askers(host)
         for snapshot_id in host.disk.snapshots:
             self._note_bytes(host, snapshot_id)
 
     def changed_role(self, host: RaftHost, change: do.RoleChanged) -> None:
-        self._forget_who_asked(host)
+        self._forget_askers(host)
 
-    def _forget_who_asked(self, host: RaftHost) -> None:
+    def _forget_askers(self, host: RaftHost) -> None:
         for asked in [one for one in self._asked_ms if one[0] == host.key]:
             del self._asked_ms[asked]
         for replica in [one for one in self._reached if one[0] == host.key]:

@@ -14,7 +14,7 @@ SNAPSHOT_PADDING = 150
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the state machine is after all records below `offset`."""
+    """The state of the state machine after all records below `offset`."""
 
     offset: int = 0
     digest: bytes = b""

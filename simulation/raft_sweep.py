@@ -62,12 +62,12 @@ STATES = (
     "the disk of a leader fails every write",
     "the disk of a leader is full",
 )
-"""What must have happened somewhere in a few hundred seeds."""
+"""The states that a few hundred seeds must reach."""
 
 
 @dataclass(slots=True)
 class Sweep:
-    """What some seeds came to."""
+    """The results of some seeds."""
 
     seeds: int = 0
     counted: int = 0
@@ -176,7 +176,7 @@ def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[Sweep], 
 
 
 def soak(path: Path, counted: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
-    """Run seeds from 0 on until so many count. What is done is kept in the file, as long as the code is the same."""
+    """Run seeds from 0 on until so many count. Results are kept in the file, as long as the code is the same."""
     code = code_version()  # of what runs here, whatever becomes of the files meanwhile
     total = _load(path, code)
     while total.counted < counted and not total.failures:

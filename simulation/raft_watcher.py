@@ -1,4 +1,4 @@
-"""Whoever looks on while simulated hosts act."""
+"""Watchers of simulated hosts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Is told what a host does, as it does it: invariants, counters. Does nothing by itself."""
+    """Receives each action of a host: a base for invariants and counters. Does nothing by itself."""
 
     def started(self, host: "RaftHost") -> None: ...
 

@@ -38,12 +38,12 @@ _TIMEOUT_MS: Final = 400
 _FATAL: Final = frozenset(
     (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR)
 )
-"""What a producer with one batch under way must never hear."""
+"""Error codes that a producer with one batch under way must never get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlan:
-    """What a run consists of."""
+    """The plan of a run."""
 
     brokers: int = 3
     partitions: int = 3
@@ -59,7 +59,7 @@ class ReplicaPlan:
     partitions_per_s: float = 0.0
     fencings_per_s: float = 0.0
     refused_growth: float = 0.0
-    """How many of the proposals to add a replica are refused, and come again when it lags behind. From 0 to 1."""
+    """The rate of refused proposals to add a replica, which come again when it lags behind. From 0 to 1."""
     elections_per_s: float = 0.0
     reassignments_per_s: float = 0.0
     damages_per_s: float = 0.0
@@ -440,7 +440,7 @@ class ReplicaCluster:
         self.world.after(self.world.between(100, 2500, "healing", kind), self.network.heal)
 
     def silence_followers(self) -> None:
-        """From now on the leader of the first partition hears of the controller and of no other broker."""
+        """From now on the leader of the first partition reaches the controller and no other broker."""
         leader = self._leader_of(0)
         assert leader is not None
         self.network.separate([leader.node_id], self.nodes)

@@ -1,7 +1,7 @@
-"""What must hold of the copies of a partition, looked at after every event.
+"""Laws of the copies of a partition, checked after every event.
 
 - "committed is for ever": what some leader has had below its high watermark never becomes something else.
-- "a leader has everything committed": whoever leads has all that was ever committed.
+- "a leader has everything committed": each leader has all that was ever committed.
 - "copies agree below the high watermark": whatever a replica has below its own high watermark is what is committed.
 - "a high watermark is on the disk": under flushed durability; all records below it are there after a crash.
 - "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
@@ -12,8 +12,8 @@
 - "a silent replica does not join": its leader proposes to add only those that asked within replica.lag.time.max.ms.
 - "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
   that it has lost something, whatever the power cuts.
-- "acknowledged is committed": a producer with acks=all hears of success for what is committed, at these offsets.
-- "a producer that keeps order is never out of order": what it was told is acknowledged is there when its next batch is.
+- "acknowledged is committed": a producer with acks=all gets success for committed records, at these offsets.
+- "a producer that keeps order is never out of order": its acknowledged batches are there when its next batch is.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ class ReplicaLaws:
         """By base offset."""
         self.committed_end: dict[TopicPartition, int] = {}
         self.leaders: set[tuple[TopicPartition, int, int]] = set()
-        """(partition, leader epoch, broker) of all who have led."""
+        """(partition, leader epoch, broker) of every leadership."""
         self.damaged: set[tuple[BrokerId, TopicPartition]] = set()
         """Copies in which a bit has flipped."""
         self._min_in_sync = min_in_sync
@@ -79,9 +79,9 @@ class ReplicaLaws:
         nodes = {node.node_id: node for node in self.nodes}
         for topic in self.image().topics.values():
             for number, state in topic.partitions.items():
-                self._check_who_may_lead(TopicPartition(topic.name, number), state, nodes)
+                self._check_eligible_leaders(TopicPartition(topic.name, number), state, nodes)
 
-    def _check_who_may_lead(
+    def _check_eligible_leaders(
         self, name: TopicPartition, state: PartitionState, nodes: dict[BrokerId, ReplicaNode]
     ) -> None:
         end_offset = self.committed_end.get(name, 0)
@@ -120,8 +120,8 @@ class ReplicaLaws:
                 if is_new and (heard_ms is None or now_ms - heard_ms > self._lag_ms):
                     raise Breach(
                         "a silent replica does not join",
-                        f"{partition.topic_partition}: {node.node_id} has heard of {member.broker_id} at {heard_ms},"
-                        f" and proposes it at {now_ms}",
+                        f"{partition.topic_partition}: {node.node_id} had contact with {member.broker_id} at {heard_ms}"
+                        f", and proposes it at {now_ms}",
                     )
 
     def _look_at(self, node: ReplicaNode, partition: Partition) -> None:
@@ -222,11 +222,11 @@ class ReplicaLaws:
         return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
-        """A producer was told that its next batch does not follow from its last one, which was acknowledged."""
+        """A producer got the error that its next batch does not follow its last one, which was acknowledged."""
         raise Breach("a producer that keeps order is never out of order", f"{name}: {code.name}")
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
-        """A producer was told that its batch is safe."""
+        """A producer got the acknowledgement of its batch."""
         batch = self.committed.get(name, {}).get(base_offset)
         if batch is None or batch.crc != crc:
             raise Breach("acknowledged is committed", f"{name} at {base_offset}: {batch}")

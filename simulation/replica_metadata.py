@@ -19,7 +19,7 @@ from tailrace.metadata.snapshot_image import difference
 from tailrace.model.errors import ErrorCode, KafkaError
 
 CONTROLLER: Final = 0
-"""Where it is in the network."""
+"""Its address in the network."""
 DEADLINE_MS: Final = 600
 """When a broker gives up waiting for an answer."""
 SESSION_MS: Final = 2_500
@@ -38,7 +38,7 @@ class Subscriber(Protocol):
 
     life: Life
     applied: int
-    """How many changes it has applied."""
+    """The number of changes it has applied."""
 
     @property
     def node_id(self) -> int: ...
@@ -73,16 +73,16 @@ class ReplicaMetadata:
 
     @property
     def image(self) -> ClusterImage:
-        """What is agreed on."""
+        """The committed image."""
         return self.changes[-1].image
 
     def watch_sessions(self) -> None:
-        """Fence who is silent, from now on."""
+        """Fence silent brokers, from now on."""
         self.decide(FenceSilentBroker())
         self._world.after(250, self.watch_sessions)
 
     def decide(self, command: Any) -> Any:
-        """The answer; what it changes is on its way to everybody."""
+        """The answer; its change is on the way to all nodes."""
         end_offset = self.changes[-1].end_offset
         try:
             decision = self._machine.decide(command, self._world.now_ms, next_offset=end_offset)

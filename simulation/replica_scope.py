@@ -1,12 +1,12 @@
 """A partition with three copies as an immutable world, for `small_scope`: every order of a few writes and faults.
 
-The rules are the product's: `replication.leadership` says what is committed and who should be in sync,
-`replication.follower.cut_offset` where a log is cut, `metadata.rules_26` who leads. Around them stands the least that
+The rules are the product's: `replication.leadership` for the high watermark and the in-sync replicas,
+`replication.follower.cut_offset` for truncation, `metadata.rules_26` for elections. Around them stands the least that
 makes them a partition: a log is a tuple of (leader epoch, value), of which so many are flushed, and a flush is an
 action of its own. Each broker learns what the controller has decided in an action of its own, too.
 
 Laws, in every world:
-- what was committed stays, on the leader of the newest epoch and on whoever may still become one;
+- committed records stay, on the leader of the newest epoch and on every replica that may still become one;
 - below its high watermark every replica has what is committed;
 - no replica is cut below its high watermark.
 """
@@ -33,7 +33,7 @@ Entry = tuple[int, int]
 
 
 class Budget(NamedTuple):
-    """How often things may still happen."""
+    """The numbers of events that may still happen."""
 
     writes: int = 0
     crashes: int = 0
@@ -46,7 +46,7 @@ class Budget(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """What the controller has decided."""
+    """The decisions of the controller."""
 
     state: PartitionState
     fenced: frozenset[BrokerId] = frozenset()
@@ -73,7 +73,7 @@ class Copy(NamedTuple):
     leaders_mark: int = 0
     """The high watermark that the leader told last."""
     led_from: int = 0
-    """Where the epoch begins in which it leads."""
+    """The start offset of the epoch in which it leads."""
     fetched: tuple[tuple[BrokerId, int], ...] = ()
     """As leader: the last fetch offset of each follower."""
     pending: InSyncProposal | None = None
@@ -93,7 +93,7 @@ class World(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What may happen, to whom."""
+    """A possible event, and its node."""
 
     kind: str
     broker: BrokerId
@@ -174,7 +174,7 @@ class ReplicaScope:
         other = world.copies[leader - 1]
         return other.is_up and _leads(other, leader) and other.known.state.leader_epoch == copy.known.state.leader_epoch
 
-    # What happens
+    # Events
 
     def take(self, world: World, action: Action) -> World:
         broker = action.broker
@@ -205,7 +205,7 @@ class ReplicaScope:
                 after = _put(world, broker, down)
                 after = after._replace(budget=world.budget._replace(crashes=world.budget.crashes - 1))
             case "return":
-                # Its registration takes from it what it leads, even if nobody has noticed that it was away.
+                # Its registration ends its leaderships, even if its absence was not noticed.
                 after = registered(world, broker)
                 back = self._learned(after, Copy(copy.known, log=copy.log, flushed=copy.flushed), broker, anew=True)
                 after = _put(after, broker, back)

@@ -24,7 +24,7 @@ class Run(Protocol):
     def nemesis(self) -> Turns: ...
 
     def run(self) -> None:
-        """Raises Breach, or another AssertionError or KafkaError that nobody should have raised."""
+        """Raises Breach, or another AssertionError or KafkaError that should not have been raised."""
         ...
 
     def describe(self) -> str:
@@ -41,7 +41,7 @@ class Failure(Generic[P]):
     detail: str
     plan: P
     turns: tuple[Turn, ...]
-    """What the nemesis did until then."""
+    """The actions of the nemesis until then."""
     trace: tuple[str, ...]
     state: str
     """Of all nodes, in the end."""

@@ -5,7 +5,7 @@ search ends without a breach there is none within that scope, but for the chance
 fingerprint: with ten million of them less than one in a hundred thousand, for the whole search.
 
 Several processes search depth first from different worlds and share one table of what has been seen. Two of them may
-look at a world twice, if they reach it within the same moment; none is looked at by nobody.
+look at a world twice, if they reach it within the same moment; each is looked at once at least.
 """
 
 import mmap
@@ -41,7 +41,7 @@ class ScopeBreach(AssertionError):
 
 @dataclass(slots=True)
 class Explored:
-    """What a search has seen."""
+    """The results of a search."""
 
     states: int = 0
     transitions: int = 0
@@ -50,7 +50,7 @@ class Explored:
     is_complete: bool = False
     """Whether every state within the scope was visited."""
     sometimes: set[str] = field(default_factory=set)
-    """What was reached somewhere."""
+    """The states that were reached somewhere."""
 
     def summary(self) -> str:
         """For people."""
@@ -59,7 +59,7 @@ class Explored:
         return f"{seen}: {ended}, no law broken; {self.seconds:.0f} s\nreached: {', '.join(sorted(self.sometimes))}"
 
     def add(self, other: "Explored") -> None:
-        """What another process has seen besides."""
+        """The results of another process."""
         self.states += other.states
         self.transitions += other.transitions
         self.deepest = max(self.deepest, other.deepest)
@@ -71,7 +71,7 @@ class Model(Protocol[W, A]):
     """The worlds to search. Laws must look at states, not at the order in which these came about."""
 
     def actions(self, world: W) -> Sequence[A]:
-        """What can happen next."""
+        """The possible next events."""
         ...
 
     def take(self, world: W, action: A) -> W:
@@ -88,7 +88,7 @@ class Model(Protocol[W, A]):
 
     @property
     def sometimes(self) -> set[str]:
-        """What is worth telling that it was reached, in this process."""
+        """The notable states that were reached, in this process."""
         ...
 
 
@@ -163,7 +163,7 @@ class _Search(Generic[W, A]):
         self._next_report = REPORT_EVERY
 
     def visit(self, world: W) -> bool:
-        """Whether nobody has been here."""
+        """Whether this world is new."""
         is_new = self._seen.claim(self._model.fingerprint(world))
         self.found.states += is_new
         return is_new
@@ -309,7 +309,7 @@ def _drawn(starts: Sequence[tuple[W, list[str]]], next_start: Any) -> Iterator[t
 
 
 def _gather(workers: dict[Connection, BaseProcess], total: Explored, tell: Callable[[int], None]) -> None:
-    """Hear of all processes until they are done. Raises ScopeBreach, when the others have been stopped."""
+    """Read the results of all processes until they are done. Raises ScopeBreach, when the others have been stopped."""
     running: dict[Connection, int] = dict.fromkeys(workers, 0)
     try:
         while running:

@@ -15,7 +15,7 @@ _MASK = (1 << 64) - 1
 
 
 class Life:
-    """From the start of a host to its crash. What was scheduled for a life that is over does not happen."""
+    """From the start of a host to its crash. Actions scheduled for a life that is over do not happen."""
 
     __slots__ = ("is_over",)
 
@@ -35,11 +35,11 @@ class World:
         self.now_ms = 0
         self.events = 0
         self.sometimes: Counter[str] = Counter()
-        """How often each state that a run should reach was reached."""
+        """The number of times that each expected state was reached."""
         self.after_event: list[Action] = []
         """Called after every event: invariants."""
         self.notes: list[str] = []
-        """What was worth telling, with its time: the trace of a run."""
+        """Notable events, with their times: the trace of a run."""
         self._queue: list[tuple[int, int, Life | None, Action]] = []
         self._order = count()
         self._draws: dict[tuple[str, object], int] = {}
