@@ -23,9 +23,10 @@ demo:
 	@sh scripts/bootstrap.sh demo
 	@$(PY) examples/flights_demo.py $(ARGS)
 
+# tests/work_order.py says how many workers there are, which tests begin first, and why.
 test:
 	@sh scripts/bootstrap.sh test
-	@$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(PY) -m pytest --numprocesses auto --maxprocesses 6 --dist loadfile $(ARGS)
 
 sim:
 	@sh scripts/bootstrap.sh test

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from xdist.remote import Producer
 
 from tailrace.protocol.schema import protect_values
+from work_order import InOrder, put_long_files_first, unlisted, workers
 
 protect_values()  # assigning to a message is a mistake that only tests can afford to look for
 
@@ -44,7 +46,18 @@ def _allowed() -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InOrder | None:
+    return InOrder(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    put_long_files_first(items)
     if not MODEL_RUNS:
         return
     models = {item.cls: item for item in items if isinstance(item, pytest.Function) and item.cls is not None}
@@ -73,6 +86,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {reasons.total()} skipped")
     if reasons:
         terminalreporter.write_line(f"reasons for skips: {why}")
+    reports = [one for kind in stats.values() for one in kind if isinstance(one, pytest.TestReport)]
+    for name, seconds in unlisted(reports):
+        terminalreporter.write_line(f"{name} took {seconds:.0f} s and is not in tests/long_files.txt")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,4 +1,2 @@
-"""The clients, for Tailrace and for Apache Kafka; users import them from `tailrace` and `tailrace.aio`.
-
-Blocking: `blocking`. For asyncio: `admin`, `consumer`, `producer`, `ranged_fetch`. Nothing here imports the server.
-"""
+"""The clients, for Tailrace and for Apache Kafka: blocking in `blocking`, for asyncio in `admin`, `consumer`, `producer`
+and `ranged_fetch`. Users import them from `tailrace` and `tailrace.aio`. Nothing here imports the server."""

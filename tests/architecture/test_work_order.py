@@ -1,0 +1,35 @@
+"""The list of long files is of this repository, and it decides which tests begin first."""
+
+from pathlib import Path
+
+import work_order
+
+ROOT = Path(__file__).parents[2]
+
+
+class Item:
+    """Of a test nothing but its id is looked at."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def test_every_long_file_exists_and_stands_there_once() -> None:
+    listed = work_order.long_files()
+    assert listed
+    assert len(set(listed)) == len(listed)
+    assert [name for name in listed if not (ROOT / name).exists()] == []
+    assert [name for name in listed if (ROOT / name).is_dir()] == list(work_order.SHARED)
+
+
+def test_long_files_begin_first_and_the_others_keep_their_order() -> None:
+    first, second, *_ = (name for name in work_order.long_files() if name.endswith(".py"))
+    ids = ["tests/b.py::one", f"{second}::two", "tests/a.py::three", "tests/spark/test_sink.py::four", f"{first}::five"]
+    items = [Item(nodeid) for nodeid in ids]
+    work_order.put_long_files_first(items)  # type: ignore[arg-type]
+    assert [item.nodeid.partition("::")[2] for item in items] == ["four", "five", "two", "one", "three"]
+
+
+def test_one_worker_runs_a_file_and_one_all_that_share_a_session() -> None:
+    assert work_order.unit("tests/unit/model/test_machines.py::A::test_b[c::d]") == "tests/unit/model/test_machines.py"
+    assert work_order.unit("tests/spark/test_sink.py::test_a") == work_order.unit("tests/spark/test_outages.py::test_b")
