@@ -6,15 +6,14 @@ lives; what changes in the metadata waits until it has carried out what was ther
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.net.turns import Turns
+from tailrace.node.clock import LoopClock
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
 from tailrace.server.replicas.metadata_applier import MetadataApplier
-
-_SLICE_SECONDS: Final = 0.005
+from tailrace.server.slices import run_slice
 
 
 class Duties:
@@ -33,7 +32,7 @@ class Duties:
         `load` is called when the partitions have their roles; `others` hear of changes after the partitions.
         """
         self._others = others
-        loop = asyncio.get_running_loop()
+        clock = LoopClock(asyncio.get_running_loop(), self._turns)
         image = self._metadata.image
         self._metadata.on_image(self._on_image)
         steps = self._applier.steps(image)
@@ -41,9 +40,7 @@ class Duties:
 
         def carry_out_slice() -> None:
             nonlocal is_done
-            until = loop.time() + _SLICE_SECONDS
-            while not is_done and loop.time() < until:
-                is_done = next(steps, self) is self
+            is_done = run_slice(steps, clock)
 
         while not is_done:
             self._turns.run(carry_out_slice)

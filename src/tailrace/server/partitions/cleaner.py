@@ -10,6 +10,7 @@ since a transaction begins there that ends in the active segment, is looked at a
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ from tailrace.model.ids import TopicId
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Timer
+from tailrace.server.slices import run_slice
 from tailrace.storage import Compaction
 
 _SLICE_MS: Final = 4
@@ -152,7 +154,7 @@ class Cleaner:
             return
         before = compaction.bytes_read + compaction.bytes_written
         try:
-            self._step(compaction, started_ms)
+            run_slice(_steps(compaction), self._clock, slice_ms=_SLICE_MS)
         except KafkaError as fault:
             self._finish(partition, compaction)
             self._failed(partition, fault)
@@ -169,13 +171,6 @@ class Cleaner:
             self._after(1)
         else:
             self._rest()
-
-    def _step(self, compaction: Compaction, started_ms: int) -> None:
-        done = 0
-        while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
-            done += max(1, compaction.step(_STEP_BYTES))
-            if self._clock.monotonic_ms() - started_ms >= _SLICE_MS:
-                return
 
     def _finish(self, partition: Partition, compaction: Compaction) -> bool:
         """Whether it has brought anything: if not, another one now would not either."""
@@ -204,6 +199,14 @@ class Cleaner:
     def _failed(self, partition: Partition, fault: KafkaError) -> None:
         (self._uncleanable if isinstance(fault, CorruptRecords) else self._put_off).add(_name(partition))
         _logger.warning("event=compaction-failed partition=%s fault=%s", partition.topic_partition, fault)
+
+
+def _steps(compaction: Compaction) -> Iterator[None]:
+    """The steps of one slice, if time does not end it earlier."""
+    done = 0
+    while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
+        done += max(1, compaction.step(_STEP_BYTES))
+        yield
 
 
 def _name(partition: Partition) -> tuple[TopicId, int]:

@@ -20,7 +20,7 @@ time: flushes come in between, however many partitions go at once.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -31,10 +31,10 @@ from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.offset_checkpoints import NO_WRITE, CheckpointWrite
 from tailrace.server.ports import Clock, Disk
+from tailrace.server.slices import run_slice
 
 _logger = logging.getLogger("tailrace.server")
 
-_SLICE_MS: Final = 5
 _MOST_PER_BATCH: Final = 1000
 """Of new logs, and of deleted ones."""
 _MOST_REMOVED: Final = 4
@@ -282,27 +282,27 @@ class DirectoryWork:
         """Make new logs for a few milliseconds, and more of them soon."""
         self._is_making = True
         self._clock.call_soon(self._make_more)  # also if something is raised below
+        run_slice(self._making(), self._clock)
+        self._go_on()
+
+    def _making(self) -> Iterator[None]:
         made = self._next.made
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
         while self._to_make and len(made) < _MOST_PER_BATCH:
             new = self._to_make.popleft()
-            if not new.is_wanted:
-                self._settle(new)
-                continue
             try:
-                self._make_now(new)
+                if new.is_wanted:
+                    self._make_now(new)
+                    made.append(new)
+                else:
+                    self._settle(new)
             except KafkaError as fault:
-                # It is tried again when somebody wants to use it, who is told then.
+                # It is tried again when it is to be used, and the fault is reported then.
                 _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
                 self._settle(new)
-                continue
             except BaseException:
                 self._settle(new)
                 raise
-            made.append(new)
-            if self._clock.monotonic_ms() >= until_ms:
-                break
-        self._go_on()
+            yield
 
     def _make_more(self) -> None:
         """In a turn of its own, so that no news is told inside somebody else's work."""

@@ -16,11 +16,11 @@ from tailrace.replication.partition import Partition
 from tailrace.server.partitions.directory_work import DirectoryWork, OnWritten
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.ports import Clock
+from tailrace.server.slices import run_in_slices
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 AT_ONCE: Final = 500
 """So many are looked at before the clock is."""
-_SLICE_MS: Final = 5
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -49,15 +49,13 @@ class PartitionCheckpoints:
 
     def write_all(self, name: str, on_written: OnWritten | None = None) -> None:
         """Have it written, with what is true of each partition a few milliseconds before; then call `on_written`."""
-        self._write_all(name, iter(self._awake()), on_written)
+        run_in_slices(self._writing_all(name, on_written), self._clock)
 
-    def _write_all(self, name: str, partitions: Iterator[Partition], on_written: OnWritten | None) -> None:
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+    def _writing_all(self, name: str, on_written: OnWritten | None) -> Iterator[None]:
+        partitions = iter(self._awake())
         while some := list(islice(partitions, AT_ONCE)):
             self._note_open(name, some)
-            if self._clock.monotonic_ms() >= until_ms:
-                self._clock.call_soon(lambda: self._write_all(name, partitions, on_written))
-                return
+            yield
         self.write(name, on_written, of=())
 
     def write(self, name: str, on_written: OnWritten | None = None, *, of: Iterable[Partition]) -> None:

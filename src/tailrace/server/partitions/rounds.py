@@ -12,9 +12,9 @@ from tailrace.replication.partition import Partition
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
+from tailrace.server.slices import run_in_slices
 
 _NEVER: Final = 2**63 - 1
-_SLICE_MS: Final = 5
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -30,11 +30,11 @@ class Rounds:
 
     def apply_retention(self) -> None:
         """Let old segments go. Partitions that sleep are woken for it, if they have any."""
-        self._go_on(self._retention())
+        run_in_slices(self._retention(), self._clock)
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Forget idempotent producers that have been silent this long, and those that began a transaction and left."""
-        self._go_on(self._expiration(expiration_ms))
+        run_in_slices(self._expiration(expiration_ms), self._clock)
 
     def flush_by_age(self) -> None:
         """Flush the logs that have waited for flush.ms. For page-cache durability: otherwise nothing waits."""
@@ -50,13 +50,6 @@ class Rounds:
             else:
                 waiting[partition] = since_ms
         self._unflushed_since_ms = waiting
-
-    def _go_on(self, steps: Iterator[None]) -> None:
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        for _ in steps:
-            if self._clock.monotonic_ms() >= until_ms:
-                self._clock.call_soon(lambda: self._go_on(steps))
-                return
 
     def _retention(self) -> Iterator[None]:
         for partition in self._table:

@@ -17,7 +17,7 @@ change. From then on it is fetched until a controller has decided something.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from tailrace.metadata.deciding.leaving_replicas import is_wanted
@@ -29,6 +29,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.alarm import Alarm
 from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.slices import run_slice
 
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
@@ -37,7 +38,6 @@ _STANDS_ALONE_MS: Final = 1_000
 UNANSWERED_MS: Final = 10_000
 """How long a replica waits for an answer without being fetched: an election of the controllers is over by then. Without
 any controller the leader keeps the replica in sync, and acks=all waits for it."""
-_SLICE_MS: Final = 5
 _LEFT: Final = "NONE"
 """In a line of the log: taken out, or out already."""
 _OTHER_STATE: Final = frozenset(
@@ -286,8 +286,14 @@ class ReplicaFailures:
         if self._is_busy or self._is_stopped:
             return
         proposed: list[_Proposed] = []
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        while self._to_look_at and len(proposed) < MOST_PER_COMMAND and self._clock.monotonic_ms() <= until_ms:
+        run_slice(self._proposing(proposed), self._clock)
+        if proposed:
+            self._ask(proposed)
+        elif self._to_look_at:
+            self._plan()
+
+    def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
+        while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
             topic_partition = next(iter(self._to_look_at))
             del self._to_look_at[topic_partition]
             one = self._due(topic_partition)
@@ -295,10 +301,7 @@ class ReplicaFailures:
                 proposed.append(one)
             else:
                 self._stay(topic_partition)
-        if proposed:
-            self._ask(proposed)
-        elif self._to_look_at:
-            self._plan()
+            yield
 
     def _due(self, topic_partition: TopicPartition) -> _Proposed | None:
         """The proposal that is due for this partition; None if there is none."""

@@ -8,7 +8,7 @@ news; after a refusal something else may have to be proposed at once (`replicati
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
@@ -25,9 +25,9 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, InSyncP
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.slices import run_in_slices, run_slice
 
 _BACKOFF_MS: Final = 50
-_SLICE_MS: Final = 5
 _UNKNOWN: Final = -1
 
 _logger = logging.getLogger("tailrace.server")
@@ -105,18 +105,21 @@ class InSyncKeeper:
             self._gone.update(gone)
             self._to_exclude_from = deque(self._partitions)
             if not is_under_way:
-                self._exclude_some()
+                run_in_slices(self._excluding(), self._clock)
 
-    def _exclude_some(self) -> None:
+    def _excluding(self) -> Iterator[None]:
         """Have partitions wait no more for brokers that are gone, and have not come back meanwhile."""
-        brokers = self._image.brokers
-        self._gone = {one for one in self._gone if (broker := brokers.get(one)) is None or not broker.is_alive}
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        while self._to_exclude_from and self._gone:
-            if self._clock.monotonic_ms() >= until_ms:
-                self._clock.call_soon(self._exclude_some)
-                return
+        image = None
+        while self._to_exclude_from:
+            if image is not self._image:
+                image = self._image
+                self._gone = {
+                    one for one in self._gone if (broker := image.brokers.get(one)) is None or not broker.is_alive
+                }
+            if not self._gone:
+                break
             self._to_exclude_from.popleft().exclude_followers(self._gone)
+            yield
         self._to_exclude_from.clear()
         self._gone.clear()
 
@@ -148,12 +151,7 @@ class InSyncKeeper:
             return
         repeated, self._repeated = self._repeated, []
         proposed = [one for one in repeated if one.is_current]
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        while self._clock.monotonic_ms() < until_ms and (partition := self._next_partition()) is not None:
-            proposal = partition.propose_in_sync()
-            if proposal is not None and partition.state is not None:
-                growth = len(proposal.members) - len(partition.state.in_sync_replicas)
-                proposed.append(_Proposed(partition, proposal, growth))
+        run_slice(self._proposing(proposed), self._clock)
         if not proposed:
             if self._waiting or self._unseen:
                 self._plan()
@@ -165,6 +163,14 @@ class InSyncKeeper:
                 changes=tuple(self._change(one) for one in proposed),
             )
             self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+
+    def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
+        while (partition := self._next_partition()) is not None:
+            proposal = partition.propose_in_sync()
+            if proposal is not None and partition.state is not None:
+                growth = len(proposal.members) - len(partition.state.in_sync_replicas)
+                proposed.append(_Proposed(partition, proposal, growth))
+            yield
 
     def _next_partition(self) -> Partition | None:
         if self._waiting:
