@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
-CHECKED = ("src", "simulation", "testkit", "tests", "fuzz", "benchmarks", "scripts", "examples", "docs", "README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+CHECKED = ("src", "simulation", "testkit", "tests", "fuzz", "benchmarks", "scripts", "examples", "docs", *PAGES)
 """Files and folders of the repository; of docs only the pages themselves, not the records of decisions below."""
 
 DOCSTRING, COMMENT, MESSAGE, NAME, PAGE = "docstring", "comment", "message", "name", "page"

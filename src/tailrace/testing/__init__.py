@@ -1,5 +1,20 @@
-"""The public test kit: real nodes for your tests. With pytest, the fixture `tailrace_cluster` is there by itself."""
+"""The public test kit: real nodes for your tests. With pytest, the fixture `tailrace_cluster` is there by itself.
 
-from tailrace.testing.cluster import Cluster, ClusterError
+`Cluster` is imported when it is first used: every run of pytest imports this package on the way to the plugin.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.testing.cluster import Cluster, ClusterError
 
 __all__ = ("Cluster", "ClusterError")
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tailrace.testing import cluster
+
+    found = globals()[name] = getattr(cluster, name)
+    return found

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.check_prose import ROOT, Exceptions, check, findings_in, main, read_exceptions
+from scripts.check_prose import PAGES, ROOT, Exceptions, check, findings_in, main, read_exceptions
 
 
 def _numbers(source: str, path: str = "src/module.py") -> list[str]:
@@ -84,7 +84,8 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "docs/decisions/0001.md").write_text("Nobody reads it.")
     for name in ("simulation", "testkit", "tests", "fuzz", "benchmarks", "examples"):
         (tmp_path / name).mkdir()
-    (tmp_path / "README.md").write_text("A log.")
+    for name in PAGES:
+        (tmp_path / name).write_text("A log.")
     return tmp_path
 
 
