@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 _OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
-"""Who asks for one of these must not get a plain connection with a warning."""
+"""Options that must not end in a plain connection with a warning."""
 
 Kind = Literal["batch read", "streaming read", "write"]
 
@@ -77,7 +77,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions: exactly one of the three is set."""
+    """The partitions to read: exactly one of the three is set."""
 
     assigned: frozenset[TopicPartition] | None = None
     topics: tuple[str, ...] | None = None
@@ -99,7 +99,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a read asks for."""
+    """The options of a read."""
 
     bootstrap_servers: str
     subscription: Subscription
@@ -121,7 +121,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write asks for."""
+    """The options of a write."""
 
     bootstrap_servers: str
     topic: str | None = None

@@ -2,7 +2,7 @@
 
 1. The rows of a partition are written in the order of the task. A batch larger than any that its topic has taken waits
    for its answer, so that nothing is behind it when it has to be built anew in smaller ones.
-2. What a topic takes is learnt from its refusals and kept for the process, so that the next task begins there.
+2. The batch size that a topic takes is learnt from its refusals and kept for the process: the next task begins there.
 3. The bytes of a batch are kept until it is acknowledged, and no longer.
 """
 
@@ -38,10 +38,10 @@ class Rows(NamedTuple):
 
 @dataclass
 class _Size:
-    """What is known of the batches that a topic takes."""
+    """The sizes of batches that a topic takes, as far as known."""
 
     limit: int
-    """What they are built to, in bytes before compression."""
+    """The target size of batches, in bytes before compression."""
     taken: int = 0
     """The largest that was taken, as it was sent."""
 
@@ -76,7 +76,7 @@ class _Sent:
         self.size_bytes = len(made.batch)
         self.batch: bytearray | None = made.batch
         self.limit = limit
-        """What it was built to."""
+        """The size that it was built to."""
         self.answer = answer
         answer.add_done_callback(self._answered)
 
@@ -86,7 +86,7 @@ class _Sent:
 
 
 class Outbox:
-    """What one task sends. `finish` ends it."""
+    """The batches that one task sends. `finish` ends it."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._outlet = _outlet(options)

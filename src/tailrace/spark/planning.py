@@ -1,4 +1,4 @@
-"""What a read covers, asked of the cluster on Spark's driver: which partitions there are, and where its ends lie."""
+"""The partitions and offsets that a read covers, asked of the cluster on Spark's driver."""
 
 import logging
 import re
@@ -63,7 +63,7 @@ class Planner:
             try:
                 return self.latest(self.partitions())
             except KafkaError as fault:
-                # A topic may go between two questions. Who reads what matches a pattern goes on without it.
+                # A topic may be deleted between two requests. A read of a pattern goes on without it.
                 if self._options.subscription.pattern is None or fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
         return self.latest(self.partitions())

@@ -36,14 +36,14 @@ _LOSSES = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Work(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(ranges)
 
 
 class _RangeReader:
-    """Reads planned ranges on an executor. What both readers share."""
+    """Reads planned ranges on an executor: the part that both readers share."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
@@ -90,13 +90,13 @@ class _RangeReader:
 
 
 def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss: KafkaError) -> int:
-    """Where the range goes on, given where its log begins and ends now. Raises the loss if the log shows none."""
+    """The next offset of the range, given the log's start and end now. Raises the loss if the log shows none."""
     if span is None:
         if loss.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise loss  # one answer that it is gone is no proof
         return one.end
     first, last = span
-    # What was read before the loss lies below the new start, or nothing would have been lost: none comes twice.
+    # Records read before the loss lie below the new start, or nothing would have been lost: none comes twice.
     if first > start:
         return first
     # The topic was made anew and is shorter: of this range it has nothing.
@@ -106,7 +106,7 @@ def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss
 
 
 def _slots() -> int:
-    """How many tasks run at once, as far as the planner can see it: it runs on the driver without a Spark context."""
+    """The number of tasks that run at once, as far as the planner knows: it runs without a Spark context."""
     return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
 
 
@@ -173,7 +173,7 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         self._target = self._plan_with.ends()
 
     def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Where the next batch ends: `start` itself when there is nothing to do."""
+        """The end of the next batch: `start` itself when there is nothing to do."""
         at = from_json_dict(start, what="the checkpoint's offsets")
         end = self._wait_for_records(at)
         self._plan_with.check_end(at, end)

@@ -71,7 +71,7 @@ class GroupProgress(StreamingQueryListener):
 
     `spark.streams.addListener(GroupProgress("127.0.0.1:9092", "my-query"))`, before the query starts. The option
     kafka.group.id does the same from inside the source, but Spark tells a source one batch late and never of the last
-    batch; a listener hears of every batch. A listener hears of all queries of its session: name the one to show if
+    batch; a listener gets every batch. A listener gets all queries of its session: name the one to show if
     there are several. It is for display: the query itself goes on from its checkpoint.
     """
 
@@ -81,7 +81,7 @@ class GroupProgress(StreamingQueryListener):
         self._query_name = query_name
         self._rests_until = 0.0
         self._unshown: dict[TopicPartition, int] = {}
-        """What was passed over in a rest: where each partition stood last."""
+        """The offsets that were skipped in a rest: the last one of each partition."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
         """Nothing to show yet."""

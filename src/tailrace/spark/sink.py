@@ -31,7 +31,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task has written and seen acknowledged."""
+    """The acknowledged writes of one task."""
 
     rows: int
 
@@ -54,7 +54,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """Writes Arrow batches on an executor. What both writers share; it is pickled to the tasks."""
+    """Writes Arrow batches on an executor: the part that both writers share; it is pickled to the tasks."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_schema(schema, options)
@@ -123,7 +123,7 @@ class _Task:
         self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)
 
     def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
-        """Where each row goes: its own column `partition`, else its key's hash, else one per batch in turn."""
+        """The partition of each row: its own column `partition`, else its key's hash, else one per batch in turn."""
         if topic not in self._partition_counts:
             self._partition_counts[topic] = self._outbox.partition_count(topic)
         count = self._partition_counts[topic]

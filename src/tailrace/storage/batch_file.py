@@ -18,7 +18,7 @@ _STORED: Final = Struct(">qiib")
 """Base offset, batch length, leader epoch and magic: what the checksum does not cover."""
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""How far an offset may be from the first of its file, so that an index entry can hold it."""
+"""The largest distance of an offset from the first of its file, so that an index entry can hold it."""
 _SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
 _WALK_BYTES: Final = 65536
 
@@ -64,7 +64,7 @@ class ReadResult(NamedTuple):
     next_offset: int
     """The offset after the last batch."""
     end_position: int
-    """Where the last batch ends in its segment."""
+    """The end of the last batch in its segment."""
 
 
 class Expected(NamedTuple):
@@ -77,13 +77,13 @@ class Expected(NamedTuple):
     gap_limit: int
     """Offsets before this one may be missing."""
     epochs: EpochCache
-    """Which batch was written in which leader epoch."""
+    """The leader epoch of each batch."""
 
 
 class BatchFile:
     """The first `size_bytes` of a file are whole batches, whose offsets rise from `base_offset` on.
 
-    Whatever does not look like that is CorruptRecords that names file and position.
+    Other bytes raise CorruptRecords, which names file and position.
     """
 
     __slots__ = ("base_offset", "file", "size_bytes")
@@ -144,7 +144,7 @@ class BatchFile:
         try:
             return read_records(content)
         except CorruptRecords:
-            return ()  # its sender wrote it like this, and nobody looks into batches that are appended
+            return ()  # its sender wrote it like this, and batches are not unpacked on append
 
     def _walk_to(self, offset: int, position: int, *, first_end: int, gap_limit: int) -> int:
         """The position of the first batch that ends at or after this offset, walking from a position before it.
@@ -176,7 +176,7 @@ class BatchFile:
         return size_bytes
 
     def walk_over(self, data: Buffer, position: int, expected: "Expected", next_offset: int) -> tuple[int, int]:
-        """Where the last whole batch that is wanted ends in `data`, and its end offset.
+        """The end of the last whole batch that is wanted in `data`, and its end offset.
 
         `data` was read at this position, where a batch starts at `next_offset`. Every header is held against what is
         expected: no checksum covers a batch's place, size and epoch.

@@ -75,7 +75,7 @@ def write_offsets(files: FileSystem, directory: str, name: str, offsets: Mapping
 
 
 def read_offsets(files: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """What `write_offsets` wrote last; empty if it never did."""
+    """The offsets that `write_offsets` wrote last; empty if it never did."""
     path = join(directory, name)
     return parse_offsets(files.read_bytes(path), path=path) if files.exists(path) else {}
 
@@ -86,7 +86,7 @@ def write_gap_bound(files: FileSystem, directory: str, offset: int) -> None:
 
 
 def read_gap_bound(files: FileSystem, directory: str) -> int:
-    """What `write_gap_bound` wrote. Raises CorruptRecords that names the file."""
+    """The bound that `write_gap_bound` wrote. Raises CorruptRecords that names the file."""
     path = join(directory, GAP_BOUND)
     try:
         version, offset = map(int, files.read_bytes(path).split())
@@ -123,7 +123,7 @@ def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Whose directory this is."""
+    """The topic and partition that this directory belongs to."""
 
     cluster_id: str | None
     """None: it has not come to its cluster yet."""
@@ -144,7 +144,7 @@ def write_meta_properties(files: FileSystem, directory: str, properties: MetaPro
 
 
 def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | None:
-    """What this module or Kafka wrote, None for a new directory. Raises CorruptRecords if it is illegible."""
+    """The properties that this module or Kafka wrote, None for a new directory. Raises CorruptRecords if illegible."""
     path = join(directory, META_PROPERTIES)
     if not files.exists(path):
         return None

@@ -1,9 +1,9 @@
-"""What is known of logs that were closed cleanly: enough to use them again without looking at their files.
+"""Notes of logs that were closed cleanly: enough to use them again without looking at their files.
 
 A file of ours beside Kafka's checkpoints, one line per log, so that a node with 100,000 logs is up before it has opened
 the first of them. It is trusted only together with the mark of the clean stop that it was written for (the broker epoch
-in both must agree), and each log only while its active segment has the size that is noted here. Whatever is missing,
-stale or damaged costs time and nothing else: the log is opened from its files.
+in both must agree), and each log only while its active segment has the size that is noted here. A missing,
+stale or damaged note costs time and nothing else: the log is opened from its files.
 
     0                              version
     -1 2 1b2c3d4e                  broker epoch, count of lines that follow, their CRC-32C

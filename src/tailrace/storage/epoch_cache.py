@@ -1,9 +1,9 @@
-"""Which leader wrote which offsets: leader epoch -> start offset (KIP-101, KIP-279).
+"""Leader epochs of offsets: leader epoch -> start offset (KIP-101, KIP-279).
 
 Invariants: epochs and start offsets both rise strictly from entry to entry; no entry starts at or after the log's end
 except the last one, which the leader of that epoch made when it was elected.
 
-The cache is in memory. Whoever owns the log writes `to_bytes` into `leader-epoch-checkpoint` while `is_dirty`, at the
+The cache is in memory. The log writes `to_bytes` into `leader-epoch-checkpoint` while `is_dirty`, at the
 latest before the offsets of a new epoch count as flushed; what is missing above the recovery point, recovery finds in
 the batches.
 """

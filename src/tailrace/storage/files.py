@@ -5,7 +5,7 @@ Rules of both protocols:
 1. Every failure is a StorageError that names the path and the operating system's words.
 2. A file only grows at its end. `writev` says how much it wrote; the caller cuts back what it did not want. Only a
    `Note` of a few bytes is written in place.
-3. What was written is safe from a power cut after `sync`, a name after `sync_dir` of its directory, and not before.
+3. Written bytes are safe from a power cut after `sync`, a name after `sync_dir` of its directory, and not before.
 4. `open(create=True)` makes a new inode, whatever had the name before. No inode is ever used twice.
 
 `OsFiles` keeps a bounded number of descriptors open, whatever the number of files: the least recently used is closed
@@ -30,7 +30,7 @@ DEFAULT_MAX_OPEN_FILES = 4096
 _READ_BYTES = 1 << 16
 _REWRITE_BYTES = 1 << 20
 _NOT_OFFERED = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
-"""What a sandbox says to a system call that it does not let through: no disk has failed."""
+"""The errors of a sandbox for system calls that it blocks: no disk has failed."""
 _MAX_BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -53,7 +53,7 @@ class File(Protocol):
         ...
 
     def lend(self, length: int, position: int) -> Buffer:
-        """As `pread`, in memory that is used again when nobody has a view of it: for what is sent and forgotten."""
+        """As `pread`, in memory that is used again when no view of it exists: for answers that are sent at once."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -248,7 +248,7 @@ class OsFile:
 
     def rewrite(self, position: int) -> None:
         try:
-            # Not the usual descriptor: that one appends, wherever it is told to write.
+            # Not the usual descriptor: that one appends, at whatever position it writes.
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 while content := os.pread(descriptor, _REWRITE_BYTES, position):
@@ -345,7 +345,7 @@ class OsFiles:
 
     @property
     def open_files(self) -> int:
-        """How many descriptors are open now."""
+        """The number of open descriptors."""
         return len(self._open)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
@@ -509,7 +509,7 @@ class OsFiles:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
-            return  # Only somebody else's directory above ours is closed to us: we have made no name there.
+            return  # Only a foreign directory above ours is closed to us: we have made no name there.
         except OSError as fault:
             raise storage_error("sync directory", path, fault) from fault
         try:

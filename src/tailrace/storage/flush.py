@@ -12,7 +12,7 @@ from tailrace.storage.segments import Segments
 
 
 class FlushTicket:
-    """What has to be synced for a log to be flushed up to `end_offset`.
+    """The files and names to sync for a log to be flushed up to `end_offset`.
 
     Begun and finished by the log's owner (`Log.begin_flush`, `Log.finish_flush`), carried out by `sync`, on any thread.
     """
@@ -55,7 +55,7 @@ class FlushTicket:
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset
         self.generation = generation
-        """How often the log had been truncated when the flush began."""
+        """The number of truncations of the log when the flush began."""
 
     def sync(self) -> None:
         """Return when everything is durable. A StorageError is final for the disk: a second try would prove nothing."""
@@ -94,7 +94,7 @@ class Flushes:
         self._generation = 0
         self._ticket: FlushTicket | None = None
         self.unsynced_directories = unsynced_directories
-        """Where names were made that may not be durable."""
+        """Directories with names that may not be durable."""
         self.unsynced_files = unsynced_files
         """Files that are whole and may not be durable, beside those of the segments."""
 
@@ -105,7 +105,7 @@ class Flushes:
 
     @property
     def generation(self) -> int:
-        """How often the log was truncated."""
+        """The number of truncations of the log."""
         return self._generation
 
     @property
@@ -124,7 +124,7 @@ class Flushes:
         self.unsynced_directories = self.unsynced_directories or (directory,)
 
     def note_truncation(self) -> None:
-        """What a flush that is under way covers may be gone: it is not to count."""
+        """The records of a flush that is under way may be gone: its result is ignored."""
         self._generation += 1
 
     def forget_removed_files(self) -> None:
@@ -146,7 +146,7 @@ class Flushes:
         others: Iterable[File] = (),
         note: str | None = None,
     ) -> FlushTicket:
-        """What has to be synced for all that is in the log now, which ends at `end_offset`, to be durable."""
+        """The files and names to sync so that the log as it is now, which ends at `end_offset`, is durable."""
         assert self._ticket is None, f"{directory}: a flush is under way"
         rolled = tuple(segment for segment in segments.all if segment.unsynced_files)
         files = [*self.unsynced_files, *(file for segment in rolled for file in segment.unsynced_files)]

@@ -1,8 +1,8 @@
-"""How far one log is known to be flushed, noted in its directory after every flush: the line between damage and a tail.
+"""The flushed offset of one log, noted in its directory after every flush: the line between damage and a torn tail.
 
 Recovery has to tell bytes that were flushed and are now others (damage, never cut) from a write that was under way when
 the power went (a torn tail, cut). The recovery point of the whole node is written once a minute only; this note is as
-new as the last flush that anybody was told of. It is written after the sync of the batches and never before.
+new as the last acknowledged flush. It is written after the sync of the batches and never before.
 
 The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take
 it back to an older one, which is true as well, or tear it, which its checksum tells; then the checkpoints of the node

@@ -6,7 +6,7 @@ Invariants:
    starts. Both rise strictly.
 2. A time entry says: no record before this relative offset has a timestamp above this one, and the batch that ends
    there has it. Both rise strictly in timestamp.
-3. An index is a cache. Whoever follows an entry checks what it finds there and rebuilds the index if it is wrong.
+3. An index is a cache. A reader that follows an entry checks the bytes there and rebuilds the index if it is wrong.
 """
 
 import sys
@@ -30,7 +30,7 @@ def _swap(numbers: "array[int]") -> "array[int]":
 
 
 class OffsetIndex:
-    """Where batches start, one of them per `index.interval.bytes` or so."""
+    """The start positions of batches, one of them per `index.interval.bytes` or so."""
 
     __slots__ = ("_offsets", "_positions")
 

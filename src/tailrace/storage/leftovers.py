@@ -1,4 +1,4 @@
-"""What a crash has left of deletions and replacements in a log's directory: they are finished.
+"""The end of deletions and replacements that a crash has interrupted in a log's directory.
 
 A swap that was under way is `storage.swap`'s.
 """
@@ -41,7 +41,7 @@ def remove_leftovers(files: FileSystem, directory: str, *, limits: SegmentLimits
 
 
 def _newest_retired(files: FileSystem, directory: str, names: list[str], limits: SegmentLimits) -> int:
-    """Where the newest segment begins that retention had taken when the log was last used; -1 if it had none.
+    """The base offset of the newest segment that retention had removed when the log was last used; -1 if none.
 
     Retention takes the oldest segments and leaves the active one. Kafka calls `.deleted` also what a truncation has cut
     off and what a compaction has replaced: that tells nothing of the segments before it.

@@ -5,7 +5,7 @@ Invariants:
 1. log_start_offset <= flushed_offset <= log_end_offset, and each of them only rises, except by truncation.
 2. `log_end_offset` moves after all bytes of an append are written, never before. An append that fails leaves the log,
    its indexes, its producers and its epochs as they were.
-3. What lies below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
+3. All below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
 4. A reader owns the bytes it was given. Nothing is overwritten: a segment that goes is another inode than any to come.
 5. After a failure that could not be undone the log is offline: it refuses everything with StorageError until it is
    opened again, which checks what is on the disk.
@@ -99,7 +99,7 @@ class Log(ReadableLog):
         self._on_offline: Callable[[], None] | None = None
         self._on_write_outcome: Callable[[StorageError | None], None] | None = None
         self._writes_fail = False
-        # After a crash nobody knows whether the names were ever synced; the first flush sees to it.
+        # After a crash it is not known whether the names were ever synced; the first flush syncs them.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._flushes = Flushes(
             files,
@@ -139,7 +139,7 @@ class Log(ReadableLog):
         in the metadata: a batch of a later one is damaged. `clean` says that the log was closed cleanly and nothing has
         to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
-        (`recovery.damage`), or with `cuts_damage`, for an operator who has chosen to lose it, a log that is cut there.
+        (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut there.
         With `check_from`, what is behind that offset is checked too if it lies below the recovery point, and a segment
         that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
         CorruptRecords, and with `cuts_damage` all that is missing below the flushed end passes for a gap.
@@ -207,7 +207,7 @@ class Log(ReadableLog):
 
     @property
     def failure(self) -> str:
-        """Why the log is offline; empty if it is not."""
+        """The reason why the log is offline; empty if it is not."""
         return self._failure
 
     def when_offline(self, callback: Callable[[], None]) -> None:
@@ -314,7 +314,7 @@ class Log(ReadableLog):
         """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
 
         With `may_have_gaps` they only have to ascend: they come from a leader whose log may have been compacted, under
-        settings that nobody has any more. In a compacted log they always may.
+        settings of an earlier time. In a compacted log they always may.
 
         Staged producer batches (`producers.stage`) are taken over with them, and forgotten if the append fails. Raises
         StorageError, also for damage of the log's own files; only a failure that could not be undone puts the log
@@ -342,7 +342,7 @@ class Log(ReadableLog):
             self._cut_back()
             self._note_write_outcome(fault)
             if isinstance(fault, CorruptRecords):
-                # Whoever has sent the batches must not think that they are what is corrupt.
+                # The sender of the batches must not take them for corrupt.
                 raise StorageError(fault.detail) from fault
             raise
         if self._writes_fail:
@@ -446,7 +446,7 @@ class Log(ReadableLog):
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
 
     def _roll(self, base_offset: int) -> None:
-        """Begin a new segment at this offset. What this leaves to be synced, the next flush syncs.
+        """Begin a new segment at this offset. The next flush syncs its name.
 
         Nothing of it counts before: if the power goes, recovery cuts the log where the old segment is not whole, and a
         torn snapshot has a wrong checksum. The first segment's name alone must be durable: without it the log would
@@ -470,7 +470,7 @@ class Log(ReadableLog):
             raise
 
     def begin_flush(self) -> FlushTicket:
-        """What has to be synced for all that is appended now to be durable. One flush at a time."""
+        """The files and names to sync so that all appended batches are durable. One flush at a time."""
         if self._failure:
             self.refuse()
         return self._flushes.begin(
@@ -487,7 +487,7 @@ class Log(ReadableLog):
         """Take over what `ticket.sync` has made durable. Nothing counts if the log was truncated meanwhile."""
         if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
-            # After the sync, and before anybody is told.
+            # After the sync, and before any callback.
             self._note.write(self.flushed_offset, self._flushes.epochs_crc)
         self._compactions.mark_synced(frozenset(ticket.files))
 
@@ -580,7 +580,7 @@ class Log(ReadableLog):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no batch, not even one that nobody can read any more."""
+        """Whether there is no batch, not even one below the log start."""
         return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
 
     def begin_within(self, first: AppendBatch) -> None:
@@ -667,7 +667,7 @@ class Log(ReadableLog):
         return retired
 
     def cleanable(self, now_ms: int, *, end_offset: int) -> Cleanable:
-        """What a compaction now would do. `end_offset` is the smaller of high watermark and last stable offset."""
+        """The plan of a compaction now. `end_offset` is the smaller of high watermark and last stable offset."""
         return self._compactions.cleanable(
             self._config,
             now_ms,
@@ -706,7 +706,7 @@ class Log(ReadableLog):
 
     def _before_swap(self, bound: int) -> None:
         self._is_changed = True
-        # What is not durable yet may be lost, and must not pass for compacted then.
+        # Records that are not durable yet may be lost, and must not pass for compacted then.
         self._gaps.allow(bound if self._gaps.is_known else max(bound, self.flushed_offset))
 
     def compact(self, now_ms: int, *, end_offset: int, memory_bytes: int = 1 << 27) -> Compaction | None:
@@ -728,7 +728,7 @@ class Log(ReadableLog):
 
     @property
     def closed(self) -> ClosedLog | None:
-        """What `reopen` needs once the log has been closed cleanly; None if it must be opened from its files."""
+        """The note that `reopen` needs after a clean close of the log; None if it must be opened from its files."""
         if self.producers and self._log_producers.snapshot_offset != self.log_end_offset:
             return None
         return ClosedLog(
@@ -739,7 +739,7 @@ class Log(ReadableLog):
             snapshot_offset=self._log_producers.snapshot_offset,
             has_producers=bool(self.producers),
             segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in self._segments.all),
-            # As recovery: an epoch without a record is begun anew by who is elected.
+            # As recovery: an epoch without a record is begun anew by the elected leader.
             epochs=tuple(entry for entry in self.epochs.entries if entry.start_offset < self.log_end_offset),
         )
 

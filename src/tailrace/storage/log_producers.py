@@ -1,4 +1,4 @@
-"""What a log knows about its producers, in step with its segments: batch by batch, and by snapshots on the disk."""
+"""The producers of a log, in step with its segments: batch by batch, and by snapshots on the disk."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,7 @@
 """The memory that record batches are read into on their way to a reader.
 
-It is lent and never given back: a buffer is used again once nobody has a view of it, which is when its answer has been
-sent. What a slow reader holds is left to it; the memory is freed when the answer goes.
+It is lent and never given back: a buffer is used again once no view of it exists, which is when its answer has been
+sent. A slow reader keeps its buffer; the memory is freed when the answer goes.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class ReadBuffers:
         self._keep_bytes = keep_bytes
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
-        """What the rings hold, lent or not. A buffer that has left its ring is its reader's alone."""
+        """The bytes in the rings, lent or not. A buffer that has left its ring is its reader's alone."""
 
     def lend(self, size_bytes: int) -> bytearray:
         """A buffer of at least this many bytes, contents undefined. Take a view before the next one is lent."""
@@ -50,6 +50,6 @@ class ReadBuffers:
         return buffer
 
     def _forget_one(self, ring: deque[bytearray]) -> None:
-        """Let one buffer go: of another size, which nobody may be asking for any more, or the oldest of this one."""
+        """Let one buffer go: of another size, which may be out of use, or the oldest of this one."""
         other = next((other for other in self._rings.values() if other and other is not ring), ring)
         self.kept_bytes -= len(other.popleft())

@@ -83,11 +83,11 @@ def _largest_readable(segment: Segment, log_start_offset: int) -> int:
 MAX_READS: Final = 64
 """Segments that one read looks into while it finds empty batches alone: some milliseconds, if none is in memory."""
 _MOST_EMPTY_BYTES: Final = 1 << 16
-"""How far a read that is to bring a record at any rate goes on over empty batches: about a thousand of them."""
+"""Bytes of empty batches that a read skips which is to return a record at any rate: about a thousand of them."""
 
 
 class ReadableLog:
-    """A run of segments, and from where to where it can be read. What changes it is in `storage.log`."""
+    """A run of segments, and the offsets between which it can be read. Changes of it are in `storage.log`."""
 
     __slots__ = (
         "_config",
@@ -195,7 +195,7 @@ class ReadableLog:
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from `offset` on and below `end_offset`, in the order of their markers.
 
-        Whoever reads that range leaves their records out. Only of what lies below the last stable offset is all known.
+        A reader of that range leaves their records out. The list is complete below the last stable offset only.
         """
         return self._segments.aborted_transactions(offset, end_offset)
 
@@ -214,14 +214,14 @@ def _is_hollow(result: ReadResult) -> bool:
 
 
 _MARGIN: Final = 1 << 20
-"""How far ahead a follower notes that gaps are legal: writing it down for each batch would cost a sync each."""
+"""Offsets by which a follower notes ahead that gaps are legal: a note for each batch would cost a sync each."""
 
 
 class Gaps:
     """The bound of one log.
 
-    A compaction removes records, and with them offsets. Elsewhere a missing offset is damage. What is legal is one
-    bound, in a file of the log's directory: below it there may be gaps, whatever the topic's settings say today.
+    A compaction removes records, and with them offsets. Elsewhere a missing offset is damage. One bound, in
+    a file of the log's directory, separates the two: below it there may be gaps, whatever the topic's settings are now.
     """
 
     __slots__ = ("_directory", "_files", "bound")

@@ -46,7 +46,7 @@ from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.swap import finish_swaps
 
 UNKNOWN_GAPS: Final = -1
-"""Nobody has noted where gaps may be: a log that was never compacted here, or that another program has filled."""
+"""There is no note of gaps: a log that was never compacted here, or that another program has filled."""
 _SCAN_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 1 << 16
 _EVERYTHING: Final = 2**63 - 1
@@ -81,7 +81,7 @@ class DamagedLog(CorruptRecords):
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What opening a log found and did."""
+    """The findings and repairs of opening a log."""
 
     clean: bool
     """Whether the log was closed cleanly, so that nothing had to be checked."""
@@ -100,7 +100,7 @@ class RecoveryReport:
     acknowledged_end_offset: int = 0
     """Up to here the log was acknowledged, as far as is noted: it was flushed, or lay below the high watermark."""
     end_offset: int = 0
-    """Where the log ends that can be used; with damage, up to where it is good."""
+    """The end of the log that can be used; with damage, the end of its good part."""
 
     @property
     def damaged(self) -> bool:
@@ -134,7 +134,7 @@ class LoadedLog:
     epochs_crc: int | None = None
     """The checksum of the file of leader epochs; None if it is not known."""
     noted_end_offset: int = 0
-    """How far the log is flushed by its own note."""
+    """The flushed offset by the log's own note."""
 
 
 class Acknowledged(NamedTuple):
@@ -151,7 +151,7 @@ class Acknowledged(NamedTuple):
 
 @dataclass(slots=True)
 class _Scan:
-    """How far a segment is good."""
+    """The good part of a segment."""
 
     valid_bytes: int = 0
     end_offset: int = 0
@@ -165,7 +165,7 @@ class _FoundEpoch(NamedTuple):
     epoch: int
     base_offset: int
     previous_end: int
-    """Where the last batch of an earlier epoch ends: the epoch starts there or later."""
+    """The end of the last batch of an earlier epoch: the epoch starts there or later."""
 
 
 class Loader:
@@ -336,7 +336,7 @@ class Loader:
         # A small segment is walked over faster than its index files are read.
         start = active.last_indexed_position() if active.size_bytes > _SMALL_BYTES else 0
         for position, header in active.headers(start):
-            # What lies before the last index entry is not known here. The checksum would not cover the offset either.
+            # The batches before the last index entry are not known here. Nor would the checksum cover the offset.
             is_known = position > start or not start
             if is_known and not self._continues(header.base_offset, end_offset):
                 raise CorruptRecords(f"offset {header.base_offset} follows offset {end_offset - 1}")

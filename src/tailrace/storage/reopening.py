@@ -1,7 +1,7 @@
-"""From what was noted of a closed log to the state of the log, without looking through its files.
+"""From the note of a closed log to the state of the log, without looking through its files.
 
-Two things are checked: that the active segment is as long as it was, and the checksum of the producers' snapshot. What
-does not fit is a CorruptRecords, and the caller opens the log from its files (`storage.recovery`), which gives the same
+Two things are checked: that the active segment is as long as it was, and the checksum of the producers' snapshot. A
+mismatch raises CorruptRecords, and the caller opens the log from its files (`storage.recovery`), which gives the same
 log and takes longer.
 """
 

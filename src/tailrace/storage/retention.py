@@ -1,8 +1,8 @@
-"""Which segments may go, by size, by time and by the log's start. Decides only; the log removes.
+"""Segments to remove, by size, by time and by the log's start. Decides only; the log removes.
 
 Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
 The last one is ours. In Kafka the active segment goes too when all its records are too old or too many; here a topic
-that nobody writes to keeps its last segment, which segment.ms and segment.bytes keep small, until a record begins the
+without writes keeps its last segment, which segment.ms and segment.bytes keep small, until a record begins the
 next one. DeleteRecords makes its records go without that.
 """
 
@@ -15,7 +15,7 @@ from tailrace.model.topic_config import TopicConfig
 
 
 class Reason(Enum):
-    """Why a segment goes."""
+    """The reason for the removal of a segment."""
 
     START_OFFSET = "it lies below the log start offset"
     TIME = "all its records are older than retention.ms"
@@ -23,7 +23,7 @@ class Reason(Enum):
 
 
 class StoredSegment(Protocol):
-    """What the decision needs to know of a segment."""
+    """The facts about a segment that the decision needs."""
 
     @property
     def base_offset(self) -> int: ...

@@ -207,13 +207,13 @@ class Scrub:
         self._position = 0
         self._next_offset = -1
         self._sealed_end = -1
-        """Where the segment before the one that begins now has ended; -1 if that is not known."""
+        """The end offset of the previous segment; -1 if it is not known."""
         self._generation = -1
         self._index: IndexCheck | None = None
         self.bytes_read = 0
         self.indexes_rebuilt = 0
         self.failure = ""
-        """Why the rest of the log was not looked at, though nothing is known to be wrong; empty if it was."""
+        """The reason why the rest of the log was not checked, without a known fault; empty if it was."""
 
     def next_slice(
         self,

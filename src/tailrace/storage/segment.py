@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. The first `size_bytes` of the file are whole batches that tile it. What a failed write left behind them is cut off
-   before anything else is written.
+1. The first `size_bytes` of the file are whole batches that tile it. The bytes of a failed write behind them are cut
+   off before the next write.
 2. Only the last segment of a log, the active one, is appended to. Its indexes live in memory; the files `.index` and
    `.timeindex` are written when the segment is rolled or closed, and are a cache: a missing or wrong one is made anew
    from the batches.
@@ -136,7 +136,7 @@ class Segment(BatchFile):
 
     @property
     def age_timestamp(self) -> int:
-        """What retention goes by: the largest timestamp or, if no record has one, when the file was last written."""
+        """The time for retention: the largest timestamp or, if no record has one, the time of the last write."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self._files.modified_ms(self.log_path)
 
@@ -154,7 +154,7 @@ class Segment(BatchFile):
 
     @property
     def index_entries(self) -> int:
-        """How many entries the longer index has, from what is in memory or the sizes of the files; at most."""
+        """The number of entries of the longer index, from memory or the sizes of the files; an upper bound."""
         if self._offset_index is not None and self._time_index is not None:
             return max(len(self._offset_index), len(self._time_index) + 1)
         sizes = [self._files.size_of(path) if self._files.exists(path) else None for path in self.index_paths]
@@ -169,7 +169,7 @@ class Segment(BatchFile):
             self.forget_indexes()
 
     def count_that_fit(self, batches: Sequence[AppendBatch]) -> int:
-        """How many of these batches go into this segment before the next one must begin (Kafka's roll rules)."""
+        """The number of these batches that go into this segment before the next one must begin (Kafka's roll rules)."""
         limits = self._limits
         if self._offset_index is None:
             self._load_indexes()
@@ -248,7 +248,7 @@ class Segment(BatchFile):
     def cut_to(self, size_bytes: int, end_offset: int) -> None:
         """Drop what lies from this position on, batches or the remains of some; what stays ends at this offset.
 
-        Index files are the caller's to remove, who has `aborted` loaded before.
+        The caller removes the index files, after it has loaded `aborted`.
         """
         self._load_indexes()
         assert self._offset_index is not None
@@ -295,7 +295,7 @@ class Segment(BatchFile):
 
     @property
     def index_interval_bytes(self) -> int:
-        """How much lies between two index entries."""
+        """The bytes between two index entries."""
         return self._limits.index_interval_bytes
 
     def rebuild_indexes(self) -> None:
@@ -332,7 +332,7 @@ class Segment(BatchFile):
                 self._max_timestamp_offset = header.last_offset
 
     def last_indexed_position(self) -> int:
-        """Where the batch of the last index entry starts, 0 without entries."""
+        """The start of the batch of the last index entry, 0 without entries."""
         self._load_indexes()
         return self._offset_index.floor(MAX_RELATIVE_OFFSET)[0]  # type: ignore[union-attr]
 
@@ -434,7 +434,7 @@ class Segment(BatchFile):
         return header.base_offset <= offset and header.max_timestamp == timestamp
 
     def end_offset_before(self, position: int) -> int:
-        """Where the batches before this position end; the base offset if there are none."""
+        """The end offset of the batches before this position; the base offset if there are none."""
         end_offset = self.base_offset
         self._load_indexes()
         for at, header in self.headers(

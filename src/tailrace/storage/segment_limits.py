@@ -30,7 +30,7 @@ class SegmentLimits:
     def take(self, config: TopicConfig) -> None:
         """Use the limits of these settings from now on."""
         self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
-        # What is in the active segment is not compacted: a record must be out of it in time (KIP-354).
+        # The active segment is not compacted: a record must be out of it in time (KIP-354).
         segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
         jitter_ms = min(config.segment_jitter_ms, segment_ms)
         self.segment_ms = segment_ms - self._jitter_seed % jitter_ms if jitter_ms else segment_ms

@@ -89,7 +89,7 @@ class Segments:
         return result
 
     def index_of(self, offset: int) -> int:
-        """Which segment holds this offset, by number; the first one for an offset before all."""
+        """The index of the segment that holds this offset; the first one for an offset before all."""
         return max(bisect_right(self._segments, offset, key=_BASE_OFFSET) - 1, 0)
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
@@ -120,7 +120,7 @@ class Segments:
             rebuild_aborted(self._files, self._directory, self._segments, segment)
             aborted = segment.aborted
             if segment is not self.active:
-                # Whole or not at all: nobody looks through the segment again.
+                # Whole or not at all: the segment is not read again.
                 replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
                 aborted.is_dirty = False
             return aborted

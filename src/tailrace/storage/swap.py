@@ -1,6 +1,6 @@
 """A compacted segment takes the place of those it was made of: Kafka's names, and an order that survives any cut.
 
-| On the disk | What it means | What recovery does |
+| On the disk | Meaning | Recovery |
 |---|---|---|
 | `<base>.log.cleaned` | being written, or written and not yet agreed on | removes it: the old segments are whole |
 | `<base>.log.swap` | the truth; every byte of it is durable | removes what it replaces, gives it its name |
@@ -16,7 +16,7 @@ A log that begins within a batch (`Log.begin_within`) goes the same way: the old
 later than the new.
 
 Index files go the same way. They are a cache: recovery makes anew those that did not arrive. All but `.txnindex`, of
-which nobody can tell whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably,
+which it is not known whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably,
 before the `.log` in step 4. If recovery finds none, it has its name already, or the old one stays: what that says too
 much is of transactions whose markers are all there.
 """

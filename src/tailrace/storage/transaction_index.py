@@ -1,6 +1,6 @@
 """The open transactions of one log, which hold back the last stable offset, and its index of aborted ones (KIP-98).
 
-A reader of committed data is told which transactions were aborted in the range it got, and leaves their records out.
+A reader of committed data gets the aborted transactions of the range it reads, and leaves their records out.
 Entries are in the order of their markers, so `last_offset` rises; `last_stable_offset` never falls. The bytes of an
 entry are Kafka's: version, producer id, first offset, marker's offset, last stable offset, big-endian. Unlike the other
 indexes a missing `.txnindex` file is no sign of anything: most segments have no aborted transaction.
@@ -22,35 +22,35 @@ class CompletedTransaction(NamedTuple):
     """Of the marker."""
     is_aborted: bool
     last_stable_offset: int
-    """Where the oldest transaction that was open then begins; behind the marker if there was none."""
+    """The start of the oldest transaction that was open then; behind the marker if there was none."""
 
 
 class Transactions:
     """By their first offsets, which rise as transactions begin.
 
     One that has ended goes on holding it back until its marker is below the high watermark: only then no change of
-    leaders can open it again. Whoever moves the high watermark says so (`forget_replicated`).
+    leaders can open it again. Each move of the high watermark calls `forget_replicated`.
     """
 
     __slots__ = ("_ended", "_open", "first_open_offset")
 
     def __init__(self, begun: Iterable[tuple[int, int]] = ()) -> None:
-        """`begun`: where those that are open now begin, and who their producers are."""
+        """`begun`: the starts of those that are open now, and their producers."""
         self._open: dict[int, int] = dict(sorted(begun))  # first offset -> producer id
         self._ended: dict[int, int] = {}  # first offset -> the marker's, which rise
         self.first_open_offset: int | None = next(iter(self._open), None)
-        """Where the oldest open transaction begins."""
+        """The start of the oldest open transaction."""
 
     def __bool__(self) -> bool:
         return bool(self._open or self._ended)
 
     def __len__(self) -> int:
-        """How many are open."""
+        """The number of open ones."""
         return len(self._open)
 
     @property
     def oldest_producer_id(self) -> int | None:
-        """Whose the oldest open transaction is."""
+        """The producer of the oldest open transaction."""
         return None if self.first_open_offset is None else self._open[self.first_open_offset]
 
     def begin(self, first_offset: int, producer_id: int) -> None:
@@ -67,7 +67,7 @@ class Transactions:
             self.first_open_offset = next(iter(self._open), None)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the oldest transaction begins that is open or whose marker is not below the high watermark."""
+        """The start of the oldest transaction that is open or whose marker is not below the high watermark."""
         self.forget_replicated(high_watermark)
         first = self.first_open_offset
         if self._ended:
@@ -114,7 +114,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     """Of the abort marker."""
     last_stable_offset: int
-    """Where the log was stable once it had the marker: no transaction that ends later begins below."""
+    """The stable offset of the log once it had the marker: no transaction that ends later begins below."""
 
 
 class TransactionIndex:

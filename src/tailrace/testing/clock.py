@@ -60,5 +60,5 @@ class ManualClock:
 
     @property
     def calls_pending(self) -> int:
-        """How many calls are scheduled and not cancelled."""
+        """The number of calls that are scheduled and not cancelled."""
         return sum(timer.callback is not None for _, _, timer in self._timers)

@@ -30,12 +30,12 @@ from tailrace.node.settings.endpoints import Endpoint
 _TAIL_LINES = 20
 _READY_S = 120.0
 _GONE_S = 60.0
-"""Where it is given up, on a machine with other work to do; how long it takes is no verdict here."""
+"""The wait before a start is given up, on a busy machine; the time itself is no verdict here."""
 _ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
 def serve_command(node: LocalNode) -> list[str]:
-    """What starts this node."""
+    """The command that starts this node."""
     return [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--config", str(node.config_file)]
 
 
@@ -46,7 +46,7 @@ def package_path(environment: Mapping[str, str]) -> str:
 
 
 class ClusterError(Exception):
-    """A node did not start or did not end; the message has the end of what it wrote to stderr. Or nobody leads."""
+    """A node did not start or did not end; the message has the end of its stderr. Or there is no leader."""
 
 
 class _Node:
@@ -207,8 +207,8 @@ class Cluster:
         self._nodes[node.node_id] = _Node(node, log_file, self._timeout)
 
     def add_node(self, *, controller: bool = False, rack: str | None = None) -> int:
-        """One more broker, which is not started yet: its number. A controller follows the quorum until somebody has it
-        vote (`tailrace quorum add-controller`). Raises KafkaError for a cluster of one node."""
+        """One more broker, which is not started yet: its number. A controller follows the quorum until it is made
+        a voter (`tailrace quorum add-controller`). Raises KafkaError for a cluster of one node."""
         nodes = [known.node for known in self._nodes.values()]
         node = added_node(nodes[0].home.parent, nodes, self._ports, is_controller=controller, rack=rack)
         self._take(node)
@@ -259,7 +259,7 @@ class Cluster:
             else:
                 why = f"{leader_id} is said to lead"
             if time.monotonic() > deadline:
-                raise ClusterError(f"nobody leads the quorum: {why}")
+                raise ClusterError(f"the quorum has no leader: {why}")
             time.sleep(0.02)
 
     # Each for these nodes, or without a number for all
@@ -330,13 +330,13 @@ class Cluster:
         return self._nodes[node].process_id
 
     def data_dir(self, node: int = 1) -> Path:
-        """Where the node keeps its logs."""
+        """The directory of the node's logs."""
         return self._nodes[node].node.data_directory
 
     def config_file(self, node: int = 1) -> Path:
-        """What `tailrace serve --config` starts the node with."""
+        """The properties file of `tailrace serve --config` for the node."""
         return self._nodes[node].node.config_file
 
     def log_text(self, node: int = 1) -> str:
-        """What the node has written to stderr so far."""
+        """The node's stderr so far."""
         return self._nodes[node].log_file.read_text(errors="replace")

@@ -1,6 +1,6 @@
 """A disk in memory that loses what was not synced: power cuts at any operation, torn writes, errors, a full disk.
 
-What a power cut may do, decided by the seed alone, independently for each file and each directory:
+The effects of a power cut, decided by the seed alone, independently for each file and each directory:
 
 - bytes written since the file's last `sync` are lost, kept, kept up to some byte, or kept in some sectors only (the
   others read as zeros, or as what was there before);
@@ -8,7 +8,7 @@ What a power cut may do, decided by the seed alone, independently for each file 
 - names made, changed or removed since the directory's last `sync_dir` are each there or not, whatever became of the
   others. A rename is one step: never both names, never neither, unless the file had none before.
 
-What was synced is never lost. `SimulatedDisk(lying_sync=True)` breaks that: its syncs do nothing and say they did. A
+Synced bytes are never lost. `SimulatedDisk(lying_sync=True)` breaks that: its syncs do nothing and say they did. A
 test of durability that passes on it tests nothing.
 """
 
@@ -252,7 +252,7 @@ class SimulatedDisk:
         self.quota_bytes: int | None = None
         """The most that one write may take, whatever `free_bytes` says; None for no quota."""
         self.modified_at_ms = 1_700_000_000_000
-        """What is told of every file: here nothing notes when it was written."""
+        """The time of the last write, the same for every file: it is not tracked here."""
         self.has_power = True
         self.boots = 0
         self._random = Random(seed)
@@ -348,7 +348,7 @@ class SimulatedDisk:
             raise StorageError(f"cannot read {path}: {os.strerror(number)}", number)
 
     def take_write(self, path: str, size_bytes: int) -> int:
-        """How much of a write the disk has room for; raises StorageError for none at all."""
+        """The bytes of a write that the disk has room for; raises StorageError for none at all."""
         room = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
         taken = min(size_bytes, room, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:
@@ -479,7 +479,7 @@ class SimulatedDisk:
         return self._find(path) is not None
 
     def unsynced_bytes(self, path: str) -> int:
-        """How many bytes of this file's last writes a power cut may lose; a truncation counts for one."""
+        """The bytes of this file's last writes that a power cut may lose; a truncation counts for one."""
         return sum(1 if written is None else len(written) for _, written in self.inode(path).changes)
 
     def is_name_durable(self, path: str) -> bool:

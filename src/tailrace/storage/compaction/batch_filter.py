@@ -1,4 +1,4 @@
-"""Which records of a log stay when it is compacted: two passes over its batches, as Kafka's cleaner makes them. Pure.
+"""The records of a log that stay when it is compacted: two passes over its batches, as in Kafka's cleaner. Pure.
 
 `KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen those
 of transactions before, and their markers, and knows which of them count. `BatchFilter` then sees all
@@ -35,7 +35,7 @@ IsLastOfProducer = Callable[[BatchHeader], bool]
 
 
 class AbortedTransactions:
-    """Which batches belong to transactions that were aborted."""
+    """The batches that belong to aborted transactions."""
 
     __slots__ = ("_ranges",)
 
@@ -56,9 +56,9 @@ class AbortedTransactions:
 
 
 class TransactionEnds:
-    """How the transactions of the dirty part end, so that no key has to wait for it. Feed it their batches and markers.
+    """The ends of the transactions of the dirty part, so that no key has to wait for them. Feed it batches and markers.
 
-    Takes memory for those that were aborted, and for producers: not for what they wrote. What is known serves the next
+    Takes memory for aborted transactions and for producers, not for their records. The knowledge serves the next
     compaction too, if this one had not the memory for all keys and the log was not cut since.
     """
 
@@ -67,7 +67,7 @@ class TransactionEnds:
         self.end_offset = 0
         """Below it all were seen, from where the dirty part begins on."""
         self.undecided_from: int | None = None
-        """Where the first transaction begins that has no end below `end_offset`; None if all have."""
+        """The start of the first transaction that has no end below `end_offset`; None if all have."""
         self._open: dict[int, int] = {}  # producer id -> where its transaction begins
 
     def go_on(self) -> None:
@@ -158,7 +158,7 @@ class BatchFilter:
         self._in_transaction: set[int] = set()
         """Producers of whose transaction, the one we are in the middle of, a batch is left."""
         self.needed_markers: set[int] = set()
-        """The offsets of markers whose transactions had a batch left. Whoever has made use of them clears it."""
+        """The offsets of markers whose transactions had a batch left. The caller that has used them clears it."""
 
     def is_needed(self, marker_offset: int) -> bool:
         """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
@@ -235,7 +235,7 @@ def _readable(buffer: Buffer, header: BatchHeader) -> BatchRecords | None:
 
 
 def _marker(records: BatchRecords) -> ControlType | None:
-    """How the transaction ended that this control batch ends; None if it is about something else."""
+    """The marker that this control batch holds; None if it is of another type."""
     try:
         kind = control_type(records.spans[0].key)
     except CorruptRecords:
@@ -266,7 +266,7 @@ class KeyMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory is used up. One more batch still fits: somebody must get through."""
+        """Whether the memory is used up. One more batch still fits, so that there is always progress."""
         return self._room_bytes <= 0
 
     def put(self, key: bytes, offset: int) -> None:
@@ -285,5 +285,5 @@ class KeyMap:
 
 
 def name_of(key: bytes) -> bytes:
-    """What the map holds for a key."""
+    """The entry of the map for a key."""
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()

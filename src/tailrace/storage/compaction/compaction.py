@@ -1,8 +1,8 @@
 """One compaction of one log, in small steps on the thread that owns the log (docs/decisions/0011).
 
 Between two steps the log is appended to, read and flushed as ever. A truncation, or retention that takes a segment,
-ends the compaction: `is_over` without `is_complete`. What it has swapped in by then stays, since every swap leaves a
-right log behind.
+ends the compaction: `is_over` without `is_complete`. The segments that it has swapped in by then stay, since
+every swap leaves a right log behind.
 
 The bytes it writes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
@@ -54,8 +54,8 @@ class Compaction:
 
         `ends` is what is known of the transactions of the dirty part; what is not is added.
 
-        `before_swap` is told the offset below which there are gaps from then on; `on_broken` why a swap failed half
-        way, so that only recovery can tell what is there.
+        `before_swap` gets the offset below which there are gaps from then on; `on_broken` the reason why a swap failed
+        half way, so that only recovery can tell what is there.
         """
         self._directory = directory
         self._plan = plan
@@ -74,7 +74,7 @@ class Compaction:
         self._cleaned: Segment | None = None
         self._work = self._run()
         self.unsynced_files: tuple[File, ...] = ()
-        """What the log's next flush has to sync for this compaction."""
+        """The files and names that the log's next flush has to sync for this compaction."""
         self.is_over = False
         self.is_complete = False
         """Whether everything below `end_offset` is clean."""
@@ -84,7 +84,7 @@ class Compaction:
 
     @property
     def end_offset(self) -> int:
-        """What a complete compaction has made clean ends here. Lower than planned if the memory did not suffice."""
+        """The end of the part that a complete compaction has cleaned; lower than planned if memory did not suffice."""
         return self._collected.end_offset
 
     @property
@@ -94,7 +94,7 @@ class Compaction:
 
     @property
     def known_ends(self) -> TransactionEnds | None:
-        """What the next compaction has to know of transactions, if this one has left a part of its plan to it."""
+        """The transactions that the next compaction has to know, if this one has left a part of its plan to it."""
         ends, planned = self._collected.ends, self._plan.end_offset
         is_cut_short = self.is_complete and self.end_offset < planned
         return ends if is_cut_short and ends.end_offset >= planned else None
@@ -189,7 +189,7 @@ class Compaction:
     def _learn_ends(self, segments: Sequence[Segment], position: int) -> Iterator[int]:
         """Learn how transactions end, from this position in the first of these segments on: by headers and markers.
 
-        What an earlier compaction has learned is passed over. Before this position nothing is left to be learned.
+        The part that an earlier compaction has read is skipped. Before this position there is nothing new.
         """
         ends = self._collected.ends
         known = bisect_right(segments, ends.end_offset, key=attrgetter("base_offset")) - 1
@@ -318,13 +318,13 @@ class Compactions:
 
     @property
     def unsynced_files(self) -> tuple[File, ...]:
-        """What the next flush of the log has to sync for the one that is under way."""
+        """The files and names that the log's next flush has to sync for the compaction that is under way."""
         return () if self._current is None else self._current.unsynced_files
 
     def cleanable(
         self, config: TopicConfig, now_ms: int, *, first_dirty_offset: int, log_start_offset: int, end_offset: int
     ) -> Cleanable:
-        """What a compaction now would do below `end_offset`."""
+        """The plan of a compaction now, below `end_offset`."""
         first_open_offset = self._producers.first_open_offset
         if first_open_offset is not None:
             end_offset = min(end_offset, first_open_offset)

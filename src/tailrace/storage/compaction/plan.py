@@ -1,4 +1,4 @@
-"""What of a log may be compacted, whether it is worth it, and which segments become one. Decides only; pure.
+"""The part of a log that may be compacted, whether it is worth it, and the segments to merge. Decides only; pure.
 
 Rules, as Kafka's (KIP-58, KIP-354):
 
@@ -21,7 +21,7 @@ _NO_LAG: Final = 2**63 - 1
 
 
 class CompactedSegment(Protocol):
-    """What the decisions need to know of a segment."""
+    """The facts about a segment that the decisions need."""
 
     @property
     def base_offset(self) -> int: ...
@@ -46,14 +46,14 @@ class CompactedSegment(Protocol):
 
 
 class Cleanable(NamedTuple):
-    """What a compaction now would do."""
+    """The plan of a compaction now."""
 
     first_dirty_offset: int
     """Below it no key occurs twice, as of the last compaction."""
     end_offset: int
-    """What lies above stays as it is."""
+    """Records above stay as they are."""
     segment_count: int
-    """How many of the oldest segments may be rewritten."""
+    """The number of oldest segments that may be rewritten."""
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
@@ -79,7 +79,7 @@ def find_cleanable(
     log_start_offset: int,
     end_offset: int,
 ) -> Cleanable:
-    """What may be compacted. `segments` are in order and end with the active one."""
+    """The part that may be compacted. `segments` are in order and end with the active one."""
     first_dirty = max(first_dirty_offset, log_start_offset)
     clean_bytes = dirty_bytes = count = 0
     oldest_dirty = -1
@@ -113,7 +113,7 @@ def find_cleanable(
 def group_segments(
     segments: Sequence[CompactedSegment], *, end_offset: int, config: TopicConfig, max_index_entries: int
 ) -> list[int]:
-    """How many of these segments, in order, become one each time: as many as a segment may hold by the settings.
+    """The sizes of the groups of segments, in order, that become one: as many as a segment may hold by the settings.
 
     Sizes are those before the compaction. `end_offset` is where the last of them ends.
     """

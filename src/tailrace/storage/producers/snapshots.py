@@ -1,7 +1,7 @@
 """The producer snapshots of a log as files: `<offset>.snapshot`, one per segment and one from the last clean close.
 
 A snapshot says what was known of the producers when the log ended at its offset. It must never outlive the batches it
-is based on: whoever cuts a log removes the snapshots above the cut, durably, before other batches are written there.
+is based on: a truncation removes the snapshots above the cut, durably, before other batches are written there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -123,7 +123,7 @@ def load_producers(
 def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
     """Find the aborted transactions of one segment anew, from its batches and what was known where it starts.
 
-    All of them: if that fails, the segment does not know any, and whoever asks next looks again.
+    All of them: if that fails, the segment does not know any, and the next reader looks again.
     """
     aborted = TransactionIndex()
     producers: dict[int, ProducerEntry] = {}
@@ -154,7 +154,7 @@ def _replay(
     enter: Callable[[Segment], None],
     note: Callable[[Segment, CompletedTransaction], None],
 ) -> None:
-    """Apply every batch from this offset on. `enter` is told of each segment that is replayed from its start."""
+    """Apply every batch from this offset on. `enter` is called with each segment that is replayed from its start."""
     first = max(at for at, segment in enumerate(segments) if segment.base_offset <= start_offset)
     position = segments[first].locate(start_offset)
     for segment in segments[first:]:

@@ -1,4 +1,4 @@
-"""What a log knows about the producers that write to it: sequence numbers, epochs, open transactions (KIP-98).
+"""The producers that write to a log: sequence numbers, epochs, open transactions (KIP-98).
 
 Invariants:
 
@@ -8,8 +8,8 @@ Invariants:
 3. `stage` shows batches to `check` before they are written. They count only once the log has them: `apply_staged`
    takes them over, `discard_staged` forgets them.
 4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
-   epoch never fall. What the newest batch of a producer is does not change with that, unless the marker's producer
-   epoch is a new one: then the next batch starts at 0 (KIP-890).
+   epoch never fall. The newest batch of a producer does not change with that, unless the marker's producer epoch
+   is a new one: then the next batch starts at 0 (KIP-890).
 5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker is not, since that would keep a transaction open
    elsewhere, but it is not remembered: there was nothing here for it to end.
 
@@ -31,7 +31,7 @@ REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
 
 MOST_PRODUCERS: Final = 10_000
-"""Of whom a log remembers something at one time. Kafka has no limit: whoever makes ids up can fill its memory."""
+"""Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""
 
 _MAX_SEQUENCE: Final = 2**31 - 1
 _SNAPSHOT_HEAD: Final = Struct(">hIi")
@@ -55,7 +55,7 @@ _NO_BATCH: Final = SequencedBatch(-1, -1, -1, -1, -1)
 
 
 class ProducerEntry(NamedTuple):
-    """What is known about one producer id."""
+    """The state of one producer id."""
 
     producer_epoch: int
     batches: tuple[SequencedBatch, ...] = ()
@@ -64,7 +64,7 @@ class ProducerEntry(NamedTuple):
     coordinator_epoch: int = -1
     """Of the transaction coordinator that wrote the last marker, -1 if there is none."""
     current_txn_first_offset: int = -1
-    """Where its open transaction begins in this log, -1 for none."""
+    """The start of its open transaction in this log, -1 for none."""
 
 
 class Duplicate(NamedTuple):
@@ -97,7 +97,7 @@ class ProducerState:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins, or None."""
+        """The start of the oldest open transaction, or None."""
         return self.transactions.first_open_offset
 
     def has_late_transaction(self, now_ms: int, *, late_ms: int) -> bool:
@@ -106,7 +106,7 @@ class ProducerState:
         return producer_id is not None and now_ms - self._producers[producer_id].last_timestamp > late_ms
 
     def latest(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of this producer, staged batches counted."""
+        """The state of this producer, staged batches included."""
         return self._staged.get(producer_id) or self._producers.get(producer_id)
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
@@ -264,7 +264,7 @@ class ProducerState:
 
 
 def _begun(producers: Mapping[int, ProducerEntry]) -> Iterator[tuple[int, int]]:
-    """Where the open transactions begin, and whose they are."""
+    """The starts of the open transactions, and their producers."""
     for producer_id, entry in producers.items():
         if entry.current_txn_first_offset >= 0:
             yield entry.current_txn_first_offset, producer_id
@@ -308,7 +308,7 @@ def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
 
 
 def _advanced(entry: ProducerEntry | None, header: BatchHeader, marker: EndTransactionMarker | None) -> ProducerEntry:
-    """What is known about a producer after one more batch."""
+    """The state of a producer after one more batch."""
     epoch = header.producer_epoch
     batches: tuple[SequencedBatch, ...] = ()
     coordinator_epoch = open_since = -1

@@ -46,11 +46,11 @@ _READ_BYTES: Final = 1 << 20
 ReadAt = Callable[[int, int], bytes]
 """Up to so many bytes from a position of the file, as `storage.files.File.pread`."""
 HeaderControl = KRaftVersionRecord | VotersRecord
-"""What may stand in the first batch behind its header record (KIP-853)."""
+"""The records that may stand in the first batch behind its header record (KIP-853)."""
 
 
 class SnapshotHeader(NamedTuple):
-    """What the first batch says."""
+    """The content of the first batch."""
 
     last_contained_ms: int
     """When the last record that the snapshot stands for was appended, ms since 1970."""
@@ -71,7 +71,7 @@ def snapshot_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def parse_snapshot_name(name: str) -> OffsetAndEpoch | None:
-    """Which snapshot a file of this name is, None if it is none."""
+    """The id of the snapshot of this file name, None if it is none."""
     offset, dash, epoch = name.removesuffix(SNAPSHOT_SUFFIX).partition("-")
     is_one = name.endswith(SNAPSHOT_SUFFIX) and dash and len(offset) == _OFFSET_DIGITS and len(epoch) == _EPOCH_DIGITS
     if not is_one or not (offset + epoch).isascii() or not (offset + epoch).isdecimal():
@@ -95,7 +95,7 @@ def footer_batch(*, timestamp: int, base_offset: int, leader_epoch: int) -> byte
 def walk(read_at: ReadAt, *, size_bytes: int, leader_epoch: int, path: str) -> Iterator[SnapshotBatch]:
     """Every batch of a snapshot, checked, header and footer too; at most one chunk of them in memory.
 
-    Raises CorruptRecords that names file and position at the first fault. Only who has come to the end knows that the
+    Raises CorruptRecords that names file and position at the first fault. Only a read to the end shows that the
     snapshot is whole.
     """
     position, end_offset, is_over = 0, 0, False
@@ -175,7 +175,7 @@ def _is_footer(batch: SnapshotBatch) -> bool:
 
 
 def read_snapshot_header(content: memoryview) -> SnapshotHeader:
-    """What the first batch of a snapshot says. Raises CorruptRecords if it is no header."""
+    """The content of the first batch of a snapshot. Raises CorruptRecords if it is no header."""
     first, *others = read_records(content)
     value = decode_control(first.key, first.value)
     if not isinstance(value, SnapshotHeaderRecord):

@@ -1,8 +1,8 @@
 """The snapshots of one replicated log, as files beside its segments (KIP-630): list, read, write, publish, delete.
 
-1. Whatever has the name of a snapshot was whole and durable when it got it (`snapshot_writer`). Parts and files that
+1. A file with the name of a snapshot was whole and durable when it got it (`snapshots.writer`). Parts and files that
    were going are removed when the store is opened.
-2. A snapshot that somebody reads stays on the disk until the last reader is done, though it is not listed any more.
+2. A snapshot that is being read stays on the disk until the last reader is done, though it is not listed any more.
 3. Reading, listing and parts are the owner's; what waits for the disk (`Publication`, `Removal`) may run on another
    thread, one such work at a time and in the order in which they were made.
 """
@@ -52,7 +52,7 @@ class SnapshotReader:
     def batches(self) -> Iterator[memoryview]:
         """The batches of data, 64 KiB each as we write them, 8 MiB at most. Raises CorruptRecords.
 
-        What was read before the fault is not to be used either: only who comes to the end has a snapshot.
+        Values read before the fault are not to be used either: only a read that comes to the end has a snapshot.
         """
         found = walk(
             self._file.pread,
@@ -117,7 +117,7 @@ class SnapshotStore:
         return StoredSnapshot(snapshot_id, size_bytes, header)
 
     def path_of(self, snapshot_id: OffsetAndEpoch) -> str:
-        """Where the snapshot is, or would be."""
+        """The path of the snapshot, which need not exist."""
         return join(self.directory, snapshot_name(snapshot_id) + SNAPSHOT_SUFFIX)
 
     @property
@@ -203,7 +203,7 @@ class SnapshotStore:
             self.abandon(part)
 
     def abandon(self, part: SnapshotPart) -> None:
-        """Remove what was written or fetched, unless it is gone already. Nobody writes to it any more."""
+        """Remove the part that was written or fetched, unless it is gone already. There are no more writes to it."""
         if self._forget(part):
             part.discard()
 
@@ -243,7 +243,7 @@ class SnapshotStore:
         self._going |= going
 
     def take_removal(self) -> Removal | None:
-        """The removal of the deleted files that nobody reads, or None: for `server.ports.Disk.carry_out`.
+        """The removal of the deleted files without readers, or None: for `server.ports.Disk.carry_out`.
 
         If it is not carried out, or the power goes, they are listed again after the next start.
         """

@@ -25,7 +25,7 @@ from tailrace.storage.snapshots.format import (
 )
 
 _BATCH_BYTES: Final = 64 << 10
-"""Where a batch ends: it is written, and loaded, in one go, and others wait."""
+"""The size of a batch: it is written, and loaded, in one go, and others wait."""
 _HEADROOM: Final = 1 << 10
 _CHECK_BYTES: Final = 8 << 20
 
@@ -41,7 +41,7 @@ class SnapshotPart:
         self.path = join(directory, snapshot_name(snapshot_id) + infix + PART_SUFFIX)
         self.size_bytes = 0
         self.header: SnapshotHeader | None = None
-        """What the snapshot says of itself; known when it was checked."""
+        """The snapshot's header and footer; known when it was checked."""
         self._directory = directory
         self._files = files
         self._file: File = files.open(self.path, create=True)
@@ -105,11 +105,11 @@ class Publication:
     __slots__ = ("_after", "fault", "is_over", "part")
 
     def __init__(self, part: SnapshotPart, *, after: Callable[[], None] | None = None) -> None:
-        """`after` is done when the snapshot has its name for good, before anybody is told."""
+        """`after` runs when the name of the snapshot is durable, before any callback."""
         self.part = part
         self._after = after
         self.fault: CorruptRecords | None = None
-        """Why the part is no snapshot."""
+        """The reason why the part is no snapshot."""
         self.is_over = False
 
     def step(self) -> None:
@@ -150,7 +150,7 @@ class SnapshotWriter:
 
     @property
     def size_bytes(self) -> int:
-        """What is written and what waits for its batch to be full."""
+        """The bytes that are written and those that wait for their batch to be full."""
         return self.part.size_bytes + (self._builder.size_bytes if self._builder.count else 0)
 
     def append(self, values: Iterable[bytes]) -> None:
