@@ -43,9 +43,7 @@ class ConsumerGroupHeartbeatHandler:
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
         check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
-        coordinators.host_of(request.group_id)
-        if request.member_epoch == JOINING:
-            coordinators.check_room_for(request.group_id)
+        host = coordinators.host_of(request.group_id, check_room=request.member_epoch == JOINING)
 
         def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
@@ -59,18 +57,18 @@ class ConsumerGroupHeartbeatHandler:
             client_host=context.connection.peer_host,
         )
 
-        def decide(fault: KafkaError | None) -> None:
+        def resolved(fault: KafkaError | None) -> None:
             try:
                 if fault is not None:
                     raise fault
-                coordinators.host_of(request.group_id).heartbeat(command, answer)
+                coordinators.host_of(request.group_id).heartbeat(command, answer)  # it may be another one by now
             except KafkaError as refusal:
                 answer(refusal)
 
         if request.subscribed_topic_regex:
-            self._resolutions.begin(request.subscribed_topic_regex, context.connection, decide)
+            self._resolutions.begin(request.subscribed_topic_regex, context.connection, resolved)
         else:
-            decide(None)
+            host.heartbeat(command, answer)
 
 
 class _Resolutions:

@@ -1,15 +1,11 @@
 """Runs one group coordinator: the machine of one partition of `__consumer_offsets` that this node leads.
 
-1. While loading every request is refused with COORDINATOR_LOAD_IN_PROGRESS (14): a client that were told "no offset"
-   would start from an end of the log.
-2. Nobody hears of a decision before it is committed; reads see committed state only.
-3. On loss of leadership whoever waits hears NOT_COORDINATOR (16), and the machine is dropped.
+Beside what every coordinator does, it gives the machine the requests of members and the time, and carries out the
+machine's effects; and it writes the markers of transactions that set offsets.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
@@ -17,6 +13,7 @@ from tailrace.coordinators.groups.commands import (
     CommitOffsets,
     CommitOffsetsInTransaction,
     ExpireOffsets,
+    ForgetLostTopics,
     GroupInsight,
 )
 from tailrace.coordinators.groups.config import GroupConfig
@@ -47,35 +44,31 @@ from tailrace.coordinators.groups.records import (
     pending_offset,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
-from tailrace.replication.verification import Verification
 from tailrace.server.alarm import Alarm
-from tailrace.server.coordination.coordinator_log import InTransaction
-from tailrace.server.coordination.led_coordinators import HostState
-from tailrace.server.coordination.led_machine import LedMachine
+from tailrace.server.coordination.coordinator_log import IN_NONE, InTransaction
+from tailrace.server.coordination.host import CoordinatorHost, tell
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.server.waiters import Deadlines
 
-T = TypeVar("T")
-
+Codes = tuple[ErrorCode, ...]
 EventOf = Callable[[RequestId], Asked]
 Respond = Callable[[MembershipResponse], None]
 OnBeat = Callable[[ConsumerGroupHeartbeatResponse | KafkaError], None]
-OnDone = Callable[[tuple[ErrorCode, ...] | KafkaError], None]
+OnDone = Callable[[Codes | KafkaError], None]
 
 _GROUPS_PER_STEP: Final = 64
 """Looked at in one turn when offsets expire."""
 
-_logger = logging.getLogger("tailrace.server")
 
-
-class GroupCoordinatorHost:
-    """The coordinator of one partition, from the moment this node leads it until it no longer does."""
+class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes]):
+    """The coordinator of one partition, by group id."""
 
     def __init__(
         self,
@@ -87,51 +80,41 @@ class GroupCoordinatorHost:
         clock: Clock,
         deadlines: Deadlines,
     ) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
         self.machine = GroupCoordinator(config=config, new_member_id=new_member_id, topics=topics)
-        self._config = config
-        self._clock = clock
-        self._led: LedMachine[Command, GroupLogRecord] = LedMachine(
+        super().__init__(
             partition,
             self.machine,
+            keys="groups",
             encode=encode_record,
-            on_committed=self.machine.commit,
+            decode=_decode,
+            on_marker=self._load_marker,
+            reads_latest=True,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=config.offsets_commit_timeout_ms,
         )
-        self._log = self._led.log
+        self._config = config
+        self._topics = topics
         self._waiting: dict[RequestId, Respond] = {}
         self._requests = 0
         self._alarm = Alarm(clock, self._tick)
 
+    def has(self, key: str) -> bool:
+        return self.machine.has_group(key)
+
     @property
-    def state(self) -> HostState:
-        return self._led.state
-
-    def start(self, on_active: Callable[[], None]) -> None:
-        """Read the log; `on_active` is called when requests are served, or never."""
-        self._led.load(self._load, partial(self._loaded, on_active), kept="groups", on_marker=self._load_marker)
-
-    def _load(self, record: Record, producer_id: int) -> None:
-        decoded = decode_record(record.key, record.value)
-        if decoded is None:
-            return
-        if producer_id >= 0 and isinstance(decoded, OffsetRecord) and decoded.value is not None:
-            self.machine.apply(pending_offset(decoded, producer_id, decoded.value))
-        else:
-            self.machine.apply(decoded)
+    def key_count(self) -> int:
+        return self.machine.group_count
 
     def _load_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
         self.machine.end_transaction(producer_id, is_committed=marker.type is ControlType.COMMIT)
 
-    def _loaded(self, on_active: Callable[[], None]) -> int:
+    def _activated(self) -> None:
         self.machine.begin(self._clock.monotonic_ms())
         self._set_timer()
-        self._led.repeat(self._config.offsets_retention_check_interval_ms, self._expire_offsets)
-        on_active()
-        return len(self.machine.committed.groups)
+        self._repeat(self._config.offsets_retention_check_interval_ms, self._expire_offsets)
+        # Topics may have gone while no coordinator served.
+        self.forget_lost_topics(self.machine.committed.topic_names)
 
     def _expire_offsets(self) -> None:
         group_ids = list(self.machine.committed.groups)
@@ -140,13 +123,12 @@ class GroupCoordinatorHost:
             for start in range(0, len(group_ids), _GROUPS_PER_STEP)
         )
 
-    def check_active(self) -> None:
-        """Raises what `LedMachine.check_active` raises."""
-        self._led.check_active()
+    def forget_lost_topics(self, names: Collection[str]) -> None:
+        """Delete the offsets in topics of these names that are gone; a load does so too."""
+        self.sweep((ForgetLostTopics(topics=_IdsNow(names, self._topics)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
         """Hand a member's request to its group; `respond` is called once, now or later."""
-        self.check_active()
         self._requests += 1
         request_id = RequestId(self._requests)
         self._waiting[request_id] = respond
@@ -154,16 +136,15 @@ class GroupCoordinatorHost:
 
     def heartbeat(self, command: ConsumerHeartbeat, on_done: OnBeat) -> None:
         """Have a consumer group's heartbeat decided and committed; `on_done` is called once, now or later."""
-        self.check_active()
         try:
             decision, effects = self.machine.heartbeat(command, self._clock.monotonic_ms())
         except KafkaError as refusal:
-            self._tell_when_committed(on_done, refusal)
+            self._answer(on_done, refusal)
             return
         if decision.records:
             self._append_of_consumer_group(command.request.group_id, decision, on_done)
         else:
-            self._tell_when_committed(on_done, decision.response)
+            self._answer(on_done, decision.response)
         self._carry_out(effects)
 
     def _append_of_consumer_group(self, group_id: str, decision: HeartbeatDecision, on_done: OnBeat) -> None:
@@ -173,7 +154,7 @@ class GroupCoordinatorHost:
             group_id,
             member_id,
             decision.records,
-            lambda failure: _tell(on_done, failure or decision.response),
+            lambda failure: tell(on_done, failure or decision.response),
             is_atomic=decision.is_conversion,
         )
 
@@ -190,13 +171,13 @@ class GroupCoordinatorHost:
             self.machine.heartbeat_failed(group_id, member_id, self._clock.monotonic_ms())
 
         def outcome(failure: KafkaError | None) -> None:
-            if failure is not None and self._led.is_active:
+            if failure is not None and self.is_active:
                 failed()
                 self._set_timer()
             on_done(failure)
 
         try:
-            self._led.append(records, outcome, is_atomic=is_atomic)
+            self._append(records, outcome, is_atomic=is_atomic)
         except KafkaError as refusal:  # a record that has no form in the log
             failed()
             refused = refusal
@@ -207,7 +188,7 @@ class GroupCoordinatorHost:
 
         def done(failure: KafkaError | None) -> None:
             refused = None if failure is None else answers.refused(effect.event, failure.code)
-            _tell(respond, refused or effect.response)
+            tell(respond, refused or effect.response)
 
         if effect.records:
             self._append_decided(
@@ -225,50 +206,17 @@ class GroupCoordinatorHost:
         """As the machine's, now."""
         return self.machine.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
 
-    def submit(self, command: Command, on_done: OnDone) -> None:
-        """Have a command decided and committed; `on_done` is called once, now or later."""
-        self.check_active()
-        try:
-            decision = self.machine.decide(command, self._clock.now_ms())
-            if decision.records:
-                self._led.append(decision.records, lambda failure: _tell(on_done, failure or decision.response))
-            else:
-                self._tell_when_committed(on_done, decision.response)
-        except KafkaError as refusal:
-            if isinstance(command, CommitOffsets):
-                now_ms = self._clock.monotonic_ms()
-                self.machine.note_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
-            self._tell_when_committed(on_done, refusal)
+    def submit(self, command: Command, on_done: OnDone, *, within: InTransaction = IN_NONE) -> None:
+        """As `CoordinatorHost.submit`; `within` is the transaction in which offsets are committed."""
+        refusal = self._decide(command, on_done, within=within)
+        if not isinstance(command, CommitOffsets | CommitOffsetsInTransaction):
             return
-        if isinstance(command, CommitOffsets):
-            self._take_for_sign_of_life(command)
-
-    def commit_in_transaction(
-        self, command: CommitOffsetsInTransaction, verification: Verification | None, on_done: OnDone
-    ) -> None:
-        """As `submit`, for offsets that count when the producer's transaction commits."""
-        self.check_active()
-        within = InTransaction(command.producer_id, command.producer_epoch, verification)
-        try:
-            decision = self.machine.decide(command, self._clock.now_ms())
-            if decision.records:
-                answer = decision.response
-                self._led.append(decision.records, lambda failure: _tell(on_done, failure or answer), within=within)
-            else:
-                self._tell_when_committed(on_done, decision.response)
-        except KafkaError as refusal:
-            self._tell_when_committed(on_done, refusal)
-            return
-        self._take_for_sign_of_life(command)
-
-    def _take_for_sign_of_life(self, commit: CommitOffsets | CommitOffsetsInTransaction) -> None:
-        if commit.member_id:
-            committed = OffsetsCommitted(member_id=commit.member_id)
-            self._carry_out(self.machine.step(commit.group_id, committed, self._clock.monotonic_ms()))
-
-    def _tell_when_committed(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
-        """An answer without records of its own rests on those that are on their way."""
-        self._log.when_committed(lambda failure: _tell(on_done, failure or answer))
+        now_ms = self._clock.monotonic_ms()
+        if refusal is None and command.member_id:  # a sign of life
+            committed = OffsetsCommitted(member_id=command.member_id)
+            self._carry_out(self.machine.step(command.group_id, committed, now_ms))
+        elif refusal is not None and isinstance(command, CommitOffsets):
+            self.machine.note_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
         """Write the marker; the offsets of its transaction count, or are gone, from when it is committed."""
@@ -281,39 +229,30 @@ class GroupCoordinatorHost:
         )
         self.machine.stage(ends)
 
-    def sweep(self, commands: Iterable[Command]) -> None:
-        """Have each of these decided until it has nothing more to write."""
-        self._led.sweep(commands)
-
-    def close(self) -> None:
-        """The leadership is gone: tell everybody who waits."""
-        if self._led.close():
-            self._alarm.cancel()
-            self._carry_out(self.machine.abandon())
+    def _closed(self) -> None:
+        self._alarm.cancel()
+        self._carry_out(self.machine.abandon())
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Answer():
-                    self._answer(effect)
+                    tell(self._waiting.pop(effect.request_id), effect.response)
                 case Persist():
                     self._persist(effect)
                 case Retire():
-                    self._led.append(effect.records, lambda _: None)
+                    self._append(effect.records, lambda _: None)
                 case Decided():
                     self._commit_then_answer(effect)
                 case MemberExpired():
                     self._remove_expired(effect)
         self._set_timer()
 
-    def _answer(self, answer: Answer) -> None:
-        _tell(self._waiting.pop(answer.request_id), answer.response)
-
     def _persist(self, effect: Persist) -> None:
         metadata = replace(effect.metadata, current_state_timestamp=self._clock.now_ms())
 
         def outcome(failure: KafkaError | None) -> None:
-            if not self._led.is_active:
+            if not self.is_active:
                 return
             event = (
                 MetadataCommitted(write_id=effect.write_id)
@@ -323,17 +262,17 @@ class GroupCoordinatorHost:
             self._carry_out(self.machine.step(effect.group_id, event, self._clock.monotonic_ms()))
 
         try:
-            self._led.append((GroupRecord(group_id=effect.group_id, value=metadata),), outcome)
+            self._append((GroupRecord(group_id=effect.group_id, value=metadata),), outcome)
         except KafkaError as refusal:
             outcome(refusal)
 
     def _set_timer(self) -> None:
         deadline_ms = self.machine.next_deadline_ms
-        if self._led.is_active and deadline_ms is not None:
+        if self.is_active and deadline_ms is not None:
             self._alarm.set(deadline_ms)
 
     def _tick(self) -> None:
-        if self._led.is_active:
+        if self.is_active:
             self._carry_out(self.machine.tick(self._clock.monotonic_ms()))
 
 
@@ -344,11 +283,32 @@ def _as_of_partition(code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _tell(callback: Callable[[T], None], answer: T) -> None:
-    try:
-        callback(answer)
-    except AssertionError:
-        raise
-    except Exception:
-        # One answer that cannot be sent must not keep the others from theirs.
-        _logger.exception("event=answer-failed answer=%s", type(answer).__name__)
+def _decode(record: Record, producer_id: int) -> GroupLogRecord | None:
+    """The machine's record; an offset of a transaction is pending until its marker comes."""
+    decoded = decode_record(record.key, record.value)
+    if producer_id >= 0 and isinstance(decoded, OffsetRecord) and decoded.value is not None:
+        return pending_offset(decoded, producer_id, decoded.value)
+    return decoded
+
+
+class _IdsNow(Mapping[str, TopicId | None]):
+    """The ids of some topics at the time of each look; None: there is none of that name.
+
+    A sweep looks more than once: a topic that took the name of another meanwhile keeps its offsets.
+    """
+
+    def __init__(self, names: Collection[str], topics: Topics) -> None:
+        self._names = frozenset(names)
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> TopicId | None:
+        if name not in self._names:
+            raise KeyError(name)
+        topic = self._topics.find(name)
+        return None if topic is None else TopicId(topic.topic_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -46,7 +46,7 @@ class JoinGroupHandler:
         self._coordinators = coordinators
 
     def handle(self, request: JoinGroupRequest, context: RequestContext) -> None:
-        self._coordinators.check_room_for(request.group_id)
+        host = self._coordinators.host_of(request.group_id, check_room=True)
         _check_names(request, context.client_id or "")
         if request.rebalance_timeout_ms <= 0:
             request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)
@@ -58,7 +58,7 @@ class JoinGroupHandler:
                 response = replace(response, protocol_name="")
             context.respond(response)
 
-        self._coordinators.host_of(request.group_id).ask(
+        host.ask(
             request.group_id,
             lambda request_id: JoinAsked(
                 request_id=request_id,

@@ -23,6 +23,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
+from tailrace.server.coordination.coordinator_log import InTransaction
 from tailrace.server.groups.asked_offsets import AskedOffsets
 from tailrace.server.groups.host import GroupCoordinatorHost
 from tailrace.server.groups.service import GroupCoordinatorService
@@ -71,8 +72,7 @@ class TxnOffsetCommitHandler:
         self._is_verified = is_verified
 
     def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id)
-        self._coordinators.check_room_for(request.group_id)
+        host = self._coordinators.host_of(request.group_id, check_room=True)
         _TransactionalCommit(request, context, host, self._controller).carry_out(self._verifier, self._is_verified)
 
 
@@ -141,6 +141,7 @@ class _TransactionalCommit:
             return
         self._asked = self._looked_up()  # topics may have gone while the coordinator was asked
         try:
+            self._host.check_active()  # its partition may have moved meanwhile
             self._commit(verification)
         except KafkaError as refusal:
             self._refuse(refusal)
@@ -156,7 +157,8 @@ class _TransactionalCommit:
             group_instance_id=request.group_instance_id,
             offsets=self._asked.offsets,
         )
-        self._host.commit_in_transaction(command, verification, self._committed)
+        within = InTransaction(request.producer_id, request.producer_epoch, verification)
+        self._host.submit(command, self._committed, within=within)
 
     def _committed(self, outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
         if isinstance(outcome, KafkaError):

@@ -169,8 +169,8 @@ class NextTransactions:
         self._room.leave(waiting)
         self._deadlines.remove(waiting, WAIT_MS)
 
-    def close(self) -> None:
-        """Nothing is decided here any more: let each hear what `submit` says to that."""
-        for transactional_id in list(self._by_id):
-            for waiting in list(self._by_id[transactional_id]):
-                self._carry_out(waiting)
+    def close(self, refusal: KafkaError) -> None:
+        """Nothing is decided here any more: this is the answer to all that wait."""
+        for waiting in [waiting for of_id in self._by_id.values() for waiting in of_id]:
+            self.forget(waiting)
+            waiting.on_done(refusal)

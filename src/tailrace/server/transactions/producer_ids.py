@@ -117,8 +117,7 @@ class InitProducerIdHandler:
         self._producer_ids.take(answer)
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
-        host = self._transactions.host_of(transactional_id)
-        self._transactions.check_room_for(transactional_id)
+        host = self._transactions.host_of(transactional_id, check_room=True)
         command = InitializeProducer(
             transactional_id=transactional_id,
             timeout_ms=request.transaction_timeout_ms,

@@ -17,7 +17,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tailrace.server.coordination.led_coordinators import HostState
+from tailrace.server.coordination.host import HostState
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.testing.clock import ManualClock
@@ -235,9 +235,9 @@ def test_new_groups_are_refused_when_there_are_too_many() -> None:
     node.commit("g", "orders", 7)
     coordinators = _coordinators_of_another_start(node, GroupConfig(group_max_groups=1))
     node.clock.advance(0)
-    coordinators.check_room_for("g")
+    coordinators.host_of("g", check_room=True)
     with pytest.raises(KafkaError) as caught:
-        coordinators.check_room_for("h")
+        coordinators.host_of("h", check_room=True)
     assert caught.value.code is E.INVALID_REQUEST
 
 

@@ -117,7 +117,7 @@ def test_all_are_told_that_it_took_too_long(world: World) -> None:
 
 def test_all_are_told_when_it_is_closed(world: World) -> None:
     world.add(1, 2)
-    world.waiting.close()
+    world.waiting.close(BUSY)
     assert world.answers == {1: BUSY, 2: BUSY}
 
 
@@ -151,7 +151,7 @@ def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPa
         elif end == "expired":
             world.clock.advance(WAIT_MS)
         elif end == "closed":
-            world.waiting.close()
+            world.waiting.close(BUSY)
         else:
             connection.hang_up()
             connection = RecordingConnection()

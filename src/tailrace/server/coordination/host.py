@@ -1,0 +1,254 @@
+"""The coordinator of one partition of an internal topic, while this node leads that partition.
+
+    loading --log replayed--> active --leadership gone--> closed
+    loading --the log cannot be read--> failed
+
+1. Only an active coordinator decides and is read. While it loads every request is refused with
+   COORDINATOR_LOAD_IN_PROGRESS (14): a client that reads "no offset" would start from an end of the log.
+2. An answer leaves when its records are committed. One without records waits for those of other answers, if decisions
+   read what is appended and not yet committed.
+3. When the leadership is gone all waiting answers are NOT_COORDINATOR (16), and the machine is dropped.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import StagedMachine
+from tailrace.protocol.records.record import Record
+from tailrace.replication.partition import Partition
+from tailrace.server.coordination.coordinator_log import (
+    IN_NONE,
+    CoordinatorLog,
+    InTransaction,
+    KeyValue,
+    OnMarker,
+    Outcome,
+)
+from tailrace.server.ports import Clock, Timer
+from tailrace.server.waiters import Deadlines
+
+K = TypeVar("K")
+C = TypeVar("C")
+R = TypeVar("R")
+A = TypeVar("A")
+T = TypeVar("T")
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class HostState(Enum):
+    """The state of a coordinator partition on this node."""
+
+    LOADING = auto()
+    ACTIVE = auto()
+    FAILED = auto()
+    CLOSED = auto()
+
+
+_REFUSALS = {
+    HostState.LOADING: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its log is being read"),
+    HostState.FAILED: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "its log cannot be read"),
+    HostState.CLOSED: (ErrorCode.NOT_COORDINATOR, "another broker leads it now"),
+}
+
+
+class CoordinatorHost(ABC, Generic[K, C, R, A]):
+    """Runs one machine: `K` are the keys that it coordinates, `C` its commands, `R` its records, `A` its answers."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        machine: StagedMachine[C, R, A],
+        *,
+        keys: str,
+        encode: Callable[[R], KeyValue],
+        decode: Callable[[Record, int], R | None],
+        on_marker: OnMarker = lambda producer_id, marker: None,
+        reads_latest: bool,
+        clock: Clock,
+        deadlines: Deadlines,
+        timeout_ms: int,
+    ) -> None:
+        """`keys` is the noun for the keys in the log line of a load.
+
+        `encode` makes a log record of a machine's record; `decode` is its inverse, called with the producer in whose
+        transaction the log record was written, or -1, and None for a record to skip. `on_marker` is called with each
+        end of a transaction that a load finds. `reads_latest`: decisions read what is appended, not only what is
+        committed. An answer waits at most `timeout_ms` for its records.
+        """
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        """The epoch in which the partition was led when this host took it over."""
+        self.state = HostState.LOADING
+        self._machine = machine
+        self._keys = keys
+        self._decode = decode
+        self._on_marker = on_marker
+        self._reads_latest = reads_latest
+        self._clock = clock
+        self._timers: list[Timer] = []
+        self._log: CoordinatorLog[R] = CoordinatorLog(
+            partition,
+            encode=encode,
+            on_committed=self._committed,
+            on_discarded=self._discarded,
+            clock=clock,
+            deadlines=deadlines,
+            timeout_ms=timeout_ms,
+        )
+
+    @abstractmethod
+    def has(self, key: K) -> bool:
+        """Whether this key is known, so that it takes no more room."""
+
+    @property
+    @abstractmethod
+    def key_count(self) -> int:
+        """The number of keys that are known."""
+
+    @abstractmethod
+    def _activated(self) -> None:
+        """Called once when the log is replayed and the coordinator serves."""
+
+    @abstractmethod
+    def _closed(self) -> None:
+        """Called once when the leadership is gone; the answers that waited for the log are sent."""
+
+    @property
+    def is_active(self) -> bool:
+        return self.state is HostState.ACTIVE
+
+    def check_active(self) -> None:
+        """Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS (14), COORDINATOR_NOT_AVAILABLE (15), NOT_COORDINATOR (16)."""
+        if self.state is not HostState.ACTIVE:
+            code, why = _REFUSALS[self.state]
+            raise KafkaError(code, f"{self.partition.topic_partition}: {why}")
+
+    def load(self) -> None:
+        """Read the log, then serve."""
+        self._log.replay(self._load, self._loaded, self._load_failed, on_marker=self._on_marker)
+
+    def _load(self, record: Record, producer_id: int) -> None:
+        decoded = self._decode(record, producer_id)
+        if decoded is not None:
+            self._machine.apply(decoded)
+
+    def _loaded(self) -> None:
+        self.state = HostState.ACTIVE
+        self._activated()
+        count, name = self.key_count, self.partition.topic_partition
+        level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 of them, and nothing in any
+        _logger.log(level, "event=coordinator-loaded partition=%s %s=%d", name, self._keys, count)
+
+    def _load_failed(self, fault: KafkaError) -> None:
+        self.state = HostState.FAILED
+        _logger.error("event=coordinator-failed partition=%s fault=%s", self.partition.topic_partition, fault)
+
+    def submit(self, command: C, on_done: Callable[[A | KafkaError], None]) -> None:
+        """Have a command decided and committed; `on_done` is called once, now or later.
+
+        The coordinator is active: the service has found it so, or `check_active`.
+        """
+        self._decide(command, on_done)
+
+    def _decide(
+        self, command: C, on_done: Callable[[A | KafkaError], None], *, within: InTransaction = IN_NONE
+    ) -> KafkaError | None:
+        """The refusal, if it is one, which is the answer as well."""
+        assert self.is_active, f"{self.partition.topic_partition} is {self.state.name}"
+        try:
+            decision = self._machine.decide(command, self._clock.now_ms())
+            if decision.records:
+                answer = decision.response
+                self._append(decision.records, lambda failure: tell(on_done, failure or answer), within=within)
+                return None
+        except KafkaError as refusal:
+            self._answer(on_done, refusal)
+            return refusal
+        self._answer(on_done, decision.response)
+        return None
+
+    def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
+        """Give an answer without records, when the records that it may rest on are committed."""
+        if self._reads_latest:
+            self._log.when_committed(lambda failure: tell(on_done, failure or answer))
+        else:
+            on_done(answer)
+
+    def _append(
+        self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
+    ) -> None:
+        """Have these committed, as `CoordinatorLog.append`; the machine knows that they are on their way."""
+        self._log.append(records, outcome, within=within, is_atomic=is_atomic)
+        self._machine.stage(records)
+
+    def _committed(self, records: Sequence[R]) -> None:
+        self._machine.commit(records)
+
+    def _discarded(self, records: Sequence[R]) -> None:
+        self._machine.discard(records)
+
+    def sweep(self, commands: Iterable[C]) -> None:
+        """Decide each of these until it has nothing more to write, one decision in a turn of the event loop.
+
+        A failure ends the sweep: the next sweep or load finds what is left, which does no harm until then.
+        """
+        rest = iter(commands)
+        command = next(rest, None)
+
+        def step() -> None:
+            nonlocal command
+            if command is None or not self.is_active:
+                return
+            try:
+                records = self._machine.decide(command, self._clock.now_ms()).records
+                if records:
+                    self._append(records, decided)
+                    return
+                command = next(rest, None)
+                decided(None)
+            except KafkaError as refusal:
+                decided(refusal)
+
+        def decided(failure: KafkaError | None) -> None:
+            if failure is None:
+                self._clock.call_soon(step)
+            else:
+                _logger.warning("event=sweep-failed of=%s fault=%s", self.partition.topic_partition, failure)
+
+        step()
+
+    def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
+        """Do this work whenever so much time has passed, until the host is closed."""
+        place = len(self._timers)
+
+        def again() -> None:
+            # First, so that work which fails once is done again all the same.
+            self._timers[place] = self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again)
+            work()
+
+        self._timers.append(self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again))
+
+    def close(self) -> None:
+        """The leadership is gone: answer all that wait. Does nothing the second time."""
+        if self.state is HostState.CLOSED:
+            return
+        self.state = HostState.CLOSED
+        for timer in self._timers:
+            timer.cancel()
+        self._log.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+        self._closed()
+
+
+def tell(callback: Callable[[T], None], answer: T) -> None:
+    """Call back with an answer; one that cannot be sent does not keep the others from theirs."""
+    try:
+        callback(answer)
+    except AssertionError:
+        raise
+    except Exception:
+        _logger.exception("event=answer-failed answer=%s", type(answer).__name__)

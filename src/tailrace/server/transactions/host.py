@@ -1,0 +1,219 @@
+"""Runs one transaction coordinator: the machine of one partition of `__transaction_state` that this node leads.
+
+1. A transaction whose end is committed as decided gets its markers, for as long as it takes: the coordinator that made
+   the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
+   transaction is complete.
+2. A producer that begins its next transaction meanwhile waits for the end of the last one (`next_transactions`).
+3. On loss of leadership the markers on their way are the next coordinator's too, whose epoch makes these void.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
+
+from tailrace.coordinators.transactions.commands import (
+    AbortTimedOut,
+    AddPartitions,
+    Command,
+    CompleteTransaction,
+    EndTransaction,
+    ForgetUnused,
+    InitializeProducer,
+    MarkersToWrite,
+    NeedsProducerId,
+    Response,
+)
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
+from tailrace.coordinators.transactions.ending import concurrent
+from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ProducerId
+from tailrace.replication.partition import Partition
+from tailrace.server.coordination.host import CoordinatorHost
+from tailrace.server.ports import Clock, Timer
+from tailrace.server.transactions.next_transactions import Asked, NextTransactions, OnDone, WaitingRoom
+from tailrace.server.waiters import Deadlines
+
+OnProducerId = Callable[[ProducerId | KafkaError], None]
+TakeProducerId = Callable[[OnProducerId], None]
+"""Gives an id that no producer has had."""
+
+_WRITE_TIMEOUT_MS: Final = 5_000
+"""How long an answer waits for its record to be committed."""
+_RETRY_MS: Final = 500
+"""Until a completion that could not be written is tried again."""
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class Cancellable(Protocol):
+    """Work under way."""
+
+    def cancel(self) -> None: ...
+
+
+class MarkerWriter(Protocol):
+    """Writes markers to the leaders of partitions."""
+
+    def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> Cancellable:
+        """Write one to each partition that still exists, as often as it takes, then call `on_done`, perhaps at once."""
+        ...
+
+
+class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord, Response]):
+    """The coordinator of one partition, by transactional id."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        config: TransactionConfig,
+        take_producer_id: TakeProducerId,
+        marker_writer: MarkerWriter,
+        clock: Clock,
+        deadlines: Deadlines,
+        room: WaitingRoom,
+    ) -> None:
+        self.machine = TransactionCoordinator(config=config)
+        super().__init__(
+            partition,
+            self.machine,
+            keys="ids",
+            encode=encode_record,
+            decode=lambda record, _: decode_record(record.key, record.value),
+            reads_latest=False,
+            clock=clock,
+            deadlines=deadlines,
+            timeout_ms=_WRITE_TIMEOUT_MS,
+        )
+        self._config = config
+        self._take_producer_id = take_producer_id
+        self._marker_writer = marker_writer
+        self._writing: dict[str, Cancellable | None] = {}
+        """The transactional ids whose markers are being written, or their completion."""
+        self._retries: dict[str, Timer] = {}
+        """By transactional id, of completions."""
+        self._next = NextTransactions(
+            submit=self.submit,
+            is_changing=self.machine.is_changing,
+            clock=clock,
+            deadlines=deadlines,
+            room=room,
+        )
+
+    def has(self, key: str) -> bool:
+        return key in self.machine.transactions
+
+    @property
+    def key_count(self) -> int:
+        return len(self.machine.transactions)
+
+    def _activated(self) -> None:
+        """Go on with the ends that were decided before."""
+        known = self.machine.transactions
+        for transactional_id in [name for name, transaction in known.items() if transaction.state.is_prepared]:
+            self._write_markers(transactional_id)
+        config = self._config
+        self._repeat(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out)
+        self._repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
+
+    def submit(self, command: Command, on_done: OnDone) -> None:
+        """As `CoordinatorHost.submit`; the answer is never NeedsProducerId."""
+        if isinstance(command, EndTransaction) and command.transactional_id in self._next:
+            on_done(concurrent(command.transactional_id))  # it ends what has not begun yet, and is about to
+        else:
+            self._decide(command, partial(self._decided, command, on_done))
+
+    def _decided(self, command: Command, on_done: OnDone, outcome: Response | KafkaError) -> None:
+        if isinstance(outcome, NeedsProducerId):
+            self._take_producer_id(partial(self._submit_with, command, on_done))
+        else:
+            on_done(outcome)
+
+    def _submit_with(self, command: Command, on_done: OnDone, fresh: ProducerId | KafkaError) -> None:
+        if isinstance(fresh, KafkaError):
+            on_done(fresh)
+            return
+        try:
+            self.check_active()  # it may be closed by now
+        except KafkaError as gone:
+            on_done(gone)
+            return
+        self.submit(_with_producer_id(command, fresh), on_done)
+
+    def begin(self, command: AddPartitions, on_done: OnDone, asked: Asked) -> None:
+        """As `submit`, for a producer itself: if its last transaction is being ended, this waits until that is done.
+
+        For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51). There is none if its connection closes.
+        """
+        self._next.add(command, on_done, asked)
+
+    def _committed(self, records: Sequence[TransactionRecord]) -> None:
+        super()._committed(records)
+        for record in records:
+            if record.transaction is not None and record.transaction.state.is_prepared:
+                # Not now: the answers to the writes of this turn are being given, and a marker is another write.
+                self._clock.call_soon(partial(self._write_markers, record.transactional_id))
+            else:
+                self._ended(record.transactional_id)
+
+    def _discarded(self, records: Sequence[TransactionRecord]) -> None:
+        super()._discarded(records)
+        for record in records:
+            self._next.ended(record.transactional_id)
+
+    def _write_markers(self, transactional_id: str) -> None:
+        markers = self.machine.markers(transactional_id)
+        if not self.is_active or markers is None or transactional_id in self._writing:
+            return
+        self._writing[transactional_id] = None
+        writing = self._marker_writer.write(markers, self.leader_epoch, partial(self._complete, transactional_id))
+        if transactional_id in self._writing:
+            self._writing[transactional_id] = writing
+
+    def _complete(self, transactional_id: str) -> None:
+        """All markers are written: submit the completion, again and again until the log has it."""
+
+        def outcome(answer: Response | KafkaError) -> None:
+            if not self.is_active or self.machine.markers(transactional_id) is None:
+                return
+            if isinstance(answer, KafkaError):
+                _logger.warning("event=completion-failed id=%r fault=%s", transactional_id, answer)
+            at_ms = self._clock.monotonic_ms() + _RETRY_MS
+            self._retries[transactional_id] = self._clock.call_at(at_ms, partial(self._complete, transactional_id))
+
+        if self.is_active:
+            self.submit(CompleteTransaction(transactional_id=transactional_id), outcome)
+
+    def _ended(self, transactional_id: str) -> None:
+        """The transaction is no longer prepared: forget its markers, and cancel the retry of its completion."""
+        self._writing.pop(transactional_id, None)
+        retry = self._retries.pop(transactional_id, None)
+        if retry is not None:
+            retry.cancel()
+        self._next.ended(transactional_id)
+
+    def _abort_timed_out(self) -> None:
+        late = self.machine.timed_out(self._clock.now_ms())
+        for transactional_id in late:
+            _logger.warning("event=transaction-timed-out id=%r", transactional_id)
+        self.sweep(AbortTimedOut(transactional_id=name) for name in late)
+
+    def _forget_unused(self) -> None:
+        self.sweep(ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms()))
+
+    def _closed(self) -> None:
+        for retry in self._retries.values():
+            retry.cancel()
+        for writing in self._writing.values():
+            if writing is not None:
+                writing.cancel()
+        self._next.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+
+
+def _with_producer_id(command: Command, fresh: ProducerId) -> Command:
+    assert isinstance(command, InitializeProducer | EndTransaction), f"{command} needs no producer id"
+    return replace(command, fresh_producer_id=fresh)
