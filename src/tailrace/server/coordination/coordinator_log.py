@@ -2,10 +2,10 @@
 
 1. Replay gives committed records only, in order, and never holds up the event loop for more than a slice. A log that
    turns out to be damaged goes offline, so that another replica leads it, and has the coordinator.
-2. An append is told of twice: to the machine when it has settled, as committed or as not in the log; and to whoever
-   asked, at the latest when `offsets.commit.timeout.ms` is over.
-3. `when_committed` holds an answer back until everything appended before it has settled; if something of it failed, the
-   answer rests on what never was, and is refused.
+2. An append has two reports: to the machine when it is complete, as committed or as not in the log; and to the caller,
+   at the latest when `offsets.commit.timeout.ms` is over.
+3. `when_committed` holds an answer back until everything appended before it is complete; if something of it failed, the
+   answer rests on records that never were, and is refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -67,12 +67,12 @@ IN_NONE = InTransaction(-1, -1)
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """What a client is told when its coordinator could not write: whether to ask again here, or to look for another."""
+    """The error for a client whose coordinator could not write: it asks again here, or looks for another."""
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
 class _Waiting:
-    """Somebody who is told once: how it went, or that it takes too long. `expire` is the deadline's."""
+    """A callback, to be called once: with the outcome, or because it takes too long. `expire` is the deadline's."""
 
     __slots__ = ("_outcome",)
 
@@ -89,7 +89,7 @@ class _Waiting:
 
 
 class _Write(_Waiting):
-    """One append on its way, and whoever asked for it."""
+    """One append on its way, and its caller."""
 
     __slots__ = ("batches_left", "error", "followers")
 
@@ -161,7 +161,7 @@ class CoordinatorLog(Generic[R]):
     def append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
     ) -> None:
-        """Append the records, at least one; nobody is told anything before this has returned.
+        """Append the records, at least one; no callback is called before this has returned.
 
         Those that are `is_atomic` are one batch: all of them count or none, wherever the log is cut. Raises KafkaError
         for a record that has no form in the log.
@@ -183,9 +183,9 @@ class CoordinatorLog(Generic[R]):
     def append_marker(
         self, marker: EndTransactionMarker, records: Sequence[R], outcome: Outcome, *, within: InTransaction
     ) -> None:
-        """Append the end of a producer's transaction; the machine is told of these records, which it stands for.
+        """Append the end of a producer's transaction, which is these records to the machine.
 
-        Nobody is told anything before this has returned.
+        No callback is called before this has returned.
         """
         self.partition.append_marker(
             marker,
@@ -223,7 +223,7 @@ class CoordinatorLog(Generic[R]):
             for follower in write.followers:
                 self._tell(follower, None)
             return
-        # Whoever asked after this write may have been told of it; all later ones count as well.
+        # An answer given after this write may rest on it, also one that waits for a later write.
         for later in (write, *self._writes):
             followers, later.followers = later.followers, []
             for follower in followers:
@@ -234,7 +234,7 @@ class CoordinatorLog(Generic[R]):
         waiting.tell(error)
 
     def when_committed(self, outcome: Outcome) -> None:
-        """Call `outcome` when all that has been appended so far is settled, at once if it is."""
+        """Call `outcome` when all that has been appended so far is complete, at once if it is."""
         if not self._writes:
             outcome(None)
             return
@@ -244,7 +244,7 @@ class CoordinatorLog(Generic[R]):
         self._deadlines.add(follower, self._timeout_ms)
 
     def close(self, error: KafkaError) -> None:
-        """Nothing of this log is ours to tell any more, except that."""
+        """Answer all that wait with this error, and report nothing of this log any more."""
         self._is_closed = True
         writes, self._writes = self._writes, {}
         for write in writes:
@@ -253,7 +253,7 @@ class CoordinatorLog(Generic[R]):
 
 
 class _Replay:
-    """How far a replay has come."""
+    """A replay, and the offset that it has come to."""
 
     def __init__(
         self, partition: Partition, offset: int, end_offset: int, on_record: OnRecord, on_marker: OnMarker

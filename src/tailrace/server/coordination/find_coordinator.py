@@ -1,7 +1,7 @@
 """FindCoordinator (10): which broker keeps a group, or a transactional id.
 
 v1 adds the type of the key and error messages; v4 asks for many keys at once (KIP-699); v6 knows share groups, which
-are not served. `__consumer_offsets` and `__transaction_state` are created when somebody first asks for what they keep;
+are not served. `__consumer_offsets` and `__transaction_state` are created with the first request for a coordinator;
 the answer goes out when the topic is there, so that the client need not ask again as with Kafka.
 """
 
@@ -47,7 +47,7 @@ class FindCoordinatorHandler:
         new = self._offsets_topic(alive) if topic == GROUP_OFFSETS_TOPIC else self._transactions_topic(alive)
 
         def created(_outcome: ControllerResponse | KafkaError) -> None:
-            # Whatever came of it, the image says whether there is a coordinator now.
+            # Also if it failed: the image says whether there is a coordinator now.
             for each in self._waiting.pop(topic):
                 each()
 
