@@ -4,8 +4,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tailrace.model.partitions import TopicPartition
+from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.ports import Buffer
 from tailrace.storage import Log
+
+EVERY_CHANGE = (
+    Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET | Change.LOG_START | Change.ROLE | Change.ERROR
+)
+
+
+class RecordingWatcher:
+    """A `replication.watchers.Watcher` of partitions that keeps what it is told."""
+
+    def __init__(self, told: list[tuple[Partition, int]]) -> None:
+        self._told = told
+
+    def changed(self, partition: Partition, kinds: int) -> None:
+        self._told.append((partition, kinds))
 
 
 class NoPeer:

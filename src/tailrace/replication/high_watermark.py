@@ -1,25 +1,22 @@
-"""How far one partition is safe: who waits for that to rise, who watches it, and how much can be read because of it.
+"""The high watermark of one partition: what waits for it to rise, and how many bytes can be read because it has.
 
 Moves only up, unless the log is cut. Whether it may is not decided here (`replication.leadership`).
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.waiting import OffsetWaiters, Waiter
-
-Wake = Callable[[], None]
 
 _MOST_NOTES: Final = 1_000
 """Writes that are told apart. Those behind them are taken for one: what they wrote counts when the last is reached."""
 
 
 class HighWatermark:
-    """The high watermark of one partition, with its waiters and watchers."""
+    """The high watermark of one partition, with its waiters."""
 
-    __slots__ = ("_unflushed", "_waiters", "_watchers", "offset", "readable_bytes")
+    __slots__ = ("_unflushed", "_waiters", "offset", "readable_bytes")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -28,7 +25,6 @@ class HighWatermark:
         """The bytes that had been written when it was reached, or fewer. Only differences mean anything."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
         self._waiters: OffsetWaiters | None = None
-        self._watchers: dict[object, Wake] | None = None
 
     def note_write(self, log_end_offset: int, written_bytes: int) -> None:
         """Remember how much had been written when the log ended here, until this is reached."""
@@ -39,7 +35,7 @@ class HighWatermark:
         self._unflushed.append((log_end_offset, written_bytes))
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
-        """Move up, and tell everybody. `written_bytes` if no write was noted: all of them can be read now."""
+        """Move up, and call the waiters. `written_bytes` if no write was noted: all of them can be read now."""
         self.offset = offset
         if written_bytes is not None:
             self.readable_bytes = written_bytes
@@ -49,8 +45,6 @@ class HighWatermark:
                 self.readable_bytes = unflushed.popleft()[1]
         if self._waiters:
             self._waiters.reached(offset)
-        if self._watchers:
-            self.wake()
 
     def move_to(self, offset: int) -> None:
         """Be here, since the log was cut. Tells nobody: nobody waits for a log that its leader has cut."""
@@ -72,20 +66,3 @@ class HighWatermark:
         """Tell all who wait that it will not happen."""
         if self._waiters is not None:
             self._waiters.fail(error)
-
-    def watch(self, name: object, wake: Wake) -> None:
-        """Have `wake` called once, at the next move or `wake`. Twice under one name is once."""
-        if self._watchers is None:
-            self._watchers = {}
-        self._watchers[name] = wake
-
-    def unwatch(self, name: object) -> None:
-        """Forget who watches under this name."""
-        if self._watchers is not None:
-            self._watchers.pop(name, None)
-
-    def wake(self) -> None:
-        """Call all who watch, in their order, and forget them."""
-        watchers, self._watchers = self._watchers, None
-        for wake in () if watchers is None else watchers.values():
-            wake()

@@ -32,6 +32,7 @@ from tailrace.replication.replica import Flusher
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.replication.staging import StagingReplica
 from tailrace.replication.verification import UNNAMED, UNVERIFIED, Verification, Verifications
+from tailrace.replication.watchers import Change
 from tailrace.storage import Log
 
 __all__ = (
@@ -42,13 +43,10 @@ __all__ = (
     "OnDone",
     "Partition",
     "PartitionRead",
-    "Watcher",
 )
 
 HIGH_WATERMARK = -1
 """In place of an offset: wherever the high watermark is."""
-
-Watcher = Callable[["Partition"], None]
 
 
 class Partition(StagingReplica):
@@ -56,7 +54,6 @@ class Partition(StagingReplica):
 
     __slots__ = (
         "_admission",
-        "_end_watchers",
         "_has_enough_in_sync",
         "_lag_ms",
         "_leadership",
@@ -100,7 +97,6 @@ class Partition(StagingReplica):
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self._has_enough_in_sync = True
         self._leadership: Leadership | None = None  # of who leads and has others, or something to tell
-        self._end_watchers: dict[Watcher, None] | None = None
         self._monotonic_ms = monotonic_ms
         self._lag_ms = lag_ms
         self._admission: Admission | Refusal = Admission(config)
@@ -125,8 +121,7 @@ class Partition(StagingReplica):
             self._ask_for_flush()  # what recovery found is readable once it is safe
         else:
             self._advance_high_watermark(self._own_end_offset)
-        self._high_watermark.wake()  # who reads in the epoch before must ask anew
-        self._wake_at_end()
+        self.tell(Change.ROLE)  # a reader of the epoch before must ask anew
 
     def step_down(self, state: PartitionState | None = None) -> None:
         """Stop leading: everybody who waits is told, and whoever asks from now on is sent to the new leader."""
@@ -142,8 +137,7 @@ class Partition(StagingReplica):
             self.log.epochs.truncate_from_end(self.log.log_end_offset)
         self._drop_staged()
         self._high_watermark.fail(self._not_leader())
-        self._high_watermark.wake()
-        self._wake_at_end()
+        self.tell(Change.ROLE)
 
     def take_config(self, config: TopicConfig) -> None:
         """Take a topic's changed settings, just before the state that belongs to them."""
@@ -178,7 +172,7 @@ class Partition(StagingReplica):
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic_partition} can start at {self.high_watermark}, its high watermark, at the latest",
             )
-        self.log.advance_log_start(wanted)
+        self._advance_log_start(wanted)
         return self.log.log_start_offset
 
     def refuse_produce(self, reason: str | None) -> None:
@@ -373,30 +367,7 @@ class Partition(StagingReplica):
         if not is_flushed:
             self._advance_high_watermark(log.log_end_offset)
             self._sync_by_count()
-        if self._end_watchers:
-            self._wake_at_end()
-
-    def watch(self, watcher: Watcher, *, of_replica: bool = False) -> None:
-        """Call `watcher` once, when the readable end moves or this broker stops leading. Twice the same is once.
-
-        One `of_replica` is called too when the log end moves, to which a follower may read.
-        """
-        self._high_watermark.watch(watcher, lambda: watcher(self))
-        if of_replica:
-            if self._end_watchers is None:
-                self._end_watchers = {}
-            self._end_watchers[watcher] = None
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Forget the watcher, if it is still there."""
-        self._high_watermark.unwatch(watcher)
-        if self._end_watchers is not None:
-            self._end_watchers.pop(watcher, None)
-
-    def _wake_at_end(self) -> None:
-        watchers, self._end_watchers = self._end_watchers, None
-        for watcher in () if watchers is None else watchers:
-            watcher(self)
+        self.tell(Change.LOG_END)
 
     def _not_enough_in_sync(self) -> KafkaError:
         in_sync = () if self.state is None else self.state.in_sync_replicas
@@ -468,6 +439,5 @@ class Partition(StagingReplica):
             )
         if advanced <= self.high_watermark or not (self.is_leader and self._has_enough_in_sync):
             return
-        self.log.producers.transactions.forget_replicated(advanced)
         is_noted = self._is_flushed or leadership is not None
-        self._high_watermark.rise(advanced, None if is_noted else self.written_bytes)
+        self._rise(advanced, None if is_noted else self.written_bytes)

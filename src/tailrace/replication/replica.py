@@ -9,7 +9,7 @@ What a leader does besides is in `replication.partition`.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
@@ -28,7 +28,10 @@ from tailrace.replication.outcomes import (
 )
 from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
 from tailrace.replication.waiting import Waiter
+from tailrace.replication.watchers import Change, Watcher, Watchers
 from tailrace.storage import AppendBatch, Log, ReadLimits, RetiredSegment
+
+_CUT: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
 
 OnFlushed = Callable[[KafkaError | None], None]
 """Told once that a flush is done, or why it is not."""
@@ -54,6 +57,7 @@ class Replica:
         "_on_abandoned",
         "_opened_at_offset",
         "_syncing_disk",
+        "_watchers",
         "agreed_epoch",
         "config",
         "is_closed",
@@ -109,8 +113,44 @@ class Replica:
         self._is_flushed = is_flushed
         self._leader_has_gaps = False
         self._doubted_offset = -1
+        self._watchers: Watchers[Replica] | None = None
         self._disk = disk
         self._syncing_disk = disk if syncing_disk is None else syncing_disk
+
+    def watch(self, watcher: Watcher, kinds: int) -> None:
+        """Tell `watcher` of every change of these kinds (`Change`), until `unwatch`. Twice the same is once."""
+        if self._watchers is None:
+            self._watchers = Watchers()
+        self._watchers.add(watcher, kinds)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell the watcher nothing any more, if it is here."""
+        if self._watchers is not None:
+            self._watchers.remove(watcher)
+
+    def tell(self, kinds: int) -> None:
+        """Tell the watchers of these kinds that they have changed."""
+        watchers = self._watchers
+        if watchers is not None and watchers.wanted & kinds:
+            watchers.tell(self, kinds)
+
+    def _rise(self, offset: int, written_bytes: int | None = None) -> None:
+        """Move the high watermark up; see `HighWatermark.rise`."""
+        watchers = self._watchers
+        wants_stable = watchers is not None and watchers.wanted & Change.LAST_STABLE_OFFSET
+        stable_before = self.last_stable_offset if wants_stable else 0
+        self.log.producers.transactions.forget_replicated(offset)
+        self._high_watermark.rise(offset, written_bytes)
+        if watchers is not None and watchers.wanted:
+            is_stable_changed = wants_stable and self.last_stable_offset != stable_before
+            self.tell(Change.HIGH_WATERMARK | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
+
+    def _advance_log_start(self, offset: int) -> None:
+        before, stable_before = self.log.log_start_offset, self.last_stable_offset
+        self.log.advance_log_start(offset)
+        if self.log.log_start_offset != before:
+            is_stable_changed = self.last_stable_offset != stable_before
+            self.tell(Change.LOG_START | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
 
     def sync(self, on_done: Callable[[], None]) -> None:
         """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`.
@@ -160,7 +200,11 @@ class Replica:
 
     def apply_retention(self, now_ms: int) -> list[RetiredSegment]:
         """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start."""
-        return self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
+        before = self.log.log_start_offset
+        retired = self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
+        if self.log.log_start_offset != before:
+            self.tell(Change.LOG_START)
+        return retired
 
     def append_as_follower(self, records: Buffer) -> None:
         """Write what the leader has sent, as it is. It counts for nothing before `flush_as_follower`.
@@ -191,6 +235,7 @@ class Replica:
             self._doubted_offset = -1
             self.written_bytes += log.size_bytes - size_bytes
             self._high_watermark.note_write(log.log_end_offset, self.written_bytes)
+            self.tell(Change.LOG_END)
 
     def _forget_leader(self) -> None:
         """What is to be cut is so by the word of one leader, and offsets are missing from the log of one."""
@@ -242,9 +287,8 @@ class Replica:
         self.agreed_epoch = self.leader_epoch
         advanced = min(high_watermark, self._own_end_offset)
         if advanced > self.high_watermark:
-            self.log.producers.transactions.forget_replicated(advanced)
-            self._high_watermark.rise(advanced)
-        self.log.advance_log_start(min(log_start_offset, self.high_watermark))
+            self._rise(advanced)
+        self._advance_log_start(min(log_start_offset, self.high_watermark))
 
     def truncate_to(self, offset: int) -> None:
         """Cut off what the leader does not have. `recovery_bound` must have been made durable before.
@@ -257,6 +301,7 @@ class Replica:
         log.epochs.truncate_from_end(log.log_end_offset)
         self._high_watermark.move_to(min(self.high_watermark, log.log_end_offset))
         self.recovery_bound = None
+        self.tell(_CUT)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and begin here, where the leader's log begins. `recovery_bound` must have been 0, durably.
@@ -267,6 +312,7 @@ class Replica:
         self.log.truncate_fully_and_start_at(offset)
         self._high_watermark.move_to(offset)
         self.recovery_bound = None
+        self.tell(_CUT | Change.LOG_START)
 
     @property
     def recovery_point(self) -> int:

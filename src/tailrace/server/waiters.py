@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.ports import Clock, ServerConnection, Timer
 
 _Subject = TypeVar("_Subject")
@@ -108,6 +109,8 @@ MAX_WATCHED: Final = 500_000
 """Partitions that the polls of one room may wait for, all together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
 """How long a poll waits that finds no room. It is not woken, but asks no more often than this."""
+_READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
+"""The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
 _SLICE_MS: Final = 5
 """For so long woken polls are tried in one turn: each may read 50 us, and what it reads leaves when the turn ends."""
 
@@ -116,15 +119,14 @@ class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
     partitions: list[Partition]
-    """What it waits for. Each partition once or more."""
+    """What it waits for. Each partition once or more. A try that finds others puts another list here."""
     is_of_replica: bool
     """Whether it may read up to the log end, and so waits for that too."""
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
-        """Try to answer, now that these partitions have moved; None if that is done, else whom to watch again.
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+        """Try to answer, now that these partitions have moved, each named once; whether that is done.
 
-        Only those that have moved need that, unless `partitions` has changed. `is_last`: the time is over, so it must
-        be done.
+        `is_last`: the time is over, so it must be done.
         """
         ...
 
@@ -148,9 +150,9 @@ class _Room:
 
 
 class _Parked:
-    """A long poll while it waits."""
+    """A long poll while it waits: the watcher of its partitions."""
 
-    __slots__ = ("connection", "is_watching", "moved", "poll", "polls", "room", "timeout_ms", "watched")
+    __slots__ = ("connection", "moved", "partitions", "poll", "polls", "room", "timeout_ms", "watched")
 
     def __init__(
         self,
@@ -159,36 +161,46 @@ class _Parked:
         connection: ServerConnection,
         timeout_ms: int,
         room: _Room,
-        *,
-        is_watching: bool,
     ) -> None:
         self.polls = polls
         self.poll = poll
         self.connection = connection
         self.timeout_ms = timeout_ms
         self.room = room
-        self.is_watching = is_watching
         self.watched = len(poll.partitions)
-        self.moved: list[Partition] = []
+        self.partitions: Sequence[Partition] = ()
+        """Those that it watches."""
+        self.moved: dict[Partition, None] = {}
         """Since the last try. There may be thousands that have not."""
 
-    def wake(self, partition: Partition) -> None:
-        self.moved.append(partition)
-        if len(self.moved) == 1:
+    def watch(self) -> None:
+        """Watch the partitions that the poll waits for. They stay watched from one try to the next."""
+        partitions = self.poll.partitions
+        if partitions is self.partitions or partitions == self.partitions:
+            return
+        kinds = _READABLE | Change.LOG_END if self.poll.is_of_replica else _READABLE
+        self.unwatch()
+        self.partitions = partitions
+        for partition in partitions:
+            partition.watch(self, kinds)
+
+    def unwatch(self) -> None:
+        for partition in self.partitions:
+            partition.unwatch(self)
+
+    def changed(self, partition: Partition, kinds: int) -> None:
+        if not self.moved:
             self.polls.woken(self)
+        self.moved[partition] = None
 
     def expire(self) -> None:
         self.polls.expired(self)
 
 
-def _watch(parked: _Parked, partitions: Sequence[Partition]) -> None:
-    of_replica = parked.poll.is_of_replica
-    for partition in partitions:
-        partition.watch(parked.wake, of_replica=of_replica)
-
-
-def _try(parked: _Parked, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+def _try(parked: _Parked, *, is_last: bool) -> bool:
     """Let the poll try. If it fails, so does its connection."""
+    moved = tuple(parked.moved)
+    parked.moved.clear()
     try:
         return parked.poll.retry(moved, is_last=is_last)
     except AssertionError:
@@ -235,10 +247,10 @@ class LongPolls:
             room, timeout_ms = self._of_late_comers, min(timeout_ms, CROWDED_WAIT_MS)
             if is_second or not room.takes(poll):
                 return False
-        self._let_wait(_Parked(self, poll, connection, timeout_ms, room, is_watching=is_watching))
+        self._let_wait(_Parked(self, poll, connection, timeout_ms, room), is_watching=is_watching)
         return True
 
-    def _let_wait(self, parked: _Parked) -> None:
+    def _let_wait(self, parked: _Parked, *, is_watching: bool) -> None:
         connection = parked.connection
         of_connection = self._by_connection.get(connection)
         if of_connection is None:
@@ -249,8 +261,8 @@ class LongPolls:
         parked.room.polls += 1
         parked.room.watched += parked.watched
         self._deadlines.add(parked, parked.timeout_ms)
-        if parked.is_watching:
-            _watch(parked, parked.poll.partitions)
+        if is_watching:
+            parked.watch()
 
     def woken(self, parked: _Parked) -> None:
         """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
@@ -272,8 +284,8 @@ class LongPolls:
         if not self._is_waiting(parked):
             return
         self._drop(parked)
-        rest = _try(parked, parked.moved, is_last=True)
-        assert rest is None, "a long poll must answer when its time is over"
+        is_answered = _try(parked, is_last=True)
+        assert is_answered, "a long poll must answer when its time is over"
 
     def _retry_woken(self) -> None:
         self._is_retry_planned = False
@@ -294,14 +306,13 @@ class LongPolls:
     def _retry(self, parked: _Parked) -> None:
         if not self._is_waiting(parked):
             return  # answered, expired or gone since it was woken
-        moved, parked.moved = parked.moved, []
-        rest = _try(parked, moved, is_last=False)
+        is_answered = _try(parked, is_last=False)
         if not self._is_waiting(parked):
             return  # an answer may close its connection
-        if rest is None:
+        if is_answered:
             self._drop(parked)
         else:
-            _watch(parked, rest)
+            parked.watch()
 
     def _is_waiting(self, parked: _Parked) -> bool:
         return parked in self._by_connection.get(parked.connection, ())
@@ -318,5 +329,4 @@ class LongPolls:
         parked.room.polls -= 1
         parked.room.watched -= parked.watched
         self._deadlines.remove(parked, parked.timeout_ms)
-        for partition in parked.poll.partitions if parked.is_watching else ():
-            partition.unwatch(parked.wake)
+        parked.unwatch()

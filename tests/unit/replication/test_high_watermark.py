@@ -18,32 +18,6 @@ def test_who_waits_is_told_when_the_offset_is_reached_or_never_will_be() -> None
     assert told == [None, error]
 
 
-def test_a_watcher_is_called_once_however_often_it_watches() -> None:
-    high_watermark, told = HighWatermark(0), list[str]()
-    for _ in range(2):
-        high_watermark.watch("a", lambda: told.append("a"))
-    high_watermark.watch("b", lambda: told.append("b"))
-    high_watermark.watch("c", lambda: told.append("c"))
-    high_watermark.unwatch("b")
-    high_watermark.unwatch("nobody")
-    high_watermark.rise(1)
-    high_watermark.rise(2)
-    assert told == ["a", "c"]
-
-
-def test_a_watcher_that_watches_again_hears_of_the_next_move() -> None:
-    high_watermark, told = HighWatermark(0), list[int]()
-
-    def again() -> None:
-        told.append(high_watermark.offset)
-        high_watermark.watch("a", again)
-
-    high_watermark.watch("a", again)
-    for offset in (1, 2, 3):
-        high_watermark.rise(offset)
-    assert told == [1, 2, 3]
-
-
 def test_what_was_written_can_be_read_once_it_is_passed() -> None:
     high_watermark = HighWatermark(0)
     high_watermark.note_write(2, 100)

@@ -3,12 +3,15 @@ from pathlib import Path
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.partition import READ_COMMITTED, READ_UNCOMMITTED, Appended, Partition
+from tailrace.replication.verification import UNVERIFIED
+from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of
-from testkit.ports import DeferredDisk
+from testkit.ports import EVERY_CHANGE, DeferredDisk, RecordingWatcher
 
 Outcomes = list[Appended | KafkaError]
 
@@ -180,18 +183,65 @@ def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_neve
     assert told[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_watcher_fires_once_and_only_when_the_readable_end_moves(bench: Bench) -> None:
-    fired: list[Partition] = []
-    bench.partition.watch(fired.append)
+def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_until_it_is_removed(bench: Bench) -> None:
+    told: list[tuple[Partition, int]] = []
+    watcher = RecordingWatcher(told)
+    for _ in range(2):
+        bench.partition.watch(watcher, Change.HIGH_WATERMARK)
     bench.stage(b"a")
     bench.write()
-    assert fired == []
+    assert told == []
     bench.disk.run()
-    assert fired == [bench.partition]
+    assert told == [(bench.partition, Change.HIGH_WATERMARK)]
     bench.stage(b"b")
     bench.write()
     bench.disk.run()
-    assert len(fired) == 1
+    assert len(told) == 2
+    bench.partition.unwatch(watcher)
+    bench.stage(b"c")
+    bench.write()
+    bench.disk.run()
+    assert len(told) == 2
+
+
+def test_a_watcher_is_told_each_kind_of_change(bench: Bench) -> None:
+    told: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(told), EVERY_CHANGE)
+
+    def kinds() -> list[int]:
+        found = [kinds for _, kinds in told]
+        told.clear()
+        return found
+
+    bench.stage(b"a", b"b")
+    bench.write()
+    bench.disk.run()
+    assert kinds() == [Change.LOG_END, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET]
+    bench.partition.delete_records(1)
+    bench.partition.delete_records(1)
+    assert kinds() == [Change.LOG_START]
+    bench.partition.log.condemn("a flipped bit")
+    assert kinds() == [Change.ERROR]
+    bench.partition.step_down()
+    assert kinds() == [Change.ROLE]
+
+
+def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(bench: Bench) -> None:
+    told: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(told), Change.LAST_STABLE_OFFSET)
+    bench.partition.append_records(
+        [(b"k", b"v")], now_ms=0, on_done=lambda _: None, producer_id=7, producer_epoch=0, verification=UNVERIFIED
+    )
+    for _ in range(2):
+        bench.stage(b"a")
+        bench.write()
+        bench.disk.run()
+    assert told == []
+    marker = EndTransactionMarker(ControlType.COMMIT, 0)
+    bench.partition.append_marker(marker, producer_id=7, producer_epoch=0, now_ms=0, on_done=lambda _: None)
+    bench.write()
+    bench.disk.run()
+    assert told == [(bench.partition, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET)]
 
 
 def test_nothing_at_or_above_the_high_watermark_is_read(bench: Bench) -> None:

@@ -13,11 +13,12 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.partition import Appended, NotLeader, Partition
 from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk
+from testkit.ports import EVERY_CHANGE, DeferredDisk, RecordingWatcher
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 ORDERS = TopicPartition("orders", 0)
@@ -243,22 +244,39 @@ def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() 
 
 def test_a_watcher_of_a_follower_hears_of_the_log_end_and_of_the_high_watermark() -> None:
     bench = Bench(state(1, 2))
-    heard: list[int] = []
-
-    def watcher(partition: Partition) -> None:
-        heard.append(partition.log.log_end_offset)
-
-    bench.partition.watch(watcher, of_replica=True)
+    heard: list[tuple[Partition, int]] = []
+    watcher = RecordingWatcher(heard)
+    bench.partition.watch(watcher, Change.LOG_END | Change.HIGH_WATERMARK)
     bench.produce(b"a")
-    assert heard == [1]
-    bench.partition.watch(watcher, of_replica=True)
+    assert heard == [(bench.partition, Change.LOG_END)]
     bench.disk.run()
     bench.fetch(2, 1)
-    assert heard == [1, 1]
-    bench.partition.watch(watcher, of_replica=True)
+    assert heard[1:] == [(bench.partition, Change.HIGH_WATERMARK)]
     bench.partition.unwatch(watcher)
     bench.produce(b"b")
-    assert heard == [1, 1]
+    assert len(heard) == 2
+
+
+def test_a_watcher_of_a_copy_is_told_what_its_leader_sends_and_cuts() -> None:
+    bench = Bench(state(1, 2, leader=2))
+    heard: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(heard), EVERY_CHANGE)
+    bench.receive(0, b"a", b"b")
+    bench.partition.flush_as_follower(lambda _: None)
+    bench.disk.run()
+    bench.partition.follow_leader(high_watermark=1, log_start_offset=1)
+    bench.partition.recovery_bound = 0
+    bench.partition.truncate_to(1)
+    bench.partition.restart_at(9)
+    moved = Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
+    cut = moved | Change.LOG_END
+    assert [kinds for _, kinds in heard] == [
+        Change.LOG_END,
+        moved,
+        Change.LOG_START,
+        cut,
+        cut | Change.LOG_START,
+    ]
 
 
 # Changes of role

@@ -1,4 +1,6 @@
+import gc
 import tracemalloc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -36,10 +38,10 @@ class Poll:
         self.moved: list[Partition] = []
         self.tries_needed = tries_needed
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         self.tries.append(is_last)
         self.moved += moved
-        return None if is_last or len(self.tries) >= self.tries_needed else moved
+        return is_last or len(self.tries) >= self.tries_needed
 
 
 class BusyClock(ManualClock):
@@ -52,7 +54,7 @@ class BusyClock(ManualClock):
 class FailingPoll(Poll):
     """A long poll whose handler has a fault."""
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         super().retry(moved, is_last=is_last)
         raise ZeroDivisionError
 
@@ -64,7 +66,7 @@ class SlowPoll(Poll):
         super().__init__(*partitions)
         self._clock = clock
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         self._clock.spend(2)
         return super().retry(moved, is_last=is_last)
 
@@ -169,6 +171,49 @@ def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(ben
     for topic in ("a", "b", "b", "a"):
         bench.node.produce(topic, b"1")
     assert poll.moved == [bench.a, bench.b, bench.b, bench.a]
+
+
+def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(bench: Bench) -> None:
+    """Its watcher stays armed, and the first turn has no time left for this poll."""
+    for _ in range(3):
+        bench.polls.park(SlowPoll(bench.clock, bench.a), RecordingConnection(), 500)
+    poll = Poll(bench.a, bench.b)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.node.produce("a", b"1", same_turn=True)
+    bench.node.table.write_staged()
+    bench.node.produce("a", b"2", same_turn=True)
+    bench.node.table.write_staged()
+    bench.node.produce("b", b"3", same_turn=True)
+    bench.node.end_turn()
+    bench.clock.advance(10)
+    assert poll.moved == [bench.a, bench.b]
+
+
+def test_a_poll_that_waits_for_other_partitions_is_woken_by_those_alone(bench: Bench) -> None:
+    """A topic was deleted and made again: the poll reads the new partition from now on."""
+
+    class Moving(Poll):
+        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+            self.partitions = [bench.b]
+            return super().retry(moved, is_last=is_last)
+
+    poll = Moving(bench.a, tries_needed=3)
+    bench.polls.park(poll, bench.connection, 500)
+    for topic in ("a", "a", "b", "b"):
+        bench.node.produce(topic, b"1")
+    assert poll.moved == [bench.a, bench.b, bench.b]
+    assert len(bench.polls) == 0
+
+
+def test_a_poll_that_was_answered_is_forgotten_by_its_partitions(bench: Bench) -> None:
+    poll = Poll(bench.a, bench.b)
+    bench.polls.park(poll, bench.connection, 500)
+    bench.node.produce("a", b"1")
+    assert poll.tries == [False]
+    alive = weakref.ref(poll)
+    del poll
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_closed_connection_drops_its_polls(bench: Bench) -> None:
@@ -347,7 +392,7 @@ def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: Bench)
     connection = RecordingConnection()
 
     class Closing(Poll):
-        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
             connection.close("the answer has no form")
             return super().retry(moved, is_last=is_last)
 
@@ -371,7 +416,7 @@ def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: Bench) -> None:
     """The process stops: no answer is right any more."""
 
     class Broken(Poll):
-        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
             raise AssertionError
 
     other = Poll(bench.a)

@@ -157,17 +157,17 @@ class _Fetch:
         """Whether there are no bytes to wait for (`min_bytes` 0): what the first look finds is the answer."""
         return self._wanted_bytes <= 0
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> Sequence[Partition] | None:
+    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         """Answer if enough has become readable since the last look, or there is something to say, or it is the end."""
         if not (is_last or self._may_have_enough(moved)):
-            return moved
+            return False
         self.read(is_last=is_last)
         if self.is_done or is_last:
             self.count()
             self._context.respond(self.response)
-            return None
+            return True
         self.response = None
-        return self.partitions
+        return False
 
     def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
         """Whether reading again can give `min_bytes`. Counts what became readable, without looking at the disk."""
@@ -197,7 +197,7 @@ class _Fetch:
         self._got.clear()
         self._readable_bytes.clear()
         self._stable_ends.clear()
-        self.partitions.clear()
+        self.partitions = []
         responses: list[FetchableTopicResponse] = []
         for topic in request.topics:
             answers = [self._read_partition(topic, wanted, budget, is_last) for wanted in topic.partitions]

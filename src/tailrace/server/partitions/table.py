@@ -16,6 +16,7 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.replication.staging import StagingReplica
+from tailrace.replication.watchers import Change
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.deletions import Departures
 from tailrace.server.partitions.directory_work import DirectoryWork, OnWritten
@@ -381,6 +382,7 @@ class PartitionTable:
         _logger.error(
             "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
         )
+        partition.tell(Change.ERROR)
         if self._by_name.get(topic_partition) is not partition:
             return  # it is deleted, and the name may belong to another topic
         if log.is_damaged:
