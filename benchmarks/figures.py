@@ -59,7 +59,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What DESIGN asks of one figure: at least `limit`, or at most. With `beside`, of the ratio to that peer."""
+    """The target of one figure (decision 0047): at least or at most `limit`; of the ratio to `beside`, if given."""
 
     test: str
     server: str

@@ -35,7 +35,7 @@ from tailrace.storage import OsFiles
 from testkit.data_path import DataPath, batch_of
 
 LIMIT = 2.0
-"""DESIGN 2.2: the product may take at most this many times what the flat loop takes."""
+"""Decision 0041: the product may take at most this many times what the flat loop takes."""
 VERSION = 9
 
 

@@ -1,4 +1,4 @@
-"""A broker goes: how long a node's event loop does nothing else meanwhile (DESIGN: no stall above 20 ms)."""
+"""The longest stall of a node's event loop when a broker is fenced: 20 ms at most (decision 0047)."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A node that was killed leads its partitions again by itself, whatever its durability (DESIGN: RF 1, KIP-966)."""
+"""A node that was killed leads its partitions again by itself, whatever its durability (decision 0043, KIP-966)."""
 
 from pathlib import Path
 

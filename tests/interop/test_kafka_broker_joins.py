@@ -2,7 +2,7 @@
 
 It reads what our controllers write by its own code: the snapshot and the log behind it, the answers to its
 registration, its heartbeats and its changes of the ISR, and topics that it forwards to be made (Envelope). It does so
-until a broker is fenced: what we derive from that is not in the log, and Kafka does not derive (DESIGN 2.8).
+until a broker is fenced: the changes derived from that are not in the log, and Kafka derives none (decision 0042).
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """The listening side: binds addresses, admits connections, and looks after their time limits.
 
 Frames go to `on_frame(connection, slot, frame)` inside turns; a frame is a view that is valid until the turn ends
-(DESIGN 2.2), or for as long as somebody keeps it.
+(decision 0041), or longer while a handler keeps it.
 """
 
 import asyncio

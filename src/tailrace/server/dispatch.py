@@ -1,6 +1,6 @@
 """From a frame to the handler of its API, and from what the handler does to an answer.
 
-What a client can get from a bad request (DESIGN 2.11, 2.12):
+What a client can get from a bad request (decisions 0045, 0046):
 1. bytes that are not the request they claim to be, an unknown API or version: the connection is closed (KIP-511: only
    ApiVersions of an unknown version gets an answer, so that the client can ask again);
 2. a KafkaError: the error response of that API;

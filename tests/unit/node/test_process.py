@@ -128,7 +128,7 @@ def test_a_clean_stop_is_one_when_nobody_reads_the_log_any_more(tmp_path: Path) 
 
 
 def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path) -> None:
-    """DESIGN 2.1: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
+    """Decision 0040: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
     listed = tmp_path / "imports"  # a pipe that nobody reads before the node is ready may be too small
     with (
         listed.open("w") as stderr,

@@ -1,4 +1,4 @@
-"""The table of a node's settings: Kafka's names, units and defaults, and a few of our own (DESIGN 2.10).
+"""The table of a node's settings: Kafka's names, units and defaults, and a few of our own (decision 0044).
 
 Where a default differs from Kafka's, the text says so. Settings of topics stand here under their broker names; a value
 here is the default of every topic that does not set its own.

@@ -1,4 +1,4 @@
-"""Keeps some of the disk free, so that a full one can be got out of (DESIGN 2.11).
+"""Keeps some of the disk free, so that a full one can be got out of (decision 0045).
 
 When less is free than the reserve, producers are refused with KAFKA_STORAGE_ERROR; topics can still be deleted, old
 segments go, offsets are committed and metadata changes: all of that writes little, or frees space. It ends by itself

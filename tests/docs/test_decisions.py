@@ -1,0 +1,44 @@
+"""docs/decisions: each record has its number and title, and every record that code or pages cite is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "decisions"
+RECORDS = {path.name[:4]: path for path in sorted(FOLDER.glob("[0-9]*.md"))}
+_CITED = re.compile(r"\bdecisions? ((?:\d{4}(?:, | and )?)+)|docs/decisions/(\d{4})")
+
+
+def _title(path: Path) -> str:
+    match = re.fullmatch(r"# (\d{4})[.:] (.+)", path.read_text().partition("\n")[0])
+    assert match, f"{path.name} does not begin with its number and title"
+    assert match[1] == path.name[:4]
+    return match[2]
+
+
+def test_every_record_has_a_title() -> None:
+    assert all(_title(path) for path in RECORDS.values())
+
+
+def test_a_number_is_used_once() -> None:
+    assert len(RECORDS) == len(list(FOLDER.glob("[0-9]*.md")))
+
+
+def test_a_record_that_is_superseded_names_its_successor() -> None:
+    for path in RECORDS.values():
+        if "superseded" in _title(path):
+            successors = re.findall(r"\d{4}", _title(path).partition("superseded by")[2])
+            assert successors
+            assert all(number in RECORDS for number in successors), path.name
+
+
+@pytest.mark.parametrize(
+    "folder", ["src", "tests", "simulation", "testkit", "benchmarks", "fuzz", "scripts", "examples", "docs"]
+)
+def test_every_record_that_is_cited_is_there(folder: str) -> None:
+    for path in (path for kind in ("*.py", "*.md") for path in (ROOT / folder).rglob(kind)):
+        for match in _CITED.finditer(path.read_text()):
+            for number in re.findall(r"\d{4}", match[0]):
+                assert number in RECORDS, f"{path.relative_to(ROOT)} cites decision {number}"
