@@ -1,4 +1,4 @@
-"""What a coordinator knows of a group beyond Kafka's answers, as messages."""
+"""A coordinator's knowledge of a group beyond Kafka's answers, as messages."""
 
 from collections import defaultdict
 

@@ -277,7 +277,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
 
 def _as_of_partition(code: ErrorCode) -> ErrorCode:
-    """What a coordinator says about itself, as said about its partition."""
+    """The code that a coordinator has for itself, as one for its partition."""
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code

@@ -2,9 +2,9 @@
 
 The versions are evened out here, so that the groups see the newest form only:
 JoinGroup v0 has one timeout for both purposes; v4 a new member is sent back with an id (KIP-394); v5 static members
-(KIP-345); v7 the protocol may be null; v9 a leader may be told not to assign (KIP-814). SyncGroup v5
-says which protocol it believes in, or is refused (KIP-559). LeaveGroup v3 removes many
-members at once; before, the one result is the whole answer.
+(KIP-345); v7 the protocol may be null; v9 the answer may spare the leader the assignment (KIP-814). SyncGroup v5 names
+the protocol that the member knows, or is refused (KIP-559). LeaveGroup v3 removes many members at once; before, the one
+result is the whole answer.
 """
 
 from tailrace.coordinators.groups.events import (

@@ -4,9 +4,9 @@ OffsetCommit: v2-4 may say how long the offsets shall stay; v6 leader epochs; v7
 that does not exist, 22 before, and members of consumer groups; v10 topics by id. A topic or partition that does not
 exist has its error (3, by id 100).
 OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: an offset
-that a transaction under way has set is 88 then, so that nobody reads twice what the transaction has read; v8 many
+that a transaction under way has set is 88 then, so that no consumer reads again what the transaction has read; v8 many
 groups; v10 topics by id. "No offset" is -1 and no error.
-Whatever is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
+A partition that is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -200,11 +200,11 @@ def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool)
 
 
 class _View(NamedTuple):
-    """What a reader sees of a group's offsets."""
+    """A group's offsets as a reader sees them."""
 
     offsets: Mapping[TopicPartition, OffsetCommitValue]
     unstable: frozenset[TopicPartition]
-    """Those that a transaction under way has set, for a reader who minds."""
+    """The partitions whose offset a transaction under way has set, for a request that requires stable ones."""
 
     def partition(self, topic: str, index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
         """One offset as it is answered."""

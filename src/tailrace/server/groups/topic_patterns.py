@@ -1,4 +1,4 @@
-"""Which topics the subscribed regular expressions of KIP-848 match, kept as the cluster's topics come and go.
+"""The topics that the subscribed regular expressions of KIP-848 match, kept as the cluster's topics come and go.
 
 1. An expression is held against all topics once, and then against each topic that is created or deleted. Both take
    turns with other work, and the expressions with each other: one that takes long keeps no other one waiting.
@@ -71,7 +71,7 @@ class _Expression:
         self.value: RegularExpressionValue | None = None
         """The last complete result."""
         self.fault: KafkaError | None = None
-        """Why there is none."""
+        """The reason if there is none."""
         self.waiting: dict[OnResolved, None] = {}
 
     @property
@@ -80,7 +80,7 @@ class _Expression:
         return not self.names or (self.value is not None and self.fault is None)
 
     def add(self, name: str) -> int:
-        """How many names there are more."""
+        """Returns the number of names that there are more."""
         if name in self.topics:
             return 0
         self.topics.add(name)
@@ -89,7 +89,7 @@ class _Expression:
         return 1
 
     def discard(self, name: str) -> int:
-        """How many names there are less."""
+        """Returns the number of names that there are less."""
         if name not in self.topics:
             return 0
         self.topics.remove(name)
@@ -141,7 +141,7 @@ class TopicPatterns:
             self._look()
 
     def forget(self, text: str, on_resolved: OnResolved) -> None:
-        """The request has gone. What none waits for any more, and no group has, is not looked at any further."""
+        """The request has gone. An expression that no request waits for, and no group has, is dropped if it is new."""
         expression = self._expressions.get(text)
         if expression is not None:
             expression.waiting.pop(on_resolved, None)

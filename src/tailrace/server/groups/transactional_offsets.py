@@ -2,10 +2,10 @@
 
 Before the first offset of a transaction its coordinator is asked whether it is under way and has the group's partition
 (KIP-890); with v5 it adds the partition, which producers have done themselves before (AddOffsetsToTxn). By version: v2
-leader epochs; v3 who the consumer is; v4 error 120.
+leader epochs; v3 the consumer's identity; v4 error 120.
 
-What a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and says 88 to those
-until then who insist on stable offsets.
+An offset that a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and answers 88
+until then to requests that require stable offsets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,15 +35,15 @@ _FIRST_WITH_ABORTABLE = 4
 _FIRST_THAT_ADDS = 5
 
 _OF_THE_TRANSACTION: Mapping[ErrorCode, ErrorCode] = {
-    # What the transaction's coordinator says of itself would have clients look for another one for the group. After
-    # this they ask here again, in whatever version.
+    # The codes that the transaction's coordinator has for itself would have clients look for another one for the group.
+    # After this one they ask here again, in any version.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-"""What a producer is told of what its transaction's coordinator has answered."""
+"""The code for a producer, by the code that its transaction's coordinator has answered."""
 
 
 class _FirstBatch(NamedTuple):

@@ -1,7 +1,7 @@
 """Asks the coordinator of a transactional id about its transaction, wherever it is: on this node or behind a peer.
 
-What is added may meet a transaction whose end is not complete: producers of KIP-890 begin the next one without waiting
-for it. So it is asked again for a while, and the producer need not.
+A partition may be added while the transaction before is not complete yet: producers of KIP-890 begin the next one
+without waiting for it. So the coordinator is asked again for a while, and the producer need not ask.
 """
 
 from collections.abc import Callable, Mapping

@@ -42,7 +42,7 @@ TakeProducerId = Callable[[OnProducerId], None]
 """Gives an id that no producer has had."""
 
 _WRITE_TIMEOUT_MS: Final = 5_000
-"""How long an answer waits for its record to be committed."""
+"""The time that an answer waits for its record to be committed."""
 _RETRY_MS: Final = 500
 """Until a completion that could not be written is tried again."""
 

@@ -1,9 +1,9 @@
 """WriteTxnMarkers (27): writes the ends of transactions into partitions that this node leads (KIP-98).
 
-The coordinators of transactions ask for it, and an administrator who ends one that hangs (KIP-664). The answer leaves
+The coordinators of transactions ask for it, and administrators, to end one that hangs (KIP-664). The answer leaves
 when the markers are as safe as acks=all makes them, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for those
-that are not: they stay in the log then, and who asks again gets others, which change nothing. A request holds markers
-of many transactions, so one partition that cannot commit must not keep back what is known of the others.
+that are not: they stay in the log then, and a second request writes others, which change nothing. A request holds
+markers of many transactions, so one partition that cannot commit must not keep back what is known of the others.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tailrace.server.transactions.markers import MarkerCodes, PendingOffsets, Tr
 from tailrace.server.waiters import Deadlines
 
 REQUEST_TIMEOUT_MS: Final = 10_000
-"""A third of the patience of whoever asks, here and in Kafka: one that gave up first would hear of no marker at all."""
+"""A third of the sender's timeout, here and in Kafka: a sender that gave up first would learn of no marker at all."""
 
 
 class WriteTxnMarkersHandler:
@@ -82,7 +82,7 @@ class _Waiting:
             for marker in request.markers
         ]
         self.known: Sequence[MarkerCodes] = [{} for _ in self.markers]
-        """What has become of each so far."""
+        """The codes that are known of each so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
         """All markers are safe or refused."""

@@ -1,11 +1,11 @@
 """Says how a transaction ended, wherever it has written: a marker to the leader of each partition, until all have one.
 
 1. A partition has its marker when its leader says so, and the leader says so when the marker is committed.
-2. Whatever else a leader answers, or nothing, is tried again: a marker that is written twice harms nobody. A partition
+2. After any other answer, or none, it is asked again: a marker that is written twice does no harm. A partition
    that no longer exists needs none.
 3. A leader that has seen a newer coordinator (52), or a newer epoch of the producer (47), ends it for that partition:
-   somebody else has said how the transaction ended.
-4. What one turn has for a broker goes in one request: one flush decides many transactions at once.
+   another coordinator, or the producer, has ended the transaction.
+4. All markers of one turn for a broker go in one request: one flush decides many transactions at once.
 """
 
 import logging
@@ -40,7 +40,7 @@ _MOST_PARTITIONS = 1_000
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
 _PATIENCE_MS = 30_000
-"""What has not been answered by then is asked for again."""
+"""Markers that have no answer by then are asked for again."""
 _FINAL = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
 
 _logger = logging.getLogger("tailrace.server")
@@ -66,7 +66,7 @@ class MarkerSender:
         self.clock = clock
 
         self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnAnswered]]] = {}
-        """What this turn has for other brokers."""
+        """The markers of this turn for other brokers."""
 
     def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
         """Begin; `on_done` is called once, when each partition that still exists has its marker, perhaps at once."""
@@ -119,7 +119,7 @@ class Sending:
             self._ask(leader, sorted(partition for partition in self._awaited if leaders[partition] == leader))
 
     def _leaders(self) -> dict[TopicPartition, BrokerId]:
-        """Who leads what is left; what no longer exists is not."""
+        """The leaders of the partitions that are left, but for those that no longer exist."""
         image = self._sender.image()
         states = ((partition, image.partition(*partition)) for partition in self._left)
         return {partition: state.leader for partition, state in states if state is not None}
@@ -180,7 +180,7 @@ class Sending:
         self._timer = clock.call_at(clock.monotonic_ms() + delay_ms, self.attempt)
 
     def cancel(self) -> None:
-        """Ask nobody any more."""
+        """Ask no leader any more."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -205,7 +205,7 @@ def _requests(asked: Iterable[Asked]) -> Iterator[dict[int, Asked]]:
 
 
 def _hand_out(asked: Mapping[int, Asked], response: WriteTxnMarkersResponse | None) -> None:
-    """Tell everybody what the answer says about its marker; nothing, if there is none."""
+    """Call each marker's callback with the codes that the answer has for it; with none, if there is no answer."""
     told = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
     for producer_id, (_, on_answered) in asked.items():
         on_answered(told.get(producer_id, {}))

@@ -1,7 +1,7 @@
 """Writes the ends of transactions into the partitions that this node leads, and says when they are there for good.
 
 A marker in a partition of `__consumer_offsets` also decides about the offsets that were committed in the transaction:
-those go to the coordinator of their groups, who has the marker written itself.
+those go to the coordinator of their groups, which writes the marker itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ class TransactionMarker(NamedTuple):
 
     @property
     def control_record(self) -> EndTransactionMarker:
-        """What the log is to say."""
+        """The record for the log."""
         return EndTransactionMarker(ControlType.COMMIT if self.is_commit else ControlType.ABORT, self.coordinator_epoch)
 
 
@@ -56,9 +56,9 @@ def write_markers(
     now_ms: int,
     pending_offsets: PendingOffsets | None = None,
 ) -> Sequence[MarkerCodes]:
-    """Write these markers to partitions that this node leads; `on_done` hears of it when all are safe or refused.
+    """Write these markers to partitions that this node leads; `on_done` is called when all are safe or refused.
 
-    What is returned holds the codes that are known so far, and others as they become known.
+    The result holds the codes that are known so far, and others as they become known.
 
     Safe: the high watermark has passed them. `on_done` may be called before this returns, and not at all while
     replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION (3), one that another broker leads

@@ -2,13 +2,13 @@
 
 EndTxn is answered when the decision is committed, and the markers follow: some flushes later. A producer that begins
 the next transaction at once meets CONCURRENT_TRANSACTIONS (51), and all clients ask again. But librdkafka, when its
-application aborts meanwhile, ends a transaction that has not begun, is told INVALID_TXN_STATE (48), and gives up for
+application aborts meanwhile, ends a transaction that has not begun, gets INVALID_TXN_STATE (48), and gives up for
 good. So the coordinator holds the question back, for a while, until its answer is that the partitions are in.
 
 Producers' questions only: one that came from another broker would hold up what that broker asks for other producers.
 
 A question that waits keeps its request in memory. `WaitingRoom` bounds what all of a node keep; there is always the
-answer that Kafka gives, which is 51 at once. A question does not outlive its connection: nothing could be told of it,
+answer that Kafka gives, which is 51 at once. A question does not outlive its connection: no answer could be sent,
 and carried out late it would add to a transaction that its producer has begun elsewhere.
 """
 
@@ -26,9 +26,9 @@ Submit = Callable[[AddPartitions, OnDone], None]
 """Has a command decided and committed; the answer comes once, and CONCURRENT_TRANSACTIONS before it returns."""
 
 WAIT_MS: Final = 5_000
-"""How long one waits. Clients give up a request after 10 s or more."""
+"""The time that one waits. Clients give up a request after 10 s or more."""
 MAX_WAITING: Final = 1_000
-"""Of one node. One more is told CONCURRENT_TRANSACTIONS at once, as beyond each of the following limits."""
+"""Of one node. One more is answered CONCURRENT_TRANSACTIONS at once, as beyond each of the following limits."""
 MAX_PARTITIONS: Final = 100_000
 """That the requests which wait name together: some 200 bytes each, 500 if each is of a topic of its own."""
 MAX_OF_ID: Final = 2
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
     connection: ServerConnection
     size: int
-    """How many partitions it names, one that is named twice as two."""
+    """The number of partitions that it names, one that is named twice as two."""
 
 
 class _Waiting:
@@ -59,7 +59,7 @@ class _Waiting:
 
 
 class WaitingRoom:
-    """How much waits on this node, in all its partitions of `__transaction_state` together; and for which connections.
+    """The requests that wait on this node, in all its partitions of `__transaction_state` together, by connection.
 
     It lasts as long as the node, so that a connection has one callback, however often coordinators come and go.
     """

@@ -29,7 +29,7 @@ OnProducerId = Callable[[ProducerId | KafkaError], None]
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
 _REFILL_BELOW = 0.1
-"""The share of a block that is left when the next one is fetched, so that nobody waits for it."""
+"""The share of a block that is left when the next one is fetched, so that no producer waits for it."""
 
 
 class ProducerIdPool:

@@ -2,8 +2,8 @@
 
 AddPartitionsToTxn: up to v3 from producers, all partitions or none; from v4 from brokers, for many transactions, and
 perhaps only to look (verify_only). AddOffsetsToTxn adds the partition of `__consumer_offsets` that keeps the group.
-EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then. What
-a producer adds before they are written waits for them.
+EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then.
+Partitions that it adds before they are written wait for them.
 
 A producer that has been fenced hears PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
 """
@@ -137,7 +137,7 @@ class _Addition:
         return self._context.api_version >= _FIRST_OF_BROKERS
 
     def _faults(self, partitions: Iterable[TopicPartition]) -> Codes:
-        """What is wrong with some of them; then none is added."""
+        """The codes of those that cannot be added; then none is."""
         image, faults = self._controller.image, {}
         for partition in partitions:
             if partition.topic in INTERNAL_TOPICS and not self._is_from_broker:
