@@ -34,11 +34,10 @@ from tailrace.node.flush_thread import FlushThread
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.controller import OnImage, QuorumController
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
-from tailrace.server.quorum.metadata_listeners import OnImage
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.writer import Publication
 

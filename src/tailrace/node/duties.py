@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
-from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
+from tailrace.server.quorum.controller import OnImage, QuorumController, tell_each
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.server.slices import run_slice
 

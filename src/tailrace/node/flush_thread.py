@@ -14,11 +14,13 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
+from operator import call
 from time import perf_counter
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.throttle import Throttle
+from tailrace.server.callbacks import call_each
 from tailrace.storage import FlushTicket, Log
 
 _SLOW_SECONDS: Final = 1.0
@@ -209,15 +211,10 @@ class FlushThread:
             return
         told += done.given_up
         told += (on_done for _, on_done in done.works)
-        faults: list[Exception] = []
-        for callback in told:
-            try:
-                callback()
-            except Exception as fault:  # noqa: BLE001 - raised below: the others must learn that their bytes are safe
-                faults.append(fault)
-        self._start_round()
-        if faults:
-            raise faults[0]
+        try:
+            call_each(call, told)
+        finally:
+            self._start_round()
 
 
 class PageCache:

@@ -3,12 +3,21 @@
 The work is an iterator; taking the next element does the next step. A step should take well under a millisecond.
 """
 
+from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from tailrace.server.ports import Clock
 
 SLICE_MS: Final = 5
+
+T = TypeVar("T")
+
+
+def drain(queue: deque[T]) -> Iterator[T]:
+    """The elements, each taken off the queue; also those that come meanwhile."""
+    while queue:
+        yield queue.popleft()
 
 
 def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS) -> bool:

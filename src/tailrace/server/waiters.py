@@ -8,14 +8,13 @@ not answered would hold back every later answer of its connection, so that a fai
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final, Protocol
 
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
+from tailrace.server.callbacks import call_each
 from tailrace.server.ports import Clock, ServerConnection, Timer
-
-_Subject = TypeVar("_Subject")
 
 
 class Expiring(Hashable, Protocol):
@@ -73,7 +72,7 @@ class Deadlines:
         self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
         if self._queues:
             self._set_timer(min(next(iter(queue.values())) for queue in self._queues.values()))
-        _for_each(due, lambda waiter: waiter.expire())
+        call_each(lambda waiter: waiter.expire(), due)
 
 
 def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
@@ -85,20 +84,6 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
     for waiter in due:
         del queue[waiter]
     return due
-
-
-def _for_each(subjects: Iterable[_Subject], action: Callable[[_Subject], None]) -> None:
-    """Do it for every one, whatever becomes of the others; then raise the first fault. A broken invariant ends it."""
-    faults: list[Exception] = []
-    for subject in subjects:
-        try:
-            action(subject)
-        except AssertionError:
-            raise
-        except Exception as fault:  # noqa: BLE001 - raised below
-            faults.append(fault)
-    if faults:
-        raise faults[0]
 
 
 MAX_POLLS: Final = 5_000
@@ -277,7 +262,7 @@ class LongPolls:
     def answer_all(self) -> None:
         """Answer every poll with what there is, as if its time were over: nothing will come any more."""
         everyone = [parked for of_connection in self._by_connection.values() for parked in of_connection]
-        _for_each(everyone, self.expired)
+        call_each(self.expired, everyone)
 
     def expired(self, parked: _Parked) -> None:
         """The time of the poll is over."""
@@ -290,7 +275,7 @@ class LongPolls:
     def _retry_woken(self) -> None:
         self._is_retry_planned = False
         try:
-            _for_each(self._some_woken(), self._retry)
+            call_each(self._retry, self._some_woken())
         finally:
             if self._woken:
                 self._plan_retry()

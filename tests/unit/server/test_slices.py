@@ -1,10 +1,11 @@
 """Long work in slices: what fits into one, what follows in later turns, and a step that fails."""
 
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
 
-from tailrace.server.slices import SLICE_MS, run_in_slices, run_slice
+from tailrace.server.slices import SLICE_MS, drain, run_in_slices, run_slice
 from tailrace.testing.clock import ManualClock
 
 
@@ -75,3 +76,12 @@ def test_a_step_that_fails_does_not_hold_back_the_steps_behind_it() -> None:
     assert bench.done == 2
     bench.advance(0)
     assert (bench.done, bench.calls_pending) == (4, 0)
+
+
+def test_a_queue_is_drained_of_what_comes_meanwhile_too() -> None:
+    queue, seen = deque((1, 2)), list[int]()
+    for number in drain(queue):
+        seen.append(number)
+        if number == 1:
+            queue.append(3)
+    assert (seen, len(queue)) == ([1, 2, 3], 0)

@@ -20,6 +20,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import StagedMachine
 from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import call_safely
 from tailrace.server.coordination.coordinator_log import (
     IN_NONE,
     CoordinatorLog,
@@ -246,9 +247,4 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
 def tell(callback: Callable[[T], None], answer: T) -> None:
     """Call back with an answer; one that cannot be sent does not keep the others from theirs."""
-    try:
-        callback(answer)
-    except AssertionError:
-        raise
-    except Exception:
-        _logger.exception("event=answer-failed answer=%s", type(answer).__name__)
+    call_safely("answer-failed", callback, answer)

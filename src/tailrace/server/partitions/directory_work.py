@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import call
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
@@ -31,7 +32,7 @@ from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.offset_checkpoints import NO_WRITE, CheckpointWrite
 from tailrace.server.ports import Clock, Disk
-from tailrace.server.slices import run_slice
+from tailrace.server.slices import drain, run_in_slices, run_slice
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -343,11 +344,5 @@ class DirectoryWork:
         self._tell()
 
     def _tell(self) -> None:
-        """Tell all news, each whatever the one before raises."""
-        while self._news:
-            try:
-                self._news.popleft()()
-            except BaseException:
-                # The fault is the event loop's to report; it must not keep the next ones from their news.
-                self._clock.call_soon(self._tell)
-                raise
+        """Tell all news; what one of them raises is the event loop's to report, and does not hold back the others."""
+        run_in_slices(map(call, drain(self._news)), self._clock)

@@ -17,7 +17,7 @@ several batches as one change.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,6 +34,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.server.callbacks import call_safely
 from tailrace.server.ports import Clock
 from tailrace.server.quorum.awaited_offsets import AwaitedOffsets
 from tailrace.server.quorum.change_log import Cause, ChangeLog
@@ -41,7 +42,6 @@ from tailrace.server.quorum.committed_records import read_committed
 from tailrace.server.quorum.decisions import prepared
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
-from tailrace.server.quorum.metadata_listeners import OnImage, tell_each
 from tailrace.server.quorum.session_watch import SessionWatch
 from tailrace.server.quorum.snapshot_loading import SnapshotLoading
 from tailrace.server.quorum.snapshots import MetadataSnapshots
@@ -51,10 +51,21 @@ SLICE_PARTITIONS: Final = 200
 """Whose changes this node acts on in one turn: some are in use, and cost more."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
+OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenSettled = Callable[[Callable[[], None]], None]
 """Calls what it is given when everything has been carried out that this node has heard of so far."""
 
 _logger = logging.getLogger("tailrace.server")
+
+
+def tell_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageDelta) -> None:
+    """Have each listener act on a change, one after the other.
+
+    The change is committed, and nothing that a listener meets undoes it. So a fault in one, be it a failed log of one
+    partition, is logged and ends there.
+    """
+    for listener in listeners:
+        call_safely("metadata-listener-failed", listener, image, delta)
 
 
 class _Change(NamedTuple):

@@ -19,10 +19,10 @@ from tailrace.replication.replica_fetch import FullFetches, ReplicaFetchConfig
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer, Timer
 from tailrace.server.replicas.follower_host import FollowerHost
+from tailrace.server.slices import run_in_slices
 
 _RETRY_MS: Final = 200
 """How soon a partition is looked for again that should be here and is not yet."""
-_SLICE_MS: Final = 5
 _UNKNOWN: Final = -1
 _WHILE_ASKED: Final = 1 << 31
 """Above all partition epochs."""
@@ -203,7 +203,7 @@ class FollowerHosts:
             self._names[key] = topic_partition
             self._to_begin[key] = None
             if len(self._to_begin) == 1:
-                self._clock.call_soon(self._begin_some)
+                self._clock.call_soon(self._begin_all)
 
     def _drop(self, key: PartitionKey) -> None:
         leader = self._leaders.pop(key, None)
@@ -220,16 +220,16 @@ class FollowerHosts:
                 self._failed_before += host.failed_fetches
                 del self._hosts[leader.broker_id]
 
-    def _begin_some(self) -> None:
-        """Begin for a few milliseconds: partitions may have to be opened for it. Then go on soon."""
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
-        while self._to_begin and not self._is_closed:
-            if self._clock.monotonic_ms() >= until_ms:
-                self._clock.call_soon(self._begin_some)
-                return
-            key = next(iter(self._to_begin))
-            del self._to_begin[key]
-            self._begin(key)
+    def _begin_all(self) -> None:
+        """Begin what waits for it, in slices: partitions may have to be opened for it."""
+        run_in_slices(map(self._begin, iter(self._next_to_begin, None)), self._clock)
+
+    def _next_to_begin(self) -> PartitionKey | None:
+        if self._is_closed or not self._to_begin:
+            return None
+        key = next(iter(self._to_begin))
+        del self._to_begin[key]
+        return key
 
     def _begin(self, key: PartitionKey) -> None:
         """Have the partition fetched as soon as all that it has counts."""
@@ -254,7 +254,7 @@ class FollowerHosts:
         is_idle = not self._to_begin
         self._to_begin |= missing
         if is_idle:
-            self._begin_some()
+            self._begin_all()
 
     def _host_of(self, leader: BrokerId) -> FollowerHost:
         host = self._hosts.get(leader)
