@@ -1,4 +1,4 @@
-"""Who waits for the high watermark of one partition."""
+"""Callbacks that wait until an offset is reached: a high watermark, the end of what is applied, a count of new logs."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Waiter = Callable[[KafkaError | None], None]
 
 
 class OffsetWaiters:
-    """Waiters by the offset they wait for. They mostly come in the order of their offsets, and go in that order."""
+    """Waiters by the offset they wait for. Most are added in the order of their offsets, and called in that order."""
 
     __slots__ = ("_offsets", "_waiters")
 

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
+from tailrace.replication.waiting import OffsetWaiters
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.offset_checkpoints import NO_WRITE, CheckpointWrite
@@ -134,7 +135,7 @@ class DirectoryWork:
         self._settled = 0
         """So many of those, from the first on, are settled: one that overtakes others does not count yet."""
         self._unsettled: deque[_NewLog] = deque()
-        self._on_made: deque[tuple[int, OnDone]] = deque()
+        self._on_made = OffsetWaiters()
         self._news: deque[OnDone] = deque()
         """What is to be told now."""
         self._deletions: deque[_Deletion] = deque()
@@ -166,7 +167,7 @@ class DirectoryWork:
         if self._settled == self._asked_for:
             callback()
         else:
-            self._on_made.append((self._asked_for, callback))
+            self._on_made.add(self._asked_for, lambda _: self._news.append(callback))
 
     def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
         """Have the directory of a log that nobody uses set aside, and no checkpoint speak of it any more.
@@ -325,8 +326,7 @@ class DirectoryWork:
         while self._unsettled and self._unsettled[0].is_settled:
             self._unsettled.popleft()
             self._settled += 1
-        while self._on_made and self._on_made[0][0] <= self._settled:
-            self._news.append(self._on_made.popleft()[1])
+        self._on_made.reached(self._settled)
 
     def _finished(self, batch: _Batch) -> None:
         self._is_busy = False

@@ -34,9 +34,9 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.replication.waiting import OffsetWaiters
 from tailrace.server.callbacks import call_safely
 from tailrace.server.ports import Clock
-from tailrace.server.quorum.awaited_offsets import AwaitedOffsets
 from tailrace.server.quorum.change_log import Cause, ChangeLog
 from tailrace.server.quorum.committed_records import read_committed
 from tailrace.server.quorum.decisions import prepared
@@ -134,7 +134,7 @@ class QuorumController:
         self._applying = StepwiseWork(
             self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
         )
-        self._awaited = AwaitedOffsets()
+        self._awaited = OffsetWaiters()
         self._reader = RecordReader()
         self._change_log = ChangeLog(clock)
         self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
@@ -177,12 +177,11 @@ class QuorumController:
 
         Perhaps before this returns; never, if the controller is closed before.
         """
-        self._awaited.add(end_offset, callback)
+        self._awaited.add(end_offset, lambda _: self._host.perform(partial(self._when_settled, callback)))
         self._host.perform(self._tell_who_waits)
 
     def _tell_who_waits(self) -> None:
-        for callback in self._awaited.reached(self._acted_end_offset):
-            self._host.perform(partial(self._when_settled, callback))
+        self._awaited.reached(self._acted_end_offset)
 
     def measure(self) -> QuorumMeasure:
         """This replica in numbers."""
