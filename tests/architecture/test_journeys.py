@@ -1,5 +1,6 @@
 """docs/architecture.md is true: its names exist, its arrows are imports, its table is the layers in force."""
 
+import asyncio
 import importlib
 import re
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import grimp
 import pytest
+
+from architecture.bindings import Bindings, built, holds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -60,18 +63,67 @@ def test_there_are_journeys() -> None:
     assert {arrow for _, arrow, _ in STEPS} == {"->", "~>"}
 
 
-@pytest.mark.parametrize("step", STEPS, ids=" ".join)
-def test_every_step_is_true(step: list[str]) -> None:
-    left, arrow, right = step
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Bindings:
+    return asyncio.run(built(tmp_path_factory.mktemp("nodes")))
+
+
+def _classes(name: str) -> list[type]:
+    """The class of this name, or all that its module defines."""
+    module, found = _resolve(name)
+    if isinstance(found, type):
+        return [found]
+    return [one for one in vars(found).values() if isinstance(one, type) and one.__module__ == module]
+
+
+def _is_bound(held: Bindings, left: str, right: str) -> bool:
+    """Whether an object of the left name holds one of the right name.
+
+    A port holds nothing itself: an object does that uses the port, and what it holds has the methods of the port.
+    """
+    rights = _classes(right)
+    for one in _classes(left):
+        if not getattr(one, "_is_protocol", False):
+            if holds(held, lambda holder, one=one: issubclass(holder, one), rights):
+                return True
+            continue
+        users = _graph().find_modules_that_directly_import(one.__module__)
+        methods = [name for name, value in vars(one).items() if callable(value) and not name.startswith("_")]
+        filling = [right for right in rights if all(hasattr(right, method) for method in methods)]
+        if filling and holds(held, lambda holder, users=users: holder.__module__ in users, filling):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step[1] == "->"], ids=" ".join)
+def test_every_import_of_a_step_is_there(step: list[str]) -> None:
+    left, _, right = step
     sources, targets = _modules(left), _modules(right)
-    if arrow == "->":
-        assert any(_imports(source, targets) for source in sources), f"{left} does not import {right}"
-    else:
-        assert not any(_imports(source, targets) for source in sources), f"{left} imports {right}: write ->"
-        node = [module for module in _graph().modules if module.startswith("tailrace.node.")]
-        reached = {module for name in node for module in _graph().find_upstream_modules(name)} | set(node)
-        assert sources & reached, f"the node does not build {left}"
-        assert targets & reached, f"the node does not build {right}"
+    assert any(_imports(source, targets) for source in sources), f"{left} does not import {right}"
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step[1] == "~>"], ids=" ".join)
+def test_every_binding_of_a_step_is_there_in_running_nodes(step: list[str], held: Bindings) -> None:
+    left, _, right = step
+    sources, targets = _modules(left), _modules(right)
+    assert not any(_imports(source, targets) for source in sources), f"{left} imports {right}: write ->"
+    assert _is_bound(held, left, right), f"no {left} of a running node holds a {right}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("storage.files", "server.fetch.fetch.FetchHandler"),
+        ("replication.follower.Follower", "server.transactions.marker_sender.MarkerSender"),
+        ("raft.quorum", "server.groups.membership.JoinGroupHandler"),
+        ("server.produce.produce.ProduceHandler", "server.groups.service.GroupCoordinatorService"),
+        ("server.fetch.fetch.FetchHandler", "server.replicas.followers.FollowerHosts"),
+        ("replication.partition.Partition", "server.dispatch.Dispatcher"),
+        ("server.produce.transaction_verifier.TransactionVerifier", "server.groups.service.GroupCoordinatorService"),
+    ],
+)
+def test_a_binding_that_is_not_there_is_found_out(left: str, right: str, held: Bindings) -> None:
+    assert not _is_bound(held, left, right)
 
 
 def test_the_table_names_every_layer() -> None:
