@@ -6,10 +6,11 @@ ListGroups: v4 states and a filter for them, v5 types. It lists the groups that 
 DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupOverview
+from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupInsight, GroupOverview
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.groups import (
@@ -21,12 +22,15 @@ from tailrace.protocol.messages.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     GroupDetails,
+    GroupEventDetails,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
+    MemberDetails,
+    PartitionProgress,
+    TopicProgress,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.groups.group_details import details_of
 from tailrace.server.groups.service import GroupCoordinatorService
 
 NOT_ASKED: Final = -(2**31)
@@ -96,6 +100,46 @@ def _described(description: GroupDescription, operations: int, details: tuple[Gr
         authorized_operations=operations,
         details=details,
     )
+
+
+def details_of(insight: GroupInsight) -> GroupDetails:
+    """The extension's answer for one group."""
+    return GroupDetails(
+        now_ms=insight.wall_ms,
+        events=tuple(
+            GroupEventDetails(
+                kind=event.kind,
+                member_id=event.member_id,
+                reason=event.reason,
+                first_ms_ago=insight.now_ms - event.first_at_ms,
+                last_ms_ago=insight.now_ms - event.last_at_ms,
+                count=event.count,
+            )
+            for event in insight.events
+        ),
+        members=tuple(
+            MemberDetails(
+                member_id=member.member_id, silent_ms=member.silent_ms, session_timeout_ms=member.session_timeout_ms
+            )
+            for member in insight.liveness
+        ),
+        topics=_topics(insight),
+    )
+
+
+def _topics(insight: GroupInsight) -> tuple[TopicProgress, ...]:
+    topics: dict[str, list[PartitionProgress]] = defaultdict(list)
+    for (topic, partition), progress in insight.progress.items():
+        topics[topic].append(
+            PartitionProgress(
+                partition_index=partition,
+                offset=progress.offset,
+                moved_at_ms=progress.moved_at_ms,
+                earlier_offset=progress.earlier_offset,
+                earlier_at_ms=progress.earlier_at_ms,
+            )
+        )
+    return tuple(TopicProgress(name=name, partitions=tuple(partitions)) for name, partitions in topics.items())
 
 
 class ListGroupsHandler:

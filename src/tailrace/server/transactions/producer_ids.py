@@ -5,7 +5,6 @@ its coordinator says.
 """
 
 from collections import deque
-from collections.abc import Callable
 
 from tailrace.coordinators.transactions.commands import AbortedFirst, InitializeProducer, ProducerIdentity, Response
 from tailrace.metadata.broker_commands import (
@@ -21,10 +20,9 @@ from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProd
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
+from tailrace.server.transactions.host import OnProducerId
 from tailrace.server.transactions.producer_requests import as_version_says
 from tailrace.server.transactions.service import TransactionCoordinatorService
-
-OnProducerId = Callable[[ProducerId | KafkaError], None]
 
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
