@@ -8,7 +8,7 @@
    answer rests on records that never were, and is refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
@@ -88,17 +88,16 @@ class _Waiting:
         self.tell(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time"))
 
 
-class _Write(_Waiting):
-    """One append on its way, and its caller."""
+class _Write:
+    """One append on its way."""
 
-    __slots__ = ("batches_left", "error", "followers")
+    __slots__ = ("batches_left", "error", "waiting")
 
-    def __init__(self, batches: int, outcome: Outcome) -> None:
-        super().__init__(outcome)
+    def __init__(self, batches: int, caller: _Waiting) -> None:
         self.batches_left = batches
         self.error: KafkaError | None = None
-        self.followers: list[_Waiting] = []
-        """They wait for all that was appended up to this."""
+        self.waiting = [caller]
+        """First its caller; the others wait for all that was appended up to this."""
 
 
 class CoordinatorLog(Generic[R]):
@@ -196,10 +195,14 @@ class CoordinatorLog(Generic[R]):
         )
 
     def _new_write(self, batches: int, outcome: Outcome) -> _Write:
-        write = _Write(batches, outcome)
+        write = _Write(batches, self._wait(outcome))
         self._writes[write] = None
-        self._deadlines.add(write, self._timeout_ms)
         return write
+
+    def _wait(self, outcome: Outcome) -> _Waiting:
+        waiting = _Waiting(outcome)
+        self._deadlines.add(waiting, self._timeout_ms)
+        return waiting
 
     def _settler(self, write: _Write, batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
         def settled(done: Appended | KafkaError) -> None:
@@ -212,44 +215,39 @@ class CoordinatorLog(Generic[R]):
                 self._on_committed(batch)
             write.batches_left -= 1
             if write.batches_left == 0:
-                self._settled(write)
+                self._complete(write)
 
         return settled
 
-    def _settled(self, write: _Write) -> None:
+    def _complete(self, write: _Write) -> None:
         del self._writes[write]
-        self._tell(write, write.error)
-        if write.error is None:
-            for follower in write.followers:
-                self._tell(follower, None)
-            return
-        # An answer given after this write may rest on it, also one that waits for a later write.
-        for later in (write, *self._writes):
-            followers, later.followers = later.followers, []
-            for follower in followers:
-                self._tell(follower, write.error)
+        waiting = write.waiting
+        if write.error is not None:
+            # An answer given after this write may rest on it, also one that waits for a later write.
+            for later in self._writes:
+                waiting += later.waiting[1:]
+                del later.waiting[1:]
+        self._tell(waiting, write.error)
 
-    def _tell(self, waiting: _Waiting, error: KafkaError | None) -> None:
-        self._deadlines.remove(waiting, self._timeout_ms)
-        waiting.tell(error)
+    def _tell(self, waiting: Iterable[_Waiting], error: KafkaError | None) -> None:
+        for each in waiting:
+            self._deadlines.remove(each, self._timeout_ms)
+            each.tell(error)
 
     def when_committed(self, outcome: Outcome) -> None:
         """Call `outcome` when all that has been appended so far is complete, at once if it is."""
-        if not self._writes:
+        if self._writes:
+            # With a time of its own: that of the write may be over already.
+            next(reversed(self._writes)).waiting.append(self._wait(outcome))
+        else:
             outcome(None)
-            return
-        follower = _Waiting(outcome)
-        next(reversed(self._writes)).followers.append(follower)
-        # With a time of its own: that of the write may be over already.
-        self._deadlines.add(follower, self._timeout_ms)
 
     def close(self, error: KafkaError) -> None:
         """Answer all that wait with this error, and report nothing of this log any more."""
         self._is_closed = True
         writes, self._writes = self._writes, {}
         for write in writes:
-            for waiting in (write, *write.followers):
-                self._tell(waiting, error)
+            self._tell(write.waiting, error)
 
 
 class _Replay:

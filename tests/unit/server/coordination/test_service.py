@@ -36,6 +36,8 @@ class Add:
     key: Key
     amount: int
     limit: int = 1_000
+    padding: int = 0
+    """Bytes of the record beside the total."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Total:
 
     key: Key
     value: int
+    padding: int = 0
 
 
 class Counters:
@@ -61,7 +64,8 @@ class Counters:
             raise KafkaError(E.INVALID_REQUEST, "counters only rise")
         now = {**self.committed, **{record.key: record.value for record in self._staged}}.get(command.key, 0)
         after = min(now + command.amount, command.limit)
-        return Decision(records=(Total(command.key, after),) if after > now else (), response=after)
+        records = (Total(command.key, after, command.padding),) if after > now else ()
+        return Decision(records=records, response=after)
 
     def stage(self, records: Iterable[Total]) -> None:
         self._staged += records
@@ -76,7 +80,7 @@ class Counters:
 
 
 def _encode(record: Total) -> tuple[bytes, bytes | None]:
-    return _text(record.key).encode(), str(record.value).encode()
+    return _text(record.key).encode(), str(record.value).encode() + b" " * record.padding
 
 
 def _decode(record: Record, _: int) -> Total:
@@ -213,6 +217,22 @@ def test_an_answer_waits_for_the_records_it_may_rest_on(
     disk.run()
     node.end_turn()
     assert counters.answers == [2, 2]
+
+
+def test_an_answer_fails_with_any_write_that_it_may_rest_on(node: GroupPath) -> None:
+    counters = CountersService(node)
+    node.clock.advance(0)
+    host = counters.host_of(ONE)
+    for command in (Add(ONE, 1, padding=2**21), Add(ONE, 1), Add(ONE, 0)):
+        host.submit(command, counters.answers.append)
+    assert counters.answers == []
+    node.end_turn()
+    too_large, read, total = counters.answers
+    assert isinstance(too_large, KafkaError)
+    assert isinstance(read, KafkaError), "it waits for the second write, and was decided on the first one too"
+    assert total == 2
+    counters.add(ONE, 0)
+    assert counters.answers[3:] == [2]
 
 
 def test_whatever_waits_when_the_leadership_goes_is_refused_once(
