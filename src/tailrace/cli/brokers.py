@@ -23,7 +23,7 @@ _DEFAULT_CONFIG = 5
 def list_brokers(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List the brokers.
 
-    One that is fenced is registered, and has stopped or is not heard of; it leads nothing.
+    One that is fenced is registered, and has stopped or sends no heartbeats; it leads nothing.
     """
     with admin_of(bootstrap_server) as admin:
         show([_row(broker) for broker in admin.list_brokers()], _COLUMNS, output)
@@ -96,7 +96,7 @@ def _directory_row(directory: LogDirectorySize) -> Row:
 
 
 def _configs(admin: Admin, broker: BrokerListing) -> dict[str, str]:
-    """What was set for the broker, wherever that was."""
+    """The broker's own settings, wherever they were set."""
     if broker.is_fenced:
         return {}
     entries = admin.describe_configs(BROKER, str(broker.node_id))

@@ -28,14 +28,14 @@ class RecordFormat(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Which records of transactions are shown."""
+    """The records of transactions to show."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
 
 
 _POLL_SECONDS = 0.2
-"""How long an interruption goes unnoticed."""
+"""The longest time until an interruption is noticed."""
 _MAX_RECORDS = 5_000
 
 
@@ -99,7 +99,7 @@ def _check_start(*, partition: int | None, offset: int | None, group: str | None
     if offset is not None and from_beginning:
         raise typer.BadParameter("say either --offset or --from-beginning", param_hint="--offset")
     if group is not None and partition is not None:
-        raise typer.BadParameter("a group decides who reads which partition", param_hint="--partition")
+        raise typer.BadParameter("a group assigns the partitions to its members", param_hint="--partition")
     if group == "":
         raise typer.BadParameter("a group has a name", param_hint="--group")
 
@@ -215,7 +215,7 @@ class _Waiting:
 
 
 def _check_reader() -> None:
-    """Raises BrokenPipeError if whoever read our output has gone: `| head -1` on a topic in which nothing happens."""
+    """Raises BrokenPipeError if the reader of our output has gone: `| head -1` on a topic without new records."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -67,7 +67,7 @@ def stored_batches(path: Path) -> Iterator[StoredBatch]:
 
 
 def batch_fields(batch: StoredBatch, is_valid: bool) -> dict[str, Cell]:
-    """What the head of a batch says. Times in ms since 1970."""
+    """The fields of a batch's header. Times in ms since 1970."""
     header = batch.header
     horizon = f"OptionalLong[{header.base_timestamp}]" if header.has_delete_horizon else "OptionalLong.empty"
     return {
@@ -106,7 +106,7 @@ def _word(value: Cell) -> str:
 
 
 def record_fields(record: Record, header: BatchHeader) -> dict[str, Cell]:
-    """What goes before the content of a record."""
+    """The fields before the content of a record."""
     delta = record.offset - header.base_offset
     return {
         "offset": record.offset,
@@ -335,7 +335,7 @@ def _say_all(lines: Iterable[str]) -> None:
 
 
 def _first_lines(path: Path) -> Iterator[str]:
-    """What the name says."""
+    """The offset in the name."""
     offset, _, epoch = path.stem.partition("-")
     if path.name == "bootstrap.checkpoint":
         yield "KRaft bootstrap snapshot"
@@ -346,12 +346,12 @@ def _first_lines(path: Path) -> Iterator[str]:
 
 
 def _least_offset(path: Path) -> int:
-    """Where a segment begins at the earliest; 0 for other files."""
+    """The lowest start offset of a segment; 0 for other files."""
     return int(path.stem) if path.suffix == ".log" and path.stem.isdecimal() else 0
 
 
 def _batches_of(log: Path) -> list[LogBatch]:
-    """What an index should lead to. Ends where the log is damaged: that is told when the log itself is dumped."""
+    """The batches that an index should lead to. Ends at damage of the log, which the dump of the log itself reports."""
     batches: list[LogBatch] = []
     try:
         for position, header, _ in stored_batches(log):

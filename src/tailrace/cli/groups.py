@@ -137,7 +137,7 @@ def describe(
 
 
 def _say_states(described: Iterable[GroupDescription]) -> None:
-    """Why there may be nobody beside a partition, in the words of Kafka's own tool."""
+    """The reason why a partition may have no member, in the words of Kafka's own tool."""
     for group in described:
         if group.state == "Empty":
             say(f"Consumer group '{group.group}' has no active members.")
@@ -195,7 +195,13 @@ def _lag_rows(group: GroupDescription, health: Health) -> list[Row]:
     return [
         *rows,
         *(
-            {"GROUP": group.group, **dict.fromkeys(_LAG_COLUMNS[1:6]), **_who(member), "LAG-MS": None, "LOST": None}
+            {
+                "GROUP": group.group,
+                **dict.fromkeys(_LAG_COLUMNS[1:6]),
+                **_member_cells(member),
+                "LAG-MS": None,
+                "LOST": None,
+            }
             | {"VERDICT": _verdict(group, member, health)}
             for member in idle
         ),
@@ -211,7 +217,7 @@ def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health,
         "CURRENT-OFFSET": found.committed,
         "LOG-END-OFFSET": found.end_offset,
         "LAG": found.lag,
-        **_who(owner),
+        **_member_cells(owner),
         "LAG-MS": found.lag_ms(_now_ms(group)),
         "LOST": found.lost,
         "VERDICT": None if owner is None else _verdict(group, owner, health),
@@ -224,11 +230,11 @@ def _verdict(group: GroupDescription, member: GroupMember, health: Health) -> st
 
 
 def _now_ms(group: GroupDescription) -> int:
-    """The coordinator's clock where it is told, since commits are dated by it."""
+    """The coordinator's clock if it is known, since commits are dated by it."""
     return int(time.time() * 1000) if group.details is None else group.details.now_ms
 
 
-def _who(member: GroupMember | None) -> dict[str, Cell]:
+def _member_cells(member: GroupMember | None) -> dict[str, Cell]:
     return {
         "CONSUMER-ID": member.member_id if member else None,
         "HOST": member.host if member else None,
@@ -239,7 +245,7 @@ def _who(member: GroupMember | None) -> dict[str, Cell]:
 def _member_row(group: GroupDescription, member: GroupMember, health: Health) -> Row:
     return {
         "GROUP": group.group,
-        **_who(member),
+        **_member_cells(member),
         "#PARTITIONS": len(member.assignment),
         "ASSIGNMENT": [str(partition) for partition in sorted(member.assignment)],
         "VERDICT": _verdict(group, member, health),

@@ -1,4 +1,4 @@
-"""What the files beside a log hold, in the words of Kafka's own dump: indexes, producer snapshots, leader epochs.
+"""The files beside a log, in the words of Kafka's own dump: indexes, producer snapshots, leader epochs.
 
 All are read as they stand. Indexes are held against the batches of their log.
 """
@@ -37,7 +37,7 @@ class TimeEntry(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """What an index says of one batch."""
+    """The index entry of one batch."""
 
     position: int
     last_offset: int

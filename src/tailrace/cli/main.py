@@ -3,7 +3,7 @@
 A noun lives in `cli/<noun>.py`, which has either `command`, a function, or `app`, a `typer.Typer` of several commands.
 Only the module that is asked for is imported: `tailrace serve` must not pay for tables, clients and Arrow.
 
-Exit codes: 0 done, 1 failed, 2 not understood. Data goes to stdout, everything else to stderr, and nobody is shown a
+Exit codes: 0 done, 1 failed, 2 not understood. Data goes to stdout, everything else to stderr, and no user is shown a
 traceback unless TAILRACE_TRACEBACK is set.
 
 Shells complete words by calling the program again with _TAILRACE_COMPLETE in the environment; `--install-completion`
@@ -99,7 +99,7 @@ def _prepare_streams() -> None:
 
 
 def _drop_output() -> int:
-    """Nobody reads what is still to be written."""
+    """The reader of the output has gone."""
     _drop(sys.stdout)
     return 1
 
@@ -148,7 +148,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """What may stand before the noun."""
+    """The options before the noun."""
 
 
 def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
@@ -173,6 +173,6 @@ def _module_of(noun: str) -> str:
 
 def _fail(line: str) -> int:
     shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(line.splitlines()))
-    with contextlib.suppress(OSError):  # nobody hears it: the exit code says it too
+    with contextlib.suppress(OSError):  # stderr is closed: the exit code says it too
         print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
     return 1

@@ -1,4 +1,4 @@
-"""The metadata log in a node's directory while the node does not run: who it is, and how it becomes the only voter."""
+"""The metadata log in a node's directory while the node does not run: its identity, and a reset to one voter."""
 
 import os
 import time
@@ -42,7 +42,7 @@ def controller_of(file: Path) -> Voter:
 
 
 class OfflineQuorum:
-    """One node's replica, held so that nobody starts the node meanwhile."""
+    """One node's replica, locked so that the node cannot be started meanwhile."""
 
     def __init__(self, controller: Voter, directory: MetadataDirectory, log: QuorumLog) -> None:
         self.controller = controller
@@ -52,7 +52,7 @@ class OfflineQuorum:
 
     @property
     def voters(self) -> VoterSet:
-        """Those of whom this node has last heard."""
+        """The voters as this node last knew them."""
         stated = self._log.voters_in_log
         if stated:
             return stated[-1].voters
@@ -63,7 +63,7 @@ class OfflineQuorum:
         return tuple(key for key in self.voters.keys if key != self.controller.key)
 
     def what_will_be_lost(self) -> Iterator[str]:
-        """What a person should know before `make_only_voter`."""
+        """The facts that an administrator should know before `make_only_voter`."""
         log, key = self._log, self.controller.key
         unknown = log.end_offset - log.high_watermark
         yield f"node {key.id} has the metadata up to offset {log.end_offset}, epoch {log.last_epoch}"
@@ -71,7 +71,7 @@ class OfflineQuorum:
         if unknown > 0:
             yield (
                 f"  the last {unknown} records, from offset {log.high_watermark} on, are not known to be committed;"
-                " they will count as committed, also what a client was told has failed"
+                " they will count as committed, also changes that a client saw fail"
             )
         for other in self.others:
             directory_id = format_topic_id(TopicId(other.directory_id))
@@ -82,7 +82,7 @@ class OfflineQuorum:
     def make_only_voter(self) -> int:
         """Have this replica vote alone; durable when it returns. The epoch in which it will.
 
-        Raises StorageError. What is cut short half-way has done nothing but spend an epoch.
+        Raises StorageError. A run that is cut short has done nothing but spend an epoch.
         """
         log = self._log
         epoch = max(self._state.leader_epoch, log.last_epoch) + 1
@@ -120,7 +120,7 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
 
 
 def _config_of(file: Path) -> NodeConfig:
-    """As `tailrace serve` reads it, but for the judgement of who could reach the listeners: nothing listens here."""
+    """As `tailrace serve` reads it, but without the check of exposed listeners: nothing listens here."""
     return load_config(file=file, environment=os.environ, flags={"listener.insecure.allow": "true"})
 
 

@@ -1,4 +1,4 @@
-"""How commands print: data to stdout as a table or as JSON, everything else to stderr."""
+"""Output of commands: data to stdout as a table or as JSON, everything else to stderr."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 _BOOTSTRAP_TIMEOUT_MS = 1_000
-"""Somebody is waiting at the terminal."""
+"""A user is waiting at the terminal."""
 
 
 def admin_of(bootstrap_servers: str) -> Admin:

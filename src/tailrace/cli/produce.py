@@ -24,7 +24,7 @@ from tailrace.protocol.records.record import BatchBuilder
 
 
 class Compression(StrEnum):
-    """How batches are compressed."""
+    """The compression of batches."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -34,7 +34,7 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as written."""
+    """The replicas that must have a record before it counts as written."""
 
     ALL = "all"
     LEADER = "1"
@@ -44,10 +44,10 @@ class Acks(StrEnum):
 _READ_BYTES = 1 << 18
 _BATCH_BYTES = 1 << 18
 _LONGEST_LINE = 1 << 26
-"""Bytes; more than any topic takes unless it was told to."""
+"""Bytes; more than any topic takes by default."""
 _DELIVERY_TIMEOUT_MS = 60_000
 _LAST_SECONDS = 1.0
-"""What an interrupted command gives the cluster to take the lines that were read."""
+"""The time that an interrupted command gives the cluster to take the lines that were read."""
 _PROGRESS_SECONDS = 1.0
 
 
@@ -55,18 +55,18 @@ def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="TEXT", help="What ends the key, such as : or \\t; none: no keys."),
+        typer.Option("--key-separator", metavar="TEXT", help="The end of the key, such as : or \\t; none: no keys."),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Write to this partition only.")] = None,
     compression: Annotated[Compression, typer.Option("--compression", help="Of the batches.")] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record: all, the leader, nobody.")] = Acks.ALL,
+    acks: Annotated[Acks, typer.Option("--acks", help="Replicas that confirm: all, the leader, none.")] = Acks.ALL,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Write each line of stdin as a record to TOPIC."""
     separator = _parse_separator(key_separator)
     with admin_of(bootstrap_server) as admin:
-        admin.describe_cluster()  # nobody wants to type into a cluster that is not there
+        admin.describe_cluster()  # before the user types into a cluster that is not there
     producer = Producer(
         bootstrap_server,
         acks=acks.value,
@@ -88,7 +88,7 @@ def command(
         finally:
             lines.erase_count()
             if lines.is_settled:
-                producer.close()  # otherwise it would wait for what nobody waits for any more
+                producer.close()  # otherwise it would wait for records that are given up
     if output is Format.JSON:
         show([{"topic": topic, "records": lines.written}], (), output)
     say(f"{counted(lines.written, 'record')} written to {topic}")

@@ -43,12 +43,12 @@ def _noun() -> None:
 
 @app.command()
 def describe(
-    status: Annotated[bool, typer.Option("--status", help="Who leads, and who votes (default).")] = False,
+    status: Annotated[bool, typer.Option("--status", help="The leader and the voters (default).")] = False,
     replication: Annotated[bool, typer.Option("--replication", help="How far each replica is.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show who keeps the cluster's metadata log, and how far each is."""
+    """Show the replicas of the cluster's metadata log, and their progress."""
     if status and replication:
         raise typer.BadParameter("say either --status or --replication", param_hint="--status")
     with admin_of(bootstrap_server) as admin:
@@ -131,14 +131,14 @@ def _known(number: int) -> int | None:
 @app.command("add-controller")
 def add_controller(
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", help="What the controller was started with.", show_default=False)
+        Path, typer.Option("--config", metavar="FILE", help="The controller's properties file.", show_default=False)
     ],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Have a controller vote that runs and has caught up.
 
-    Its settings and its directory say who it is and where it listens.
+    Its settings and its directory have its identity and its listeners.
     """
     from tailrace.cli.offline_quorum import controller_of
 
@@ -196,15 +196,15 @@ def recover(
     config: Annotated[
         Path,
         typer.Option(
-            "--config", metavar="FILE", help="What the node is started with; it must not run.", show_default=False
+            "--config", metavar="FILE", help="The node's properties file; it must not run.", show_default=False
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Do it. Without it, only say what would be lost.")] = False,
 ) -> None:
     """Make one node the only voter, after a majority of them is gone for good.
 
-    What the lost voters had agreed on and this node has not heard of is lost. They must never run again with their
-    old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.
+    Changes that the lost voters had committed and this node does not have are lost. They must never run again with
+    their old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.
     """
     from tailrace.cli.offline_quorum import opened_quorum
 

@@ -1,4 +1,4 @@
-"""What the records of internal topics say, and control records: decoded as Kafka's log dump shows them.
+"""Records of internal topics, and control records: decoded as Kafka's log dump shows them.
 
 A record that cannot be decoded does not end the dump: what is wrong with it stands in its place.
 """
@@ -152,7 +152,7 @@ def _type_name(cls: type) -> str:
 
 
 def control_fields(record: Record) -> dict[str, Cell]:
-    """What a control record says, by name. Raises CorruptRecords."""
+    """The fields of a control record, by name. Raises CorruptRecords."""
     value = decode_control(record.key, record.value)
     if value is None:
         return {"controlType": f"UNKNOWN({_leading_int16((record.key or b'')[2:])})"}

@@ -12,7 +12,7 @@ from tailrace.cli.quick_imports import quick_imports
 Dev = Annotated[
     bool, typer.Option("--dev", help="Defaults for trying out: groups without delay, few internal partitions.")
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without asking who they are.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without authentication.")]
 UntilStdinCloses = Annotated[
     bool,
     typer.Option("--until-stdin-closes", help="Stop when standard input ends, so that no program leaves it behind."),

@@ -135,7 +135,7 @@ def _batches(found: _Found) -> Generator[SnapshotBatch]:
 
 
 def _header_of(found: _Found) -> SnapshotHeader | None:
-    """What its first batch says, None if that is damaged: `verify` says how."""
+    """The content of its first batch, None if that is damaged: `verify` has the fault."""
     try:
         with closing(_batches(found)) as batches:
             return read_snapshot_header(next(batches).content)

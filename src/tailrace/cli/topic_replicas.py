@@ -1,4 +1,4 @@
-"""`tailrace topics elect` and `tailrace topics reassign`: who leads partitions, and who has copies of them."""
+"""`tailrace topics elect` and `tailrace topics reassign`: the leaders and the replicas of partitions."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -202,7 +202,7 @@ def describe(
 
 
 def _own_configs(admin: Admin, topics: list[TopicInfo]) -> dict[str, dict[str, str]]:
-    """What was set for these topics, without defaults; nothing where the cluster cannot say."""
+    """The topics' own settings, without defaults; empty if the cluster cannot tell."""
     names = [topic.name for topic in topics]
     try:
         entries = admin.describe_topic_configs(names) if names else {}

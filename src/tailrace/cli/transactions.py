@@ -89,7 +89,7 @@ def abort(
     """End a transaction that hangs in one partition.
 
     Readers of committed data wait for it there, and no coordinator knows of it. `kafka-transactions find-hanging` finds
-    such. What its producer wrote to other partitions is not touched.
+    such. Its records in other partitions are not touched.
     """
     with admin_of(bootstrap_server) as admin:
         admin.abort_transaction(TopicPartition(topic, partition), start_offset)

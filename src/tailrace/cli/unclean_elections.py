@@ -122,7 +122,7 @@ def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> C
 
 
 def say_what_is_lost(partitions: Sequence[Leaderless]) -> None:
-    """Say the faults and losses that the table does not show, for the person who chooses."""
+    """Print the faults and losses that the table does not show, for the choice of a leader."""
     for one in partitions:
         for candidate in one.candidates:
             if candidate.fault:

@@ -68,7 +68,7 @@ def command(
 
 
 def _given(overrides: Sequence[str], *, dev: bool, insecure: bool) -> dict[str, str]:
-    """What is said for every node."""
+    """The lines printed for every node."""
     from tailrace.node.settings.sources import read_environment, read_overrides
 
     given = read_environment(os.environ)
@@ -120,6 +120,6 @@ def _words(text: str) -> list[str]:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # whoever read it has gone, or the disk is full: no reason to end the nodes
+    with suppress(OSError):  # its reader has gone, or the disk is full: no reason to end the nodes
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -13,7 +13,7 @@ from tailrace.protocol.schema import Buffer
 
 _FOREVER_MS = 2**63
 _LARGEST_BATCH = 262_144
-"""What a batch may grow to, beyond batch.size, while its partition has as much in flight as it may."""
+"""The size that a batch may grow to, beyond batch.size, while its partition has as much in flight as it may."""
 
 
 class Accumulator:
@@ -162,7 +162,7 @@ class Accumulator:
         return 0 if self._flushing else self.linger_ms
 
     def begin_flush(self) -> list[OutgoingBatch]:
-        """Wait for no linger.ms until `end_flush`. Returns all batches that are not settled; none takes records now."""
+        """Wait for no linger.ms until `end_flush`. Returns all incomplete batches; none takes records now."""
         self._flushing += 1
         batches: list[OutgoingBatch] = []
         for queue in self._active.values():
@@ -178,7 +178,7 @@ class Accumulator:
         return self.expire(_FOREVER_MS)
 
     def give_up_all(self) -> list[OutgoingBatch]:
-        """Every batch, in flight or not: there is nobody left who would send them."""
+        """Every batch, in flight or not: the sender has ended."""
         in_flight = [batch for queue in self._active.values() for batch in queue.in_flight]
         return [*in_flight, *self.give_up_unsent()]
 

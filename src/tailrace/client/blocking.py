@@ -58,10 +58,10 @@ __all__ = (
 _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S = 5.0
-"""How long the interpreter's end waits for records that nobody flushed."""
+"""The longest wait of the interpreter's end for records that were not flushed."""
 
 _EXIT_STOP_S = 2.0
-"""How long it waits for a consumer to stop, which takes no answer from anywhere."""
+"""The longest wait for a consumer to stop, which needs no answer from a server."""
 
 _ENQUEUE_AT_ONCE = 2_000
 """Records that one turn of the loop takes over, so that answers are not kept waiting."""
@@ -133,7 +133,7 @@ class Producer(Facade[_producer.Producer]):
         return completion
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has now, or had when the cluster last answered; may create the topic."""
+        """The number of partitions of the topic now, or when the cluster last answered; may create the topic."""
         return loop_thread().call(self._client.get().partition_count(topic))
 
     def _hand_over(self, client: _producer.Producer, item: Unsent | PrebuiltBatch) -> None:
@@ -171,7 +171,7 @@ class Producer(Facade[_producer.Producer]):
             loop_thread().loop.call_soon(self._take_over, client)
 
     def _released(self, cost: int) -> None:
-        """On the loop: this many bytes have been settled."""
+        """On the loop: this many bytes are complete."""
         with self._room:
             self._buffered_bytes -= cost
             if self._waiters:
@@ -179,7 +179,7 @@ class Producer(Facade[_producer.Producer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """What keeps records from being written, while it is retried; None while all goes well."""
+        """The fault that keeps records from being written, while it is retried; None while all goes well."""
         return self._client.get().trouble
 
     def __exit__(
@@ -197,7 +197,7 @@ class Producer(Facade[_producer.Producer]):
         """Return when every record handed over so far is written.
 
         Raises KafkaError if records have failed whose futures were never asked: how many, and why the first did. Each
-        failure is told once.
+        failure is reported once.
         """
         client = self._client.get()
         loop_thread().call(self._settle(client))
@@ -303,7 +303,7 @@ _closing: set[asyncio.Task[None]] = set()
 def _begin_close(generator: Any) -> None:
     """On the loop."""
     task = asyncio.get_running_loop().create_task(_close(generator))
-    _closing.add(task)  # nobody else holds it
+    _closing.add(task)  # this is its only reference
     task.add_done_callback(_closing.discard)
 
 
@@ -351,7 +351,7 @@ class Consumer(Facade[_consumer.Consumer]):
         loop_thread().call(self._client.get().assign(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this consumer reads now."""
+        """The partitions that this consumer reads now."""
         return self._client.get().assignment
 
     def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -360,7 +360,7 @@ class Consumer(Facade[_consumer.Consumer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """What keeps `poll` from giving all there is, while it is retried; None while all goes well."""
+        """The fault that keeps `poll` from giving all there is, while it is retried; None while all goes well."""
         return self._client.get().trouble
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:

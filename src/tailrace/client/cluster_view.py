@@ -1,6 +1,6 @@
-"""What a client knows about the cluster, and when it must ask again. Pure: the router asks and keeps the time.
+"""A client's view of the cluster, and the time of the next refresh. Pure: the router asks and keeps the time.
 
-1. What is known of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
+1. The leader of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
    come from a node that has not heard the news.
 2. A topic is asked for again when it is unknown, was marked stale, has a partition without leader or one whose leader
    is no broker any more (an answer about another topic has shown it), or is too old.
@@ -32,7 +32,7 @@ class PartitionInfo:
 
     partition: int
     leader: BrokerId
-    """-1 while nobody leads."""
+    """-1 while there is no leader."""
     leader_epoch: LeaderEpoch
     """-1 where the server is too old to say."""
     replicas: tuple[BrokerId, ...]
@@ -161,7 +161,7 @@ class ClusterView:
         return info.partitions[topic_partition.partition]
 
     def leader(self, topic_partition: TopicPartition) -> Broker:
-        """Raises KafkaError(LEADER_NOT_AVAILABLE) while nobody known leads."""
+        """Raises KafkaError(LEADER_NOT_AVAILABLE) while no leader is known."""
         leader = self.partition(topic_partition).leader
         if leader not in self.brokers:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition} has no leader now")

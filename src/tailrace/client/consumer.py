@@ -28,7 +28,7 @@ from tailrace.protocol.records.record import Header
 
 COMMIT_TIMEOUT_MS = 10_000
 _LOOK_MS = 1_000
-"""How often a poll looks whether something keeps it from reading: while it waits, and before it gives records."""
+"""The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -119,7 +119,7 @@ class Consumer:
             notices=self._notices,
         )
         self._ahead: deque[ConsumerRecord] = deque()
-        """What an iteration will give out next. Not given yet: `poll` gives it first, and no commit covers it."""
+        """Records that an iteration has polled and not yielded: `poll` gives them first, and no commit covers them."""
         self._next_look_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
@@ -161,7 +161,7 @@ class Consumer:
         self._member.subscribe(wanted)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; nobody else is asked."""
+        """Read exactly these partitions; there is no group."""
         if self._is_subscribed:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "this consumer shares topics in a group; assign() is for others"
@@ -175,7 +175,7 @@ class Consumer:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this consumer reads now."""
+        """The partitions that this consumer reads now."""
         return self._fetcher.assignment
 
     async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -190,8 +190,8 @@ class Consumer:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """What keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged log, a group
-        without a coordinator, a topic that does not exist. None while all goes well."""
+        """The fault that keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged
+        log, a group without a coordinator, a topic that does not exist. None while all goes well."""
         of_group = None if self._member is None else self._member.trouble
         return of_group or self._search.trouble or self._fetcher.trouble
 
@@ -269,7 +269,7 @@ class Consumer:
     # iteration
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
-        """For whoever takes records one by one: poll for those that `next_ahead` gives."""
+        """For callers that take records one by one: poll for those that `next_ahead` gives."""
         self._ahead.extend(await self.poll(timeout))
 
     def next_ahead(self) -> ConsumerRecord | None:
@@ -295,7 +295,7 @@ class Consumer:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commit these offsets (each that of the next record to read), or what has been given out so far.
 
-        The latter is the position in every partition, moved or not: a group's offsets expire where nobody renews them.
+        The latter is the position in every partition, moved or not: a group's offsets expire unless they are renewed.
         Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when the group has moved on.
         """
         self._check_open()
@@ -324,7 +324,7 @@ class Consumer:
         if self._member is not None and self._is_subscribed:
             member = self._member.identity
             if offsets and member.generation_id < 0:
-                raise self._not_a_member()  # the coordinator would take it for somebody outside the group
+                raise self._not_a_member()  # the coordinator would take it for a client outside the group
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
 
     def _positions(self) -> dict[TopicPartition, int]:
@@ -335,7 +335,7 @@ class Consumer:
         return positions
 
     def _auto_commit_if_due(self) -> None:
-        """Commit beside the reading, once: the next one makes a failure good. What is to be read waits for neither."""
+        """Commit beside the reading, once: the next one makes a failure good. Reading waits for neither."""
         now_ms = self._router.now_ms()
         if not self._auto_commit or now_ms < self._next_commit_ms or self._committing is not None:
             return
@@ -354,7 +354,7 @@ class Consumer:
                 self._committing = None
 
     def _drop_auto_commit(self) -> None:
-        """What it has not sent yet must not come behind a commit of all, nor after the partitions are gone."""
+        """A commit that was not sent yet must not come behind a commit of all, nor after the partitions are gone."""
         if self._committing is not None:
             self._committing.cancel()
             self._committing = None

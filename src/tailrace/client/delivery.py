@@ -1,4 +1,4 @@
-"""The futures of records. Each knows whether it has been asked: a failure that has not is told by `flush` and `close`.
+"""The futures of records. Each knows whether it was awaited: other failures are reported by `flush` and `close`.
 
 The one for threads is light enough to make a hundred thousand per second.
 """
@@ -29,7 +29,7 @@ _LAZY = ("_condition", "_waiters", "_done_callbacks")
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """A concurrent future that makes its lock and lists when somebody first waits for it or adds a callback.
+    """A concurrent future that makes its lock and lists at the first wait or callback.
 
     Most futures of records are never waited for, and an ordinary one consists of eight objects that Python's garbage
     collector walks again and again: half of a producer's time. It is running from the start, so it cannot be cancelled.
@@ -112,7 +112,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         super().add_done_callback(fn)
 
     def _begin_asking(self) -> None:
-        """A failure that comes from here on is heard of, unless the wait ends before."""
+        """A failure that comes from here on is reported, unless the wait ends before."""
         with _making:
             self._askers += 1
             ticket, self._ticket = self._ticket, None
@@ -169,7 +169,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
         return removed
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        # Asyncio's own takes the result past the method of this class, which has to hear of it.
+        # Asyncio's own takes the result past the method of this class, which has to note it.
         if not self.done():
             self._asyncio_future_blocking = True
             yield self
@@ -178,7 +178,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
     __iter__ = __await__
 
     def _hear(self) -> None:
-        """The failure is told to whatever asks now, if there is one."""
+        """The failure is reported to the caller that asks now, if there is one."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._failures.heard(ticket)

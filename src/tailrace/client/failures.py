@@ -1,4 +1,4 @@
-"""The records that a producer could not write and that its user has not heard of: told by `flush` and `close`.
+"""The records that a producer could not write and has not reported yet: `flush` and `close` raise them.
 
 A failure counts until its future is asked (`result`, `exception`, a callback, `await`) or an exception has told of it.
 Only a count and a few of the first failures are kept, however many there are. The log has a warning per topic, at once
@@ -48,7 +48,7 @@ class WriteFailures:
 
     def __init__(self) -> None:
         self._round = 0
-        """Rises when all failures so far have been told."""
+        """Rises when all failures so far have been reported."""
         self._next_number = 0
         self._records = 0
         self._kept: dict[int, tuple[str, ErrorCode, str]] = {}
@@ -90,7 +90,7 @@ class WriteFailures:
                 self._kept.pop(ticket.number, None)
 
     def take(self) -> KafkaError | None:
-        """All failures that were not heard of, as one; they are forgotten."""
+        """All unreported failures, as one; they are forgotten."""
         with _lock:
             records, kept = self._records, list(self._kept.values())
             self._round += 1
@@ -105,7 +105,7 @@ class WriteFailures:
         return KafkaError(code, f"{_were(records)} not written{first}: {f'{place}: ' if place else ''}{text}")
 
     def raise_unheard(self) -> None:
-        """Raise KafkaError for the failures that were not heard of, if there are any."""
+        """Raise KafkaError for the unreported failures, if there are any."""
         fault = self.take()
         if fault is not None:
             raise fault

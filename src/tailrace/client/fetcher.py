@@ -28,9 +28,9 @@ class _Partition:
 
     def __init__(self) -> None:
         self.position: int | None = None
-        """The next offset to hand out; None until somebody decides."""
+        """The next offset to hand out; None until it is decided."""
         self.next_offset = 0
-        """Where the next fetch begins."""
+        """The offset of the next fetch."""
         self.batches: deque[Buffer] = deque()
         self.records: deque[Record] = deque()
         self.is_out_of_range = False
@@ -120,12 +120,12 @@ class Fetcher:
                 while len(taken) < limit and not partition.is_drained:
                     self._take_from(name, partition, limit - len(taken), taken)
             except KafkaError:
-                # What others gave is handed out first; the damage is met again, when they have had their turn.
+                # Records of other partitions are handed out first; the damage is met again after their turn.
                 self._partitions[name] = self._partitions.pop(name)
                 if not taken:
                     raise
         if taken:
-            # Whoever was served now comes last next time.
+            # A partition that was served now comes last next time.
             first = taken[0][0]
             self._partitions[first] = self._partitions.pop(first)
         self._send_fetches()
@@ -225,7 +225,7 @@ class Fetcher:
             else:
                 self._fault = fault
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let nobody poll for ever.
+            # A mistake of ours: let it be seen, and let no caller poll for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
             raise
         finally:

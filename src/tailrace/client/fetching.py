@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 
 
 class FetchOptions(NamedTuple):
-    """How patient and how hungry a fetch is (Kafka's names and defaults)."""
+    """The waits and sizes of a fetch (Kafka's names and defaults)."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1
@@ -49,13 +49,13 @@ class FetchOptions(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What came for one partition. Offsets are -1 where the server did not say."""
+    """The answer for one partition. Offsets are -1 if the server did not give them."""
 
     topic_partition: TopicPartition
     offset: int
-    """Where the fetch began."""
+    """The offset at which the fetch began."""
     next_offset: int
-    """Where the next one begins."""
+    """The offset at which the next one begins."""
     buffers: list[Buffer]
     """Whole batches in order of offset. The first may begin below `offset` (KIP-74)."""
     size_bytes: int

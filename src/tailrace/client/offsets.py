@@ -1,4 +1,4 @@
-"""Where a partition's log begins and ends, and which offset belongs to a time (ListOffsets, asked at the leaders)."""
+"""The start and end of a partition's log, and the offset of a time (ListOffsets, asked at the leaders)."""
 
 import asyncio
 from collections import defaultdict
@@ -57,7 +57,7 @@ async def list_offsets(
         missing = {partition: spec for partition, spec in specs.items() if partition not in found}
         faults = await ask_for_offsets(router, missing, found.update, isolation_level=isolation_level)
         if faults:
-            # What does not get better by waiting comes first.
+            # An error that does not get better by waiting comes first.
             raise min(faults.values(), key=lambda fault: fault.code.retriable and fault.code not in final)
 
     await router.retry(attempt, timeout_ms=timeout_ms, final=final)
@@ -74,7 +74,7 @@ async def ask_for_offsets(
     """Ask every leader once; `take` gets what one answers as soon as it does.
 
     Returns the faults of the others: a partition without a leader, or a node that is gone, keeps back no other answer.
-    Raises KafkaError if nobody can say who leads.
+    Raises KafkaError if no node knows the leaders.
     """
     await router.ensure_fresh({partition.topic for partition in specs})
     faults: dict[TopicPartition, KafkaError] = {}

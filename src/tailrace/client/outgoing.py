@@ -1,4 +1,4 @@
-"""A batch of records on its way out, and those who wait for it. Pure."""
+"""A batch of records on its way out, and the futures of its records. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record has been written. Offset -1: the broker did not say (acks=0, or a repetition it recognised)."""
+    """The place of a written record. Offset -1: the broker gave none (acks=0, or a repetition it recognised)."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordNotWritten(KafkaError):
-    """Why one record (or batch of them) was not written. `partition` is -1 where it had not been chosen."""
+    """The reason why a record (or batch) was not written. `partition` is -1 if it had not been chosen."""
 
     def __init__(self, fault: KafkaError, topic: str, partition: int = -1, *, records: int = 1) -> None:
         super().__init__(fault.code, fault.detail)
@@ -38,7 +38,7 @@ class RecordNotWritten(KafkaError):
 
 
 class Completion(Protocol):
-    """Whoever waits for a record: an asyncio or a concurrent future."""
+    """The future of a record, of asyncio or of threads."""
 
     def done(self) -> bool: ...
 
@@ -48,7 +48,7 @@ class Completion(Protocol):
 
 
 class Identity(NamedTuple):
-    """What a broker knows an idempotent producer by."""
+    """The identity of an idempotent producer."""
 
     producer_id: int
     producer_epoch: int
@@ -63,7 +63,7 @@ def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class OutgoingBatch:
-    """One batch of one partition, with those who wait for it."""
+    """One batch of one partition, with the futures of its records."""
 
     __slots__ = (
         "_is_settled",
@@ -99,7 +99,7 @@ class OutgoingBatch:
         self.attempts = 0
         self._is_settled = False
         self.halves: tuple[OutgoingBatch, ...] = ()
-        """What is sent in its place."""
+        """The batches that are sent in its place."""
         self.may_be_written = False
         """An attempt has ended without a clear answer."""
         self.identity: Identity | None = None
@@ -160,7 +160,7 @@ class OutgoingBatch:
         )
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
-        """Tell everybody where the records are."""
+        """Resolve the futures with the places of their records."""
         self._is_settled = True
         topic, partition = self.topic_partition
         appended_at = log_append_time_ms if log_append_time_ms >= 0 else None

@@ -30,11 +30,11 @@ _MAX_EPOCH = 0x7FFF
 
 
 class Verdict(Enum):
-    """What an answer means for a batch."""
+    """The verdict of an answer on a batch."""
 
     DONE = auto()
     RETRY = auto()
-    """Written or not, nobody knows: send it again under the same numbers."""
+    """Unknown whether written: send it again under the same sequence numbers."""
     BEHIND = auto()
     """Not written, since one before it was not: send it again after that one."""
     DOUBT = auto()
@@ -44,7 +44,7 @@ class Verdict(Enum):
     FAIL = auto()
     """Not written."""
     GIVE_UP = auto()
-    """Written or not, nobody knows, and nobody will."""
+    """Unknown for good whether it was written."""
 
 
 class PartitionQueue:
@@ -63,7 +63,7 @@ class PartitionQueue:
         self.not_before_ms = 0
         """No attempt before this: the pause after a failed one."""
         self.most_in_flight = 1
-        """How many batches may be on their way now: one until the broker knows the epoch (invariant 4)."""
+        """The number of batches that may be in flight now: one until the broker knows the epoch (invariant 4)."""
         self.may_grow = True
         """Whether a batch may outgrow batch.size while it waits: not where the broker has found one too large."""
         self._last_written = -1
@@ -137,7 +137,7 @@ class PartitionQueue:
     # answers
 
     def verdict(self, batch: OutgoingBatch, code: ErrorCode) -> Verdict:
-        """What this answer means for a batch in flight (KIP-98, KIP-360)."""
+        """The verdict of this answer on a batch in flight (KIP-98, KIP-360)."""
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return Verdict.DONE
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.identity is not None:
@@ -159,7 +159,7 @@ class PartitionQueue:
         return Verdict.DOUBT if self.retrying else Verdict.GIVE_UP
 
     def settle(self, batch: OutgoingBatch, verdict: Verdict, *, not_before_ms: int = 0) -> list[OutgoingBatch]:
-        """A batch in flight has come back. Returns the batches that this has settled, all as the verdict says."""
+        """A batch in flight has come back. Returns the batches that are complete with it, all by this verdict."""
         self.in_flight.remove(batch)
         match verdict:
             case Verdict.DONE:

@@ -24,7 +24,7 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.schema import Buffer
 
 UNKNOWN_TOPIC_WAIT_MS = 5_000
-"""How long a topic may be unknown: a broker that creates topics does so within moments of the first question."""
+"""The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
@@ -96,8 +96,8 @@ class Producer:
     Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`
     within its partition, whatever is retried. `buffer_memory` bounds what waits; `send` waits for room.
 
-    A record that fails is told once: by its future if that is asked, otherwise by the next `flush` or `close`, also at
-    the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
+    A record that fails is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`,
+    also at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Producer:
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: KafkaError | None = None
-        """Why nothing is taken any more."""
+        """The error after which no record is taken any more."""
         self._is_closing = False
         self.failures = WriteFailures()
         """The records that have failed, as far as their futures have not been asked."""
@@ -179,7 +179,7 @@ class Producer:
         try:
             await sender.run()
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let nobody wait for ever.
+            # A mistake of ours: let it be seen, and let no caller wait for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this producer has failed: {bug!r}")
             sender.collapse(self._fault)
             raise
@@ -239,7 +239,7 @@ class Producer:
         return completion
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has now; while nobody can be asked, how many it had.
+        """The number of partitions of the topic now; while no node answers, the last known one.
 
         Asking for a topic creates it where the cluster does that. Waits for the first answer max.block.ms at most, and
         for a topic that does not exist a few seconds.
@@ -266,7 +266,7 @@ class Producer:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """What keeps records from being written, while it is retried; None while all goes well."""
+        """The fault that keeps records from being written, while it is retried; None while all goes well."""
         return None if self._sender is None else self._sender.trouble
 
     async def _wait_for_room(self, cost: int) -> None:

@@ -5,7 +5,7 @@
 2. Loss is what lies below the log's start. It is an error that names the range that is gone, whether it was gone when
    the reading began or went while it was under way.
 3. The next fetch is sent before the last one is handed out, so that network and reader work at the same time.
-4. A topic that metadata goes on not knowing is gone. One answer is no proof: a node may not have heard of it yet.
+4. A topic that metadata goes on not knowing is gone. One answer is no proof: a node may not have applied it yet.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ _SMALLEST_FETCH_BYTES = 65_536
 _USE = "fetch"
 
 UNKNOWN_WAIT_MS = 5_000
-"""How long metadata must say that there is no such partition before it is believed."""
+"""The time for which metadata must lack a partition before it is taken for gone."""
 
 _FORGET_ABSENCE_MS = 30_000
-"""What was said before so long a silence belongs to another time."""
+"""The silence after which earlier answers without the partition do not count any more."""
 
 
 class Chunk(NamedTuple):
@@ -244,7 +244,7 @@ class _Reading:
         if fault.code in STALE_LEADER:
             self._router.view.mark_stale(self._topic_partition.topic)
         if self._node is not None:
-            # Whatever a follower cannot answer, the leader can. Without a rack it will not name that one again.
+            # A request that a follower cannot answer, the leader can. Without a rack it will not name that one again.
             self._node = None
             self._options = self._options._replace(rack="")
         elif fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -54,7 +54,7 @@ class Router:
         self.retry_backoff_ms = retry_backoff_ms
         self.retry_backoff_max_ms = retry_backoff_max_ms
         self.bootstrap_timeout_ms = bootstrap_timeout_ms
-        """How long a cluster that has never answered is tried: it is more likely misspelt than about to start."""
+        """The longest wait for a cluster that has never answered: its address is probably misspelt."""
         self._has_answered = False
         self.failed_attempt_ms: int | None = None
         """When the last attempt began to which no node answered."""

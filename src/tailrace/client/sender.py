@@ -82,7 +82,7 @@ class Sender:
         self._wake.set()
 
     def stop(self) -> None:
-        """Let `run` end once everything has been settled."""
+        """Let `run` end once all batches are complete."""
         self._stopping = True
         self._wake.set()
 
@@ -129,7 +129,7 @@ class Sender:
         if not ready:
             return
         if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
-            # The same numbers may be somebody else's there, and their records taken for repetitions.
+            # The same numbers may belong to another producer there, and the records be taken for repetitions.
             self._identity = None
             self._accumulator.restart()
         if self._idempotent and self._identity is None:
@@ -144,13 +144,13 @@ class Sender:
             self._send_to(leader, queues, now_ms)
 
     def _forget_troubles(self) -> None:
-        """Keep those that something to be sent still meets: a node that leads none of it is nobody's trouble."""
+        """Keep the faults of nodes that lead partitions with records to send; others do not matter."""
         unsettled = self._accumulator.unsettled
         met: set[TopicPartition | str] = {*unsettled, *(_describing(topic) for topic, _ in unsettled)}
         if unsettled:
             met.add(_IDENTITY)
         for partition in unsettled:
-            with suppress(KafkaError):  # nobody leads it
+            with suppress(KafkaError):  # it has no leader
                 met.add(_connecting(self._router.view.leader(partition)))
         self._troubles = {what: fault for what, fault in self._troubles.items() if what in met}
 
@@ -380,7 +380,7 @@ class Sender:
             self._finish(batch, fault)
 
     def collapse(self, fault: KafkaError) -> None:
-        """`run` has ended by a fault of its own: nothing is sent any more, and nobody may wait for it."""
+        """`run` has ended by a fault of its own: nothing is sent any more, and every future fails."""
         for batch in self._accumulator.give_up_all():
             self._finish(batch, fault)
 
@@ -394,4 +394,4 @@ def _connecting(leader: Broker) -> str:
 
 
 def _in_doubt(fault: KafkaError) -> KafkaError:
-    return KafkaError(fault.code, f"{fault.detail}; nobody knows whether the records are written")
+    return KafkaError(fault.code, f"{fault.detail}; it is not known whether the records are written")

@@ -41,7 +41,7 @@ class StartSearch:
         self._pause_ms = router.retry_backoff_ms
         self._not_before_ms = 0
         self.trouble: KafkaError | None = None
-        """Why some partition is not found now, while that is retried."""
+        """The reason why some partition is not found now, while that is retried."""
 
     def go_on(self) -> None:
         """Look for what is undecided, unless a search is under way.
@@ -88,7 +88,7 @@ class StartSearch:
             else:
                 self._fault = fault
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let nobody poll for ever.
+            # A mistake of ours: let it be seen, and let no caller poll for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
             raise
         finally:
@@ -97,7 +97,7 @@ class StartSearch:
             self._fetcher.wake()
 
     async def _decide(self, undecided: Mapping[TopicPartition, bool]) -> None:
-        """One attempt. What is found counts at once, whatever becomes of the rest."""
+        """One attempt. Found offsets are used at once, whatever becomes of the rest."""
         fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._group is not None and fresh:
@@ -140,7 +140,7 @@ class StartSearch:
             raise min(faults.values(), key=_gets_better)
 
     async def _add_bounds(self, jumps: dict[TopicPartition, Jump]) -> None:
-        """Each started at one end of its log: ask for the other. Without an answer less is told, but not nothing."""
+        """Each started at one end of its log: ask for the other. Without an answer the error has less detail."""
         if not jumps:
             return
         is_at_end = self._reset == LATEST

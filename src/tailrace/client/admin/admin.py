@@ -1,4 +1,4 @@
-"""What an administrator asks of a cluster, of Tailrace or of Apache Kafka."""
+"""Administration of a cluster, of Tailrace or of Apache Kafka."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -205,7 +205,7 @@ class Admin:
     async def describe_replica_logs(
         self, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
     ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
-        """How far the logs of these partitions are good on each of these brokers, or why a broker does not tell."""
+        """The good ends of the logs of these partitions on each of these brokers, or the error of a broker."""
         return await log_dirs.describe_replica_logs(self._router, partitions)
 
     async def list_brokers(self) -> list[BrokerListing]:
@@ -236,7 +236,7 @@ class Admin:
         await transactions.abort_transaction(self._router, topic_partition, start_offset)
 
     async def describe_quorum(self) -> QuorumDescription:
-        """Who keeps the cluster's metadata log, and how far each is."""
+        """The replicas of the cluster's metadata log, and their progress."""
         return await quorum.describe_quorum(self._router)
 
     async def add_voter(self, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
@@ -248,7 +248,7 @@ class Admin:
         await quorum.remove_voter(self._router, voter_id, directory_id)
 
     async def describe_features(self) -> FeatureDescription:
-        """Which levels of features a node supports, and which the cluster has agreed on."""
+        """The levels of features that a node supports, and those that the cluster has."""
         return await features.describe_features(self._router)
 
     async def update_features(
@@ -352,7 +352,7 @@ class Admin:
     async def partition_health(
         self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int
     ) -> dict[TopicPartition, PartitionHealth]:
-        """How a group with these committed offsets gets on in these partitions, all of which exist."""
+        """The health of a group with these committed offsets in these partitions, all of which exist."""
         return await group_health.partition_health(self._router, committed, details, timeout_ms=timeout_ms)
 
     async def group_lag(self, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:

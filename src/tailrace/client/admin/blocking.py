@@ -98,7 +98,7 @@ class Admin(Facade[_admin.Admin]):
     def describe_replica_logs(
         self, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
     ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
-        """How far the logs of these partitions are good on each of these brokers, or why a broker does not tell."""
+        """The good ends of the logs of these partitions on each of these brokers, or the error of a broker."""
         return loop_thread().call(self._client.get().describe_replica_logs(partitions))
 
     def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
@@ -131,7 +131,7 @@ class Admin(Facade[_admin.Admin]):
         loop_thread().call(self._client.get().abort_transaction(topic_partition, start_offset))
 
     def describe_quorum(self) -> QuorumDescription:
-        """Who keeps the cluster's metadata log, and how far each is."""
+        """The replicas of the cluster's metadata log, and their progress."""
         return loop_thread().call(self._client.get().describe_quorum())
 
     def add_voter(self, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
@@ -143,7 +143,7 @@ class Admin(Facade[_admin.Admin]):
         loop_thread().call(self._client.get().remove_voter(voter_id, directory_id))
 
     def describe_features(self) -> FeatureDescription:
-        """Which levels of features a node supports, and which the cluster has agreed on."""
+        """The levels of features that a node supports, and those that the cluster has."""
         return loop_thread().call(self._client.get().describe_features())
 
     def update_features(
@@ -235,7 +235,7 @@ class Admin(Facade[_admin.Admin]):
     def partition_health(
         self, committed: Mapping[TopicPartition, int | None], details: GroupDetails | None, *, timeout_ms: int
     ) -> dict[TopicPartition, PartitionHealth]:
-        """How a group with these committed offsets gets on in these partitions, all of which exist."""
+        """The health of a group with these committed offsets in these partitions, all of which exist."""
         return loop_thread().call(self._client.get().partition_health(committed, details, timeout_ms=timeout_ms))
 
     def group_lag(self, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:

@@ -1,4 +1,4 @@
-"""What an administrator changes in topics and settings that exist; see `client.admin.admin.Admin`."""
+"""Changes of topics and settings that exist; see `client.admin.Admin`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ BROKER = 4
 _SET, _DELETE = 0, 1
 
 _GRACE_MS = 5_000
-"""What an answer may take longer than the time that the server was given."""
+"""The margin of an answer beyond the time that the server was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """How many partitions a topic is to have, all told; perhaps with the replicas of each new one."""
+    """The total number of partitions that a topic is to have; perhaps with the replicas of each new one."""
 
     total: int
     assignments: Sequence[Sequence[int]] | None = None

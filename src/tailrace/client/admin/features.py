@@ -1,4 +1,4 @@
-"""Which levels of features a cluster can have and has; see `client.admin.admin.Admin`."""
+"""The levels of features that a cluster supports and has; see `client.admin.Admin`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _GRACE_MS = 5_000
-"""What an answer may take longer than the time that the server was given."""
+"""The margin of an answer beyond the time that the server was given."""
 
 
 class UpgradeType(IntEnum):
@@ -26,7 +26,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """What the node that was asked supports, and what the cluster has agreed on."""
+    """The levels that the asked node supports, and those that the cluster has."""
 
     supported: Mapping[str, tuple[int, int]]
     """The lowest and the highest level of each feature."""

@@ -1,11 +1,11 @@
-"""How a group gets on: lag in records and in time, records it lost, and a verdict on each member.
+"""The health of a group: lag in records and in time, records it lost, and a verdict on each member.
 
-Where it reads from and where the log ends anybody can ask; how a member's commits moved and when it was last heard of
-only a Tailrace coordinator tells (`protocol.messages.groups`). Without that there is no verdict.
+Every coordinator has the committed offsets; the moves of a member's commits and its last heartbeat come only from a
+Tailrace coordinator (`protocol.messages.groups`). Without that there is no verdict.
 
 | Verdict | The member |
 |---|---|
-| gone | was not heard of for more than half its session timeout |
+| gone | no heartbeat for more than half its session timeout |
 | stuck | has unread records for 60 s, and for as long none of its commits went forward in some partition |
 | slow | commits go forward, but over the last 30 s or more fewer records were read than arrived in some partition |
 | working | has unread records, and none of the above |
@@ -38,7 +38,7 @@ _ONE_BATCH_BYTES = 1
 
 
 class Verdict(StrEnum):
-    """How a member gets on."""
+    """The verdict on a member."""
 
     GONE = "gone"
     STUCK = "stuck"
@@ -113,7 +113,7 @@ def _is_slow(partition: PartitionHealth) -> bool:
 
 
 def progress_of(details: GroupDetails | None) -> dict[TopicPartition, PartitionProgress]:
-    """How the group's commits moved, by partition."""
+    """The moves of the group's commits, by partition."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in (details.topics if details is not None else ())

@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: which there are, who is in them, who reads what."""
+"""Groups as an administrator sees them: a list, their members, their assignments."""
 
 from dataclasses import dataclass
 
@@ -54,17 +54,17 @@ class GroupDescription:
     assignor: str
     coordinator_id: int
     coordinator: str
-    """Where the coordinator listens, HOST:PORT."""
+    """The address of the coordinator, HOST:PORT."""
     members: tuple[GroupMember, ...]
     details: GroupDetails | None = None
-    """What happened lately and how the members get on: only a Tailrace coordinator tells."""
+    """The latest events and the health of the members: from a Tailrace coordinator only."""
 
 
 _REFUSALS = {
     ErrorCode.NON_EMPTY_GROUP: "group {!r} has members; stop them first (`tailrace groups describe --members`)",
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r} (`tailrace groups list` shows which there are)",
 }
-"""Why a group is not deleted: the protocol has no text for it."""
+"""The reason why a group is not deleted: the protocol has no text for it."""
 
 
 async def list_groups(router: Router) -> list[GroupListing]:
@@ -94,7 +94,7 @@ async def list_groups(router: Router) -> list[GroupListing]:
 async def describe_group(router: Router, group: str) -> GroupDescription:
     """One group. A group that does not exist is in state Dead; Kafka's error 69, since v6, comes as KafkaError.
 
-    What is no classic group may be a consumer group (KIP-848), which another request describes.
+    A group that is not classic may be a consumer group (KIP-848), which another request describes.
     """
 
     async def ask(connection: Connection) -> GroupDescription:

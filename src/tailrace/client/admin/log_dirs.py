@@ -1,4 +1,4 @@
-"""How much of its disk each broker uses, and for which partitions; see `client.admin.admin.Admin`."""
+"""The disk space that each broker uses, by partition; see `client.admin.Admin`."""
 
 import asyncio
 from collections import defaultdict
@@ -25,7 +25,7 @@ class PartitionSize(NamedTuple):
 
     size_bytes: int
     offset_lag: int
-    """How far it is behind the high watermark."""
+    """The number of records it is behind the high watermark."""
     is_future: bool
     """It is being moved here from another directory."""
 
@@ -42,14 +42,14 @@ class LogDirectorySize(NamedTuple):
 
 
 class ReplicaLog(NamedTuple):
-    """How far one replica's log goes; -1 where that is not known."""
+    """The ends of one replica's log; -1 if they are not known."""
 
     good_end_offset: int
-    """Where it ends; where it is damaged, up to where it is good."""
+    """The end offset; of a damaged log the end of its good part."""
     acknowledged_end_offset: int
     """Up to here it was flushed or committed, as far as is noted."""
     fault: str
-    """Why it cannot be used; empty if it can."""
+    """The reason why it cannot be used; empty if it can."""
 
 
 async def describe_replica_logs(

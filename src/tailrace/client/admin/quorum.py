@@ -1,4 +1,4 @@
-"""Who keeps the cluster's metadata log, how far each is, and who shall; see `client.admin.admin.Admin`."""
+"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `client.admin.Admin`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class QuorumReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumEndpoint:
-    """Where a voter listens."""
+    """An address at which a voter listens."""
 
     listener_name: str
     host: str
@@ -60,7 +60,7 @@ class QuorumDescription:
     """Of the voters; empty where the cluster does not say."""
 
     def lag(self, replica: QuorumReplicaState) -> int | None:
-        """How many records the replica is behind the leader's end; None if that is not known."""
+        """The number of records the replica is behind the leader's end; None if it is not known."""
         leader = next((each for each in self.voters if each.replica_id == self.leader_id), None)
         if leader is None or leader.log_end_offset < 0 or replica.log_end_offset < 0:
             return None
@@ -77,7 +77,7 @@ async def describe_quorum(router: Router) -> QuorumDescription:
 
 
 async def ask_for_quorum(connection: Connection, *, timeout_ms: int) -> QuorumDescription:
-    """What this broker hears of the quorum now. Raises KafkaError, also while nobody leads it."""
+    """The quorum as this broker knows it now. Raises KafkaError, also while there is no leader."""
     request = DescribeQuorumRequest(topics=(_WANTED,))
     response = await connection.ask(request, DescribeQuorumResponse, timeout_ms=timeout_ms)
     check(response.error_code, response.error_message or "the quorum cannot be described")
@@ -133,7 +133,7 @@ async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoint
         response = await connection.ask(request, AddRaftVoterResponse, timeout_ms=router.request_timeout_ms)
         check(response.error_code, response.error_message or f"controller {voter_id} cannot be added")
 
-    # What was not committed in time may still be: whoever asked looks before they ask again.
+    # A change that was not committed in time may still be: the caller looks before asking again.
     await router.retry(attempt, final=(ErrorCode.REQUEST_TIMED_OUT,))
 
 

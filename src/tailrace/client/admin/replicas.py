@@ -1,4 +1,4 @@
-"""Which replicas lead, and where replicas are; see `client.admin.admin.Admin`."""
+"""Elections of leaders, and placement of replicas; see `client.admin.Admin`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ from tailrace.protocol.messages.replicas import (
 _ANY = -1
 _FIRST_WITH_TAGGED_FIELDS = 2
 _GRACE_MS = 5_000
-"""What an answer may take longer than the time that the server was given."""
+"""The margin of an answer beyond the time that the server was given."""
 
 
 class ElectionType(IntEnum):
-    """Which leader is wanted, as on the wire (KIP-460)."""
+    """The type of an election, as on the wire (KIP-460)."""
 
     PREFERRED = 0
     """The first replica."""
@@ -56,7 +56,7 @@ async def elect_leaders(
     desired_leaders: Mapping[TopicPartition, int],
     timeout_ms: int,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Elect leaders; partition by partition None or why not. No partitions: all that need it, and only those are told.
+    """Elect leaders; by partition None or the error. No partitions: all that need it, and only those are in the result.
 
     `desired_leaders`, of an unclean election: these replicas lead, and what they lack is given up, also what is behind
     a damage in their logs. Apache Kafka knows no such election, and elects any replica.
@@ -142,7 +142,7 @@ async def alter_partition_reassignments(
         connection = await router.controller_connection()
         if not allows_replication_factor_change and connection.version_of(type(request)) < 1:
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, "this cluster cannot be told to keep the number of replicas (KIP-860)"
+                ErrorCode.UNSUPPORTED_VERSION, "this cluster has no option to keep the number of replicas (KIP-860)"
             )
         response = await connection.ask(request, AlterPartitionReassignmentsResponse, timeout_ms=timeout_ms + _GRACE_MS)
         if response.error_code == ErrorCode.NOT_CONTROLLER:

@@ -1,4 +1,4 @@
-"""Topics that an administrator makes and deletes; see `client.admin.admin.Admin`."""
+"""Topics that an administrator makes and deletes; see `client.admin.Admin`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tailrace.protocol.messages.topics import (
 )
 
 _GRACE_MS = 5_000
-"""What an answer may take longer than the time that the server was given."""
+"""The margin of an answer beyond the time that the server was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

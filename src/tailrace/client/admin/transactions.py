@@ -118,7 +118,7 @@ async def describe_transaction(router: Router, transactional_id: str) -> Transac
 
 
 async def abort_transaction(router: Router, topic_partition: TopicPartition, start_offset: int) -> None:
-    """End the transaction that began at this offset of the partition and hangs: nobody will do it but this call.
+    """End the transaction that began at this offset of the partition and hangs: no coordinator will end it.
 
     Raises KafkaError INVALID_TXN_STATE (48) if none is open that began there. Of one that its producer may still
     commit, what was written in other partitions is not touched: use this on what hangs only.

@@ -1,4 +1,4 @@
-"""Why a client cannot use a cluster, found by doing what clients do, one step after the other.
+"""A diagnosis of a client's way to a cluster: the steps of every client, one after the other.
 
     name -> addresses -> TCP -> ApiVersions -> Metadata -> the same for every address that the brokers advertise
 
@@ -31,7 +31,7 @@ _METADATA_VERSION = 9
 """New enough for a cluster id; old enough for every broker of the last years."""
 
 _SECOND_LOOK_S = 2.0
-"""How long at most a server that did not answer in one language is given to answer in another."""
+"""The longest wait for an answer in another protocol from a server that did not answer in the first."""
 
 
 def diagnose(address: Address, *, timeout_s: float = 5.0, tls: bool = False) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ class _Diagnosis:
         return reached
 
     def _speak(self, place: Place, target: Target) -> Spoken:
-        """What the server says of its cluster."""
+        """The cluster as the server describes it."""
         where = str(place.address)
         server_name = place.address.host if self._tls else None
         try:
@@ -147,7 +147,7 @@ class _Diagnosis:
                 "metadata",
                 place,
                 fault.detail,
-                "the server speaks Kafka's protocol but does not say who its brokers are: look into its log",
+                "the server speaks Kafka's protocol but names no brokers: look into its log",
             )
         offered = ", ".join(mechanisms) or "none"
         protocol = "SASL_SSL" if self._tls else "SASL_PLAINTEXT"
@@ -160,7 +160,7 @@ class _Diagnosis:
         )
 
     def _sasl_mechanisms(self, place: Place, target: Target) -> tuple[str, ...] | None:
-        """The ways to log in; None if nobody has to."""
+        """The SASL mechanisms; None without authentication."""
         server_name = place.address.host if self._tls else None
         try:
             with Probe(target, timeout_s=self._timeout_s, server_name=server_name) as probe:

@@ -1,4 +1,4 @@
-"""What a diagnosis says: what was found on the way to a cluster, and which setting to change.
+"""Findings of a diagnosis on the way to a cluster, with the settings to change.
 
 Settings have the names that brokers (`listeners`, `advertised.listeners`) and clients (`security.protocol`) give them.
 """
@@ -13,7 +13,7 @@ from tailrace.net.connection import Address
 
 
 class Verdict(StrEnum):
-    """How good a finding is."""
+    """The grade of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -22,19 +22,19 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one step found."""
+    """The finding of one step."""
 
     check: str
     target: str
     verdict: Verdict
     detail: str
     advice: str = ""
-    """What to change; empty for good news."""
+    """The advice; empty for good news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an address comes from, for the words of the advice."""
+    """The origin of an address, for the words of the advice."""
 
     address: Address
     broker: int | None = None
@@ -45,12 +45,12 @@ class Place:
 
     @property
     def setting(self) -> str:
-        """Where this address is written down."""
+        """The setting that has this address."""
         return "the address that was given" if self.broker is None else f"advertised.listeners of broker {self.broker}"
 
     @property
     def suggestion(self) -> str:
-        """What broker and client could agree on."""
+        """The mechanisms or versions that broker and client have in common."""
         port = self.address.port if self.given_port is None else self.given_port
         return f"advertised.listeners={Address(self.given_host or 'HOST', port)}"
 
@@ -92,7 +92,7 @@ def _advice_for_given(place: Place, trouble: Trouble) -> str:
             " One that listens on 127.0.0.1 cannot be reached by another address"
         )
     if trouble is Trouble.TIMED_OUT:
-        return f"packets to {address} are dropped: a firewall or security group, or an address that nobody has"
+        return f"packets to {address} are dropped: a firewall or security group, or an address without a machine"
     return f"there is no way from this machine to {address.host}: a network, VPN or route is missing"
 
 
@@ -132,7 +132,7 @@ SPOKEN = {
     Trouble.HTTP: "an HTTP server answers there",
     Trouble.PLAIN: "Kafka's protocol without TLS is spoken there",
 }
-"""What was found out to be spoken where something else was expected."""
+"""The protocol that is spoken where another one was expected."""
 
 _DOES_NOT_SPEAK_KAFKA = (
     "look which program has this port (`ss -ltnp`); a broker closes a connection at once if max.connections is reached"
@@ -154,7 +154,7 @@ ADVICE_WHEN_NOT_SPOKEN = {
     Trouble.TIMED_OUT: "the broker takes no more connections: try again",
     Trouble.UNREACHABLE: "the network has just gone: try again",
 }
-"""What to change, by what stands in the way once there is a connection."""
+"""The advice for each trouble once there is a connection."""
 
 
 def is_loopback(host: str) -> bool:

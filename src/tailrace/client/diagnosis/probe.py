@@ -32,7 +32,7 @@ _CLIENT_ID = "tailrace-doctor"
 
 
 class Trouble(StrEnum):
-    """What stands between a client and a server."""
+    """The trouble between a client and a server."""
 
     UNRESOLVED = "unresolved"
     REFUSED = "refused"
@@ -83,7 +83,7 @@ class Probe:
     """A connection to one address. Raises ProbeFault from whatever does not work."""
 
     def __init__(self, target: Target, *, timeout_s: float, server_name: str | None = None) -> None:
-        """Connect; with a server name, over TLS, whoever answers: certificates are looked at elsewhere."""
+        """Connect; with a server name, over TLS, to any certificate: those are checked elsewhere."""
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -131,7 +131,7 @@ class Probe:
         return self._exchange(data, 64)
 
     def ask_versions(self) -> ApiVersionsResponse:
-        """What the server serves; the versions of later questions follow it."""
+        """The APIs of the server; the versions of later requests follow it."""
         response = self._ask(ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__))
         if response.error_code:
             detail = f"ApiVersions was answered with error {_error_name(response.error_code)}"
@@ -208,7 +208,7 @@ class Probe:
         except KafkaError as fault:
             raise ProbeFault(Trouble.NOT_KAFKA, f"the answer cannot be read: {fault.detail}") from None
         if correlation_id != self._correlation_id:
-            raise ProbeFault(Trouble.NOT_KAFKA, f"the answer is to request {correlation_id}, which nobody sent")
+            raise ProbeFault(Trouble.NOT_KAFKA, f"the answer is to request {correlation_id}, which was not sent")
         return response
 
 
@@ -221,7 +221,7 @@ _NAMES_OF_FOREIGN_WORDS = {
 
 
 def identify(target: Target, *, timeout_s: float) -> Trouble | None:
-    """What speaks at an address that does not answer Kafka's requests: TLS, HTTP, or None for who knows."""
+    """The protocol at an address that does not answer Kafka's requests: TLS, HTTP, or None if it is unknown."""
     for words in (_tls_hello(), b"GET / HTTP/1.0\r\n\r\n"):
         try:
             with Probe(target, timeout_s=timeout_s) as probe:
@@ -234,7 +234,7 @@ def identify(target: Target, *, timeout_s: float) -> Trouble | None:
 
 
 def certificate_fault(target: Target, *, server_name: str, timeout_s: float) -> str | None:
-    """Why this machine does not trust the server's certificate; None if it does."""
+    """The reason why this machine does not trust the server's certificate; None if it does."""
     try:
         with (
             socket.create_connection(target.socket_address[:2], timeout=timeout_s) as plain,

@@ -1,4 +1,4 @@
-"""Who reads what in a classic group: Kafka's `range` and `roundrobin`, computed by the group's leader. Pure."""
+"""Assignors of a classic group: Kafka's `range` and `roundrobin`, computed by the group's leader. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -33,7 +33,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Who commits: a member in its generation; the default is somebody outside the group."""
+    """The author of a commit: a member in its generation; the default is a client outside the group."""
 
     generation_id: int = -1
     member_id: str = ""

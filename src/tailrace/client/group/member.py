@@ -6,8 +6,8 @@
 1. A member joins only when its user polls: only then is it known that the records given out before are dealt with, so
    that offsets may be committed and partitions given away (eager rebalance).
 2. It beats between polls too, also while it must rejoin, or the group would take it for dead.
-3. Whatever shows that the group has gone on without it (unknown member, illegal generation, a session of
-   silence) loses the assignment at once: somebody else may read those partitions already.
+3. Each sign that the group has gone on without it (unknown member, illegal generation, a session of
+   silence) loses the assignment at once: another member may read those partitions already.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 class State(Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
     OUTSIDE = auto()
     JOINING = auto()
@@ -62,7 +62,7 @@ class JoinAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentMade:
-    """This member leads, and has decided who reads what."""
+    """This member leads, and has made the assignment."""
 
     assignments: tuple[tuple[str, bytes], ...]
 
@@ -121,7 +121,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True)
 class MakeAssignment:
-    """This member leads: decide who reads what, then give AssignmentMade."""
+    """This member leads: make the assignment, then give AssignmentMade."""
 
     protocol_name: str
     members: tuple[tuple[str, bytes], ...]
@@ -334,7 +334,7 @@ class Membership:
         return (SendHeartbeat(self.member_id, self.generation_id),)
 
     def _leave(self) -> Sequence[Effect]:
-        """The partitions are let go with a commit; then the group is told, unless the member is expected back."""
+        """The partitions are let go with a commit; then the member leaves the group, unless it is expected back."""
         revoke = (Revoke(),) if self._holds_partitions else ()
         told = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
         self.state = State.LEFT

@@ -91,13 +91,13 @@ class GroupMember:
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
-        """Why the group refuses this member for good."""
+        """The error with which the group refuses this member for good."""
         self._coordinator_trouble: KafkaError | None = None
         self._topic_trouble: KafkaError | None = None
 
     @property
     def trouble(self) -> KafkaError | None:
-        """Why the coordinator cannot be reached now, or a topic not be read: it does not exist, as far as is known."""
+        """The fault while the coordinator cannot be reached, or a topic not be read: it may not exist."""
         return self._coordinator_trouble or self._topic_trouble
 
     @property
@@ -106,7 +106,7 @@ class GroupMember:
 
     @property
     def identity(self) -> committed_offsets.Membership:
-        """Who commits offsets now."""
+        """The author of commits now."""
         return committed_offsets.Membership(
             self._machine.generation_id, self._machine.member_id, self._group_instance_id
         )
@@ -123,7 +123,7 @@ class GroupMember:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         if self._task.done():
-            self._task.result()  # it ends by a fault only, and nobody else looks at it
+            self._task.result()  # it ends by a fault only, and has no other observer
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(events.Polled())
         if self.is_stable and self._polled_at_ms >= self._next_look_ms:

@@ -28,7 +28,7 @@ def decode_subscription(data: bytes) -> tuple[str, ...]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member is given to read."""
+    """The assignment of a member."""
     return encode_prefixed(ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions)), _WRITTEN)
 
 
