@@ -19,7 +19,7 @@ from tailrace.server.admin.brokers import UnregisterBrokerHandler
 from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.admin.topics import CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.controller_link.broker_lifecycle import BrokerLifecycle
+from tailrace.server.controller_link.broker_lifecycle import BrokerSession
 from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
@@ -52,7 +52,7 @@ class BrokerNode(QuorumNode):
     channel: ControllerChannel
     errands: Errands
     forwarding: Forwarding
-    lifecycle: BrokerLifecycle
+    lifecycle: BrokerSession
 
     def _start(self) -> None:
         super()._start()
@@ -73,7 +73,7 @@ class BrokerNode(QuorumNode):
         self._of_clients = _dispatcher(self.forwarding.handlers(administration))
         self._of_nodes = _dispatcher(self._asked_by_nodes(administration))
         self._connections: dict[int, RecordingConnection] = {}
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = BrokerSession(
             controller=self.channel,
             applied=self.controller,
             clock=self.clock,

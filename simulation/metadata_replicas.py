@@ -61,7 +61,7 @@ class MetadataRun:
         epoch = -1 if broker is None else broker.broker_epoch
         match kind:
             case "create":
-                new = commands.NewTopic(name=f"topic-{number}", num_partitions=3, replication_factor=3)
+                new = commands.TopicSpec(name=f"topic-{number}", num_partitions=3, replication_factor=3)
                 self._decide(commands.CreateTopics(topics=(new,)))
             case "fence":
                 self._decide(brokers.FenceBroker(broker_id=broker_id, broker_epoch=epoch))

@@ -17,11 +17,11 @@ from tailrace.metadata.commands import (
     ControllerResponse,
     CreateTopics,
     DeleteTopics,
-    NewTopic,
     TopicCreated,
     TopicReference,
     TopicsCreated,
     TopicsDeleted,
+    TopicSpec,
 )
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
@@ -134,7 +134,7 @@ class QuorumCluster:
             return
         self._names += 1
         name = f"topic-{self._names}"
-        self._ask_all(CreateTopics(topics=(NewTopic(name=name),)), partial(self._created, name))
+        self._ask_all(CreateTopics(topics=(TopicSpec(name=name),)), partial(self._created, name))
 
     def _created(self, name: str, answer: ControllerResponse | KafkaError) -> None:
         if isinstance(answer, TopicsCreated):

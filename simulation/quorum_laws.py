@@ -21,7 +21,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.roles import Candidate, Leader, Prospective
-from tailrace.raft.rpc import Response, VoteResponse
+from tailrace.raft.rpc import Response, VoteReply
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.ports import QuorumRequest
 from tailrace.storage.files import join
@@ -72,7 +72,7 @@ class QuorumLaws:
 
     def answers(self, node: QuorumNode, request: QuorumRequest, response: Response) -> None:
         """A vote is given once per epoch."""
-        if not isinstance(request, quorum.VoteRequest) or not isinstance(response, VoteResponse):
+        if not isinstance(request, quorum.VoteRequest) or not isinstance(response, VoteReply):
             return
         part = request.topics[0].partitions[0]
         if part.pre_vote or not response.vote_granted:

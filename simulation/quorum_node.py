@@ -21,7 +21,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft.ports import RaftConfig
-from tailrace.raft.rpc import FetchSnapshotResponse, Response
+from tailrace.raft.rpc import FetchSnapshotReply, Response
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterSet
 from tailrace.server.ports import QuorumRequest, QuorumResponse
@@ -329,7 +329,7 @@ class QuorumNode:
 
         def answered(response: Response) -> None:
             self._observer.answers(self, request, response)
-            if isinstance(response, FetchSnapshotResponse):
+            if isinstance(response, FetchSnapshotReply):
                 self._world.sometimes["bytes of a snapshot served"] += response.error is ErrorCode.NONE
                 response = self._damaged(response)
             message = response_to_wire(response, request)
@@ -339,7 +339,7 @@ class QuorumNode:
 
         self.host.receive(request_from_wire(request), answered)
 
-    def _damaged(self, response: FetchSnapshotResponse) -> FetchSnapshotResponse:
+    def _damaged(self, response: FetchSnapshotReply) -> FetchSnapshotReply:
         data = bytes(response.data)
         if not data or not self._world.chance(self.damage, "damage", self.key.id):
             return response

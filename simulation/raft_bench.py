@@ -15,18 +15,19 @@ from simulation.raft_log import (
 )
 from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import QuorumState, RaftConfig, SnapshotFile
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
+    FetchRecords,
+    FetchRecordsReply,
     Request,
     Response,
     SnapshotId,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
 
@@ -118,9 +119,9 @@ class RaftBench:
         end_ms, before = self.now_ms + milliseconds, len(self.effects)
         while (due_ms := self.node.next_deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms + 1, due_ms)
-            self.step(events.Tick())
+            self.step(Tick())
         self.now_ms = end_ms
-        self.step(events.Tick())
+        self.step(Tick())
         return self.effects[before:]
 
     def receive(self, request: Request) -> Response | None:
@@ -187,10 +188,10 @@ class RaftBench:
             for node_id in granting or (2,):
                 sent = next(
                     one
-                    for one in reversed(self.sent(VoteRequest, node_id))
-                    if isinstance(one.request, VoteRequest) and one.request.pre_vote is is_pre_vote
+                    for one in reversed(self.sent(Vote, node_id))
+                    if isinstance(one.request, Vote) and one.request.pre_vote is is_pre_vote
                 )
-                self.answer(sent, VoteResponse(leader_epoch=self.node.epoch, vote_granted=True))
+                self.answer(sent, VoteReply(leader_epoch=self.node.epoch, vote_granted=True))
         assert self.role == "Leader", self.role
 
     def fetch(
@@ -202,9 +203,9 @@ class RaftBench:
         max_wait_ms: int = 0,
         leader_epoch: int | None = None,
         high_watermark: int = (1 << 63) - 1,
-    ) -> FetchResponse | None:
+    ) -> FetchRecordsReply | None:
         """A replica fetches from the node."""
-        request = FetchRequest(
+        request = FetchRecords(
             cluster_id=CLUSTER,
             replica=key_of(replica) if isinstance(replica, int) else replica,
             leader_epoch=self.node.epoch if leader_epoch is None else leader_epoch,
@@ -214,18 +215,18 @@ class RaftBench:
             high_watermark=high_watermark,
         )
         response = self.receive(request)
-        assert response is None or isinstance(response, FetchResponse)
+        assert response is None or isinstance(response, FetchRecordsReply)
         return response
 
-    def records(self, *epochs: int) -> FetchResponse:
+    def records(self, *epochs: int) -> FetchRecordsReply:
         """An answer of the leader that the node follows, with records of these epochs behind the node's log."""
         end = self.log.end_offset
         entries = tuple(Entry(epoch, f"record {end + index}") for index, epoch in enumerate(epochs))
         return self.led(high_watermark=0, log_start_offset=0, records=entries)
 
-    def led(self, **fields: object) -> FetchResponse:
+    def led(self, **fields: object) -> FetchRecordsReply:
         """An answer of the leader that the node follows."""
-        return FetchResponse(leader_id=self.node.leader_id, leader_epoch=self.node.epoch, **fields)  # type: ignore[arg-type]
+        return FetchRecordsReply(leader_id=self.node.leader_id, leader_epoch=self.node.epoch, **fields)  # type: ignore[arg-type]
 
     # The host's part
 

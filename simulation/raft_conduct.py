@@ -7,17 +7,18 @@ from simulation.raft_host import RaftHost
 from simulation.raft_log import Entry
 from simulation.raft_watcher import Watcher
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.effects import LeaderChange, Voters
 from tailrace.raft.ports import LogView
 from tailrace.raft.roles import Follower, Leader
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
+    DescribeQuorumReply,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
     LogEnd,
-    QuorumDescription,
     Request,
 )
 from tailrace.raft.voters import ReplicaKey, VoterSet
@@ -28,8 +29,8 @@ def majority(voters: VoterSet) -> int:
     return len(voters) // 2 + 1
 
 
-def _is_sign_of_life(request: Request) -> TypeGuard[FetchRequest | FetchSnapshotRequest]:
-    return isinstance(request, FetchRequest | FetchSnapshotRequest)
+def _is_sign_of_life(request: Request) -> TypeGuard[FetchRecords | FetchSnapshot]:
+    return isinstance(request, FetchRecords | FetchSnapshot)
 
 
 class RaftConduct(Watcher):
@@ -56,18 +57,18 @@ class RaftConduct(Watcher):
     def _expect(self, host: RaftHost, event: events.ResponseReceived) -> None:
         response, node = event.response, host.node
         opened = next((one for one in node._replica.links._open.values() if one.id == event.request_id), None)
-        if opened is None or isinstance(response, QuorumDescription):
+        if opened is None or isinstance(response, DescribeQuorumReply):
             return
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             return
         self._heard_epoch = response.leader_epoch
         request, log = opened.request, host.log
         is_of_the_leader = (
-            isinstance(response, FetchResponse)
+            isinstance(response, FetchRecordsReply)
             and isinstance(node.role, Follower)
             and (response.leader_epoch, response.leader_id) == (node.epoch, node.leader_id)
         )
-        if is_of_the_leader and isinstance(response, FetchResponse) and isinstance(request, FetchRequest):
+        if is_of_the_leader and isinstance(response, FetchRecordsReply) and isinstance(request, FetchRecords):
             is_current = (request.fetch_offset, request.last_fetched_epoch) == (log.end_offset, log.last_epoch)
             if response.error is ErrorCode.NONE and response.diverging is not None and is_current:
                 self._must_end_by = _where_it_may_end(log, response.diverging)
@@ -85,7 +86,7 @@ class RaftConduct(Watcher):
                 "a node that installs a snapshot does not stand for election", f"{host.key}: {host.installing}"
             )
         match event:
-            case events.Tick() if node.is_leader:
+            case Tick() if node.is_leader:
                 self._check_majority(host)
             case events.SnapshotInstalled():
                 self._check_voters(host)

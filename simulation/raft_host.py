@@ -23,11 +23,12 @@ from simulation.raft_state import State, decode_snapshot, encode_snapshot, key_o
 from simulation.raft_watcher import Watcher
 from simulation.world import Life, World
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import QuorumState, RaftConfig, SnapshotFile
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response, SnapshotId
+from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VotersAt, VoterSet
 
 ENTRY_BYTES = 100
@@ -158,7 +159,7 @@ class RaftHost:
         self._next_tick_ms = None
         self.world.note(f"the clock of {self.key.id} jumps by {milliseconds} ms")
         if self.is_up:
-            self.step(events.Tick())
+            self.step(Tick())
 
     def wipe(self) -> None:
         """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
@@ -215,7 +216,7 @@ class RaftHost:
         def tick() -> None:
             if self._next_tick_ms == due_ms:
                 self._next_tick_ms = None
-                self.step(events.Tick())
+                self.step(Tick())
 
         self.world.after(due_ms - self.now_ms, tick, self.life)
 
@@ -376,13 +377,13 @@ class RaftHost:
         self._network.send(self.key.id, asked.source, deliver)
 
     def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
-        if isinstance(read, do.ReadLog) and isinstance(response, FetchResponse):
+        if isinstance(read, do.ReadLog) and isinstance(response, FetchRecordsReply):
             if read.offset < self.log.log_start_offset:
                 # As the product's host says: the answer waited for the disk, and the log start has passed it meanwhile.
                 return replace(response, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             count = max(1, read.max_bytes // ENTRY_BYTES)
             return replace(response, records=self.log.read(read.offset, count))
-        if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotResponse):
+        if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotReply):
             stored = self.disk.snapshots[read.snapshot_id]
             data = stored.data[read.position : read.position + read.size_bytes]
             if self.world.chance(self.times.damage, "damage", self.key.id):

@@ -18,12 +18,12 @@ from tailrace.raft import events
 from tailrace.raft.ports import QuorumState
 from tailrace.raft.roles import Follower, Leader
 from tailrace.raft.rpc import (
-    FetchRequest,
+    FetchRecords,
     Request,
     Response,
     SnapshotId,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.voters import ReplicaKey
 
@@ -94,7 +94,7 @@ class RaftInvariants(Watcher):
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
         self._snapshots.sends_response(host, request, response)
-        if not isinstance(request, VoteRequest) or not isinstance(response, VoteResponse):
+        if not isinstance(request, Vote) or not isinstance(response, VoteReply):
             return
         if request.pre_vote or not response.vote_granted:
             return
@@ -108,7 +108,7 @@ class RaftInvariants(Watcher):
             raise Breach("one vote per epoch", detail)
 
     def sends_request(self, host: RaftHost, request: Request) -> None:
-        if isinstance(request, VoteRequest) and not request.pre_vote:
+        if isinstance(request, Vote) and not request.pre_vote:
             on_disk = host.disk.quorum_state
             own = (request.candidate_epoch, host.key)
             if not ((on_disk.epoch, on_disk.voted) == own):
@@ -116,7 +116,7 @@ class RaftInvariants(Watcher):
             vote = self.votes.setdefault((host.key, request.candidate_epoch), host.key)
             if not (vote == host.key):
                 raise Breach("one vote per epoch", f"{host.key} in epoch {request.candidate_epoch}: {vote}")
-        if isinstance(request, FetchRequest) and request.fetch_offset > 0:
+        if isinstance(request, FetchRecords) and request.fetch_offset > 0:
             is_there = host.disk.holds(request.fetch_offset - 1, request.last_fetched_epoch)
             if not (is_there):
                 raise Breach("a follower acknowledges what is on its disk", f"{host.key}: {request}")
@@ -229,10 +229,10 @@ class RaftInvariants(Watcher):
                 raise Breach("the machine knows its log", f"{host.key}: {ends}")
         self._conduct.stepped(host, event)
         self._snapshots.stepped(host, event)
-        if isinstance(event, events.RequestReceived) and isinstance(event.request, FetchRequest) and node.is_leader:
+        if isinstance(event, events.RequestReceived) and isinstance(event.request, FetchRecords) and node.is_leader:
             self._check_progress(host, event.request)
 
-    def _check_progress(self, host: RaftHost, request: FetchRequest) -> None:
+    def _check_progress(self, host: RaftHost, request: FetchRecords) -> None:
         """The leader's progress of a follower of its own epoch is true."""
         role, follower = host.node.role, self._running(request.replica)
         progress = role.replicas.known(request.replica) if isinstance(role, Leader) else None

@@ -7,7 +7,7 @@ from simulation.raft_faults import DiskFault
 from simulation.raft_host import RaftHost
 from simulation.turns import Turn, Turns
 from tailrace.raft import events
-from tailrace.raft.rpc import FetchSnapshotRequest
+from tailrace.raft.rpc import FetchSnapshot
 from tailrace.raft.voters import ReplicaKey, Voter
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RaftNemesis(Turns):
             return
         snapshot = self.choice(host.log.snapshots, "snapshot")
         host.stray(
-            FetchSnapshotRequest(
+            FetchSnapshot(
                 cluster_id="simulated",
                 replica=ReplicaKey(-1),
                 leader_epoch=host.node.epoch,

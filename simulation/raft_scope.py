@@ -35,15 +35,15 @@ from simulation.raft_scope_node import (
 from simulation.raft_scope_state import Names, Value, value_of
 from simulation.raft_state import key_of
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchSnapshotRequest,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    EndEpochReply,
+    FetchRecords,
+    FetchSnapshot,
     Request,
     Response,
-    VoteRequest,
+    Vote,
 )
 from tailrace.raft.voters import ReplicaKey
 
@@ -290,12 +290,12 @@ class RaftScope:
         return nodes, frozenset(one for one in questions if one.is_live)
 
     def _is_fetch(self, content: int) -> bool:
-        return isinstance(self.nodes.contents[content], FetchRequest)
+        return isinstance(self.nodes.contents[content], FetchRecords)
 
     def _is_idle(self, content: int, node: int) -> bool:
         """Whether this answer is no news to its receiver: it knows it, and no later epoch."""
         response = self.nodes.contents[content]
-        if not isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse):
+        if not isinstance(response, BeginEpochReply | EndEpochReply):
             return False
         return response.leader_epoch <= self.nodes.facts[node].epoch
 
@@ -309,9 +309,9 @@ class RaftScope:
         if epoch != facts.epoch:
             return epoch < facts.epoch
         match request:
-            case VoteRequest():
+            case Vote():
                 return request.pre_vote or facts.has_voted
-            case FetchRequest() | FetchSnapshotRequest():
+            case FetchRecords() | FetchSnapshot():
                 return not facts.may_lead
             case _:
                 return False
@@ -398,9 +398,9 @@ def _value_of_known(known: Known, names: Names) -> Value:
 
 def _epoch_of(request: Request | Response) -> int:
     match request:
-        case VoteRequest():
+        case Vote():
             return request.candidate_epoch
-        case BeginQuorumEpochRequest() | EndQuorumEpochRequest() | FetchRequest() | FetchSnapshotRequest():
+        case BeginEpoch() | EndEpoch() | FetchRecords() | FetchSnapshot():
             return request.leader_epoch
         case _:
             raise AssertionError(request)

@@ -15,11 +15,12 @@ from simulation.raft_bench import RaftBench
 from simulation.raft_log import StoredSnapshot
 from simulation.raft_scope_laws import View
 from simulation.raft_scope_state import Names, Value, state_of
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig, SnapshotFile
 from tailrace.raft.roles import Candidate, Follower, Leader, Resigned, Role, Unattached
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response, SnapshotId
+from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VoterSet
 
 NEVER = 1 << 40
@@ -110,14 +111,14 @@ class ScopeBench(RaftBench):
             due_ms = self.node.next_deadline_ms
             if due_ms is None or due_ms > self.now_ms:
                 return
-            self.step(events.Tick())
+            self.step(Tick())
 
     def strike(self) -> None:
         """Time passes until there is an election, or until a leader gives up."""
         due_ms = self.strikes_ms
         assert due_ms is not None
         self.now_ms = max(self.now_ms, due_ms)
-        self.step(events.Tick())
+        self.step(Tick())
 
     @property
     def strikes_ms(self) -> int | None:
@@ -144,7 +145,7 @@ class ScopeBench(RaftBench):
         role = self.node.role
         assert isinstance(role, Follower)
         del self.node._replica.links._not_before[role.leader_id]
-        self.step(events.Tick())
+        self.step(Tick())
 
     def snapshot_id(self) -> SnapshotId | None:
         """Of a snapshot of all that is committed, if it may be written."""
@@ -254,9 +255,9 @@ class ScopeNodes:
         if number is None:
             number = self._content_numbers[content] = len(self.contents)
             self.contents.append(content)
-            if isinstance(content, FetchSnapshotResponse) and content.data:
+            if isinstance(content, FetchSnapshotReply) and content.data:
                 self.sometimes.add("a snapshot is fetched")
-            if isinstance(content, FetchResponse) and content.diverging is not None:
+            if isinstance(content, FetchRecordsReply) and content.diverging is not None:
                 self.sometimes.add("a log is cut")
         return number
 
@@ -321,7 +322,7 @@ class ScopeNodes:
 
     def _crash(self, bench: ScopeBench, _: Happening) -> None:
         bench.start()
-        bench.step(events.Tick())
+        bench.step(Tick())
 
     def _write(self, bench: ScopeBench, happening: Happening) -> None:
         value = f"write {happening.content}"
@@ -379,8 +380,8 @@ def digest_of(value: object) -> int:
 
 
 def _filled(bench: ScopeBench, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
-    if isinstance(read, do.ReadLog) and isinstance(response, FetchResponse):
+    if isinstance(read, do.ReadLog) and isinstance(response, FetchRecordsReply):
         return replace(response, records=bench.log.read(read.offset, 100))
-    if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotResponse):
+    if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotReply):
         return replace(response, data=bytes(read.size_bytes))
     return response

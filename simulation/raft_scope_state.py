@@ -27,7 +27,7 @@ from tailrace.raft.progress import UNKNOWN, Progress
 from tailrace.raft.quorum import Tally
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
-from tailrace.raft.rpc import BeginQuorumEpochRequest, EndQuorumEpochRequest
+from tailrace.raft.rpc import BeginEpoch, EndEpoch
 from tailrace.raft.serving import Serving
 from tailrace.raft.upkeep import Upkeep
 from tailrace.raft.voter_changes import VoterChanges
@@ -148,7 +148,7 @@ def _links(replica: Replica, now_ms: int, names: Names) -> Value:
     return sorted(
         (names[node_id], value_of(opened.request, names))
         for node_id, opened in links._open.items()
-        if not isinstance(opened.request, BeginQuorumEpochRequest | EndQuorumEpochRequest)
+        if not isinstance(opened.request, BeginEpoch | EndEpoch)
     ), sorted(names[node_id] for node_id, due_ms in links._not_before.items() if due_ms > now_ms)
 
 

@@ -7,14 +7,15 @@ from simulation.raft_host import RaftHost
 from simulation.raft_log import Entry
 from simulation.raft_watcher import Watcher
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Request,
     Response,
     SnapshotId,
@@ -54,19 +55,19 @@ class RaftSnapshotLaws(Watcher):
             del self._reached[replica]
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
-        if not isinstance(response, FetchResponse | FetchSnapshotResponse) or response.error is not ErrorCode.NONE:
+        if not isinstance(response, FetchRecordsReply | FetchSnapshotReply) or response.error is not ErrorCode.NONE:
             return
         role = self._roles.get(host.key)
-        sent = response.records if isinstance(response, FetchResponse) else response.data
+        sent = response.records if isinstance(response, FetchRecordsReply) else response.data
         if sent and role != "Leader":
             raise Breach("only a leader serves", f"{host.key} is {role} and sends {response}")
 
     def stepping(self, host: RaftHost, event: events.Event) -> None:
         if not isinstance(event, events.RequestReceived):
             return
-        if isinstance(event.request, FetchRequest):
+        if isinstance(event.request, FetchRecords):
             self._note_fetch(host, event.request)
-        if not isinstance(event.request, FetchSnapshotRequest):
+        if not isinstance(event.request, FetchSnapshot):
             return
         request, node = event.request, host.node
         stored = host.disk.snapshots.get(request.snapshot_id)
@@ -74,7 +75,7 @@ class RaftSnapshotLaws(Watcher):
         if is_asked_for and node.is_leader and request.leader_epoch == node.epoch:
             self._asked_ms[host.key, request.snapshot_id] = host.now_ms
 
-    def _note_fetch(self, host: RaftHost, request: FetchRequest) -> None:
+    def _note_fetch(self, host: RaftHost, request: FetchRecords) -> None:
         if host.node.is_leader and request.leader_epoch == host.node.epoch and request.replica.id >= 0:
             replica = host.key, request.replica
             before, _ = self._reached.get(replica, (0, 0))
@@ -123,7 +124,7 @@ class RaftSnapshotLaws(Watcher):
             case events.SnapshotWritten(snapshot_id):
                 self._note_bytes(host, snapshot_id)
                 self._check(host)
-            case events.SnapshotInstalled() | events.LogAppended() | events.Tick():
+            case events.SnapshotInstalled() | events.LogAppended() | Tick():
                 self._check(host)
             case _:
                 pass

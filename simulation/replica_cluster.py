@@ -12,17 +12,11 @@ from simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
 from simulation.replica_node import DATA, ReplicaNode, ask
 from simulation.world import Action, World
 from tailrace.metadata.broker_commands import FenceBroker
-from tailrace.metadata.commands import CreateTopics, NewTopic, TopicsCreated
-from tailrace.metadata.partition_commands import (
-    AlterPartition,
-    AlterReassignments,
-    ElectionType,
-    ElectLeaders,
-    Reassignment,
-)
+from tailrace.metadata.commands import CreateTopics, TopicsCreated, TopicSpec
+from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, ElectLeaders, Reassignment
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.records.batch import read_header
@@ -324,7 +318,7 @@ class ReplicaCluster:
         answer = self.metadata.decide(
             CreateTopics(
                 topics=(
-                    NewTopic(
+                    TopicSpec(
                         name=TOPIC,
                         num_partitions=self.plan.partitions,
                         replication_factor=3,

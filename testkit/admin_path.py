@@ -16,7 +16,7 @@ from tailrace.metadata.commands import (
     ControllerCommand,
     ControllerResponse,
     CreateTopics,
-    NewTopic,
+    TopicSpec,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
@@ -124,7 +124,7 @@ class AdminPath(DataPath):
 
     def create_topics(self, *names: str, partitions: int = 1) -> list[ControllerResponse | KafkaError]:
         """Have the controller create these topics, and end the turn."""
-        topics = tuple(NewTopic(name=name, num_partitions=partitions) for name in names)
+        topics = tuple(TopicSpec(name=name, num_partitions=partitions) for name in names)
         answers = self.submit(CreateTopics(topics=topics))
         self.end_turn()
         return answers

@@ -19,7 +19,7 @@ from tailrace.coordinators.groups.events import (
     MembershipResponse,
     MetadataCommitted,
     MetadataFailed,
-    Persist,
+    PersistGroup,
     SyncAsked,
 )
 from tailrace.coordinators.groups.group import GroupState, RequestId
@@ -60,7 +60,7 @@ class GroupScene:
             self.coordinator.apply(record)
         self.coordinator.begin(self.now_ms)
         self.holds_writes = False
-        self._staged: deque[tuple[tuple[GroupLogRecord, ...], Persist | None]] = deque()
+        self._staged: deque[tuple[tuple[GroupLogRecord, ...], PersistGroup | None]] = deque()
         """Held back, oldest first, with what the group asked to have written if it did."""
         self.answers: dict[RequestId, MembershipResponse] = {}
         self.requests: list[Asked] = []
@@ -264,11 +264,11 @@ class GroupScene:
                 case Answer():
                     assert effect.request_id not in self.answers, f"request {effect.request_id} is answered twice"
                     self.answers[effect.request_id] = effect.response
-                case Persist():
+                case PersistGroup():
                     metadata = replace(effect.metadata, current_state_timestamp=self.wall_ms)
                     self._write((GroupRecord(group_id=effect.group_id, value=metadata),), effect)
 
-    def _write(self, records: tuple[GroupLogRecord, ...], asked: Persist | None = None) -> None:
+    def _write(self, records: tuple[GroupLogRecord, ...], asked: PersistGroup | None = None) -> None:
         self.coordinator.stage(records)
         self._staged.append((records, asked))
         if not self.holds_writes:

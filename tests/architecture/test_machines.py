@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tailrace.client.group.member import Membership as ConsumerMembership
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
-from tailrace.coordinators.groups.membership import Membership
+from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.machines import KeyedMachine, Machine, StagedMachine, SteppedMachine
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     _raft: Machine[RaftEvent, RaftEffect] = cast(RaftNode, None)
     _follower: Machine[FollowerEvent, FollowerEffect] = cast(Follower, None)
     _consumer: Machine[ConsumerEvent, ConsumerEffect] = cast(ConsumerMembership, None)
-    _group: Machine[GroupEvent, GroupEffect] = cast(Membership, None)
+    _group: Machine[GroupEvent, GroupEffect] = cast(GroupMembership, None)
     _groups: KeyedMachine[str, GroupEvent, GroupEffect] = cast(GroupCoordinator, None)
     _offsets: StagedMachine[GroupCommand, GroupLogRecord, tuple[ErrorCode, ...]] = cast(GroupCoordinator, None)
     _transactions: StagedMachine[Command, TransactionRecord, Response] = cast(TransactionCoordinator, None)
@@ -48,7 +48,7 @@ SHAPES: dict[type, set[Any]] = {
     RaftNode: {Machine},
     Follower: {Machine},
     ConsumerMembership: {Machine},
-    Membership: {Machine},
+    GroupMembership: {Machine},
     GroupCoordinator: {KeyedMachine, StagedMachine},
     TransactionCoordinator: {StagedMachine},
     ControllerMachine: {SteppedMachine},

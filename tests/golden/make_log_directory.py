@@ -28,9 +28,9 @@ from tailrace.protocol.records.control import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeVoter,
+    RecordedVoter,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
-    Voter,
     VoterEndpoint,
     VotersRecord,
     build_control_batch,
@@ -156,7 +156,7 @@ def metadata_batches() -> Iterator[bytes]:
 
 def snapshot() -> bytes:
     """Head, voters, one record and foot, as in KIP-630 and KIP-853."""
-    voter = Voter(
+    voter = RecordedVoter(
         voter_id=1,
         voter_directory_id=DIRECTORY_ID,
         endpoints=(VoterEndpoint(name="CONTROLLER", host="127.0.0.1", port=59093),),

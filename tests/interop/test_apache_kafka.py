@@ -7,10 +7,9 @@ import pytest
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
 from tailrace.client.admin.features import UpgradeType
-from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 
 pytestmark = pytest.mark.interop
 

@@ -7,7 +7,7 @@ import pytest
 from interop.clients import Client, absent
 from interop.java_client import JavaPatternConsumer
 from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
-from tailrace.client.admin.group_health import Verdict, verdict
+from tailrace.client.admin.group_health import MemberHealth, verdict
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -54,5 +54,5 @@ def test_a_group_is_listed_described_and_judged(tailrace_cluster: Cluster) -> No
         assert left.state == "Empty"
         health = admin.partition_health({TopicPartition(topic, 0): 1}, described.details, timeout_ms=60_000)
         judged = verdict(described.details.members[0], list(health.values()), described.details.now_ms)
-        assert judged is Verdict.IDLE
+        assert judged is MemberHealth.IDLE
         admin.delete_groups([group])

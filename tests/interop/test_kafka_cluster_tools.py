@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from interop.kafka_tools import Dump, absent, run
-from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
+from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -49,7 +49,7 @@ def tool(server: AdminServer) -> Tool:
 
 def create(server: AdminServer, *replicas: int) -> None:
     assignment = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, replicas)))
-    server.submit(CreateTopics(topics=(NewTopic(name="orders", assignments=(assignment,)),)))
+    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
 
 
 def test_features_are_described_and_levels_are_changed_or_only_tried(server: AdminServer) -> None:

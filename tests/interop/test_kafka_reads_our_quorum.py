@@ -16,7 +16,7 @@ from interop.kafka_tools import absent, dump_log_segments, run, shell_absent
 from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.ids import TopicId, format_topic_id
-from tailrace.protocol.messages.fetch import SnapshotId
+from tailrace.protocol.messages.fetch import WireSnapshotId
 from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, SnapshotPosition, SnapshotTopic
 from tailrace.testing import Cluster
 
@@ -156,7 +156,7 @@ def fetched_snapshot(address: str, end_offset: int, epoch: int, leader_epoch: in
             position = SnapshotPosition(
                 partition=0,
                 current_leader_epoch=leader_epoch,
-                snapshot_id=SnapshotId(end_offset=end_offset, epoch=epoch),
+                snapshot_id=WireSnapshotId(end_offset=end_offset, epoch=epoch),
                 position=len(data),
             )
             topic = SnapshotTopic(name="__cluster_metadata", partitions=(position,))

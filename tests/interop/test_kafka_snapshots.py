@@ -31,7 +31,7 @@ from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.rpc import SnapshotId
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.records import voters_of_snapshot
 from tailrace.storage import OsFiles
@@ -46,7 +46,7 @@ NOW_MS = 1_700_000_000_000
 TOPICS = 3_000
 CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
 VOTERS = VoterSet.of(
-    Voter(ReplicaKey(number, bytes([number]) * 16), (Endpoint("CONTROLLER", "127.0.0.1", 9090 + number),))
+    Voter(ReplicaKey(number, bytes([number]) * 16), (VoterListener("CONTROLLER", "127.0.0.1", 9090 + number),))
     for number in (1, 2, 3)
 )
 

@@ -13,7 +13,7 @@ from tailrace.metadata.broker_commands import (
     RegisterBroker,
     RegisterController,
 )
-from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment, TopicCreated, TopicRefused
+from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicCreated, TopicRefused, TopicSpec
 from tailrace.metadata.image import EMPTY_IMAGE, Endpoint, SupportedFeature, TopicImage
 from tailrace.metadata.partition_commands import (
     AlterPartition,
@@ -23,7 +23,7 @@ from tailrace.metadata.partition_commands import (
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
-    Leaving,
+    LeaveReason,
     PartitionsAltered,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -117,7 +117,7 @@ changes = st.builds(
         tuple
     ),
     is_recovering=st.booleans(),
-    leaving=st.none() | st.sampled_from(Leaving),
+    leaving=st.none() | st.sampled_from(LeaveReason),
 )
 proposals = st.builds(
     AlterPartition,
@@ -251,7 +251,7 @@ def test_directories_of_replicas_and_what_becomes_of_each(command: AssignDirecto
 @given(
     st.lists(
         st.builds(
-            NewTopic,
+            TopicSpec,
             name=texts,
             num_partitions=st.integers(-1, 100),
             replication_factor=st.integers(-1, 5),
@@ -264,7 +264,7 @@ def test_directories_of_replicas_and_what_becomes_of_each(command: AssignDirecto
         max_size=3,
     ).map(tuple)
 )
-def test_topics_to_create(topics: tuple[NewTopic, ...]) -> None:
+def test_topics_to_create(topics: tuple[TopicSpec, ...]) -> None:
     request = over_the_wire(create_topics_request(CreateTopics(topics=topics)), CREATE_TOPICS_VERSION)
     assert [(one.name, one.num_partitions, one.replication_factor) for one in request.topics] == [
         (one.name, one.num_partitions, one.replication_factor) for one in topics
@@ -278,7 +278,7 @@ def test_topics_to_create(topics: tuple[NewTopic, ...]) -> None:
 
 
 def test_what_became_of_topics() -> None:
-    command = CreateTopics(topics=(NewTopic(name="orders", configs=(("retention.ms", "1"),)), NewTopic(name="bills")))
+    command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)), TopicSpec(name="bills")))
     results = (
         CreatableTopicResult(
             name="orders", topic_id=b"the first topic.", error_message=None, num_partitions=3, replication_factor=2

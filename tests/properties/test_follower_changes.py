@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower import (
     FIRST_BACKOFF_MS,
@@ -23,7 +24,6 @@ from tailrace.replication.follower import (
     Store,
     Stored,
     StoreFailed,
-    Tick,
     Unfollow,
     Wanted,
 )

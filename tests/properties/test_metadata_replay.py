@@ -29,10 +29,10 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    MorePartitions,
-    NewTopic,
+    PartitionIncrease,
     ResourceChanges,
     TopicReference,
+    TopicSpec,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import (
@@ -46,7 +46,6 @@ from tailrace.metadata.image import (
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     AlterReassignments,
-    ElectionType,
     ElectLeaders,
     InSyncChange,
     InSyncReplica,
@@ -57,13 +56,13 @@ from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
 from tailrace.node.settings.table import BROKER_SETTINGS
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
 broker_ids = st.integers(1, 3).map(BrokerId)
 new_topics = st.builds(
-    NewTopic,
+    TopicSpec,
     name=names,
     num_partitions=st.integers(-1, 3),
     replication_factor=st.integers(-1, 3),
@@ -102,7 +101,7 @@ resource_changes = st.builds(
     replaces_all=st.booleans(),
 )
 more_partitions = st.builds(
-    MorePartitions,
+    PartitionIncrease,
     name=names,
     count=st.integers(-1, 5),
     assignments=st.none() | st.lists(st.lists(broker_ids, max_size=2).map(tuple), max_size=2).map(tuple),

@@ -13,7 +13,7 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft import rpc
-from tailrace.raft.voters import NO_DIRECTORY, Endpoint, ReplicaKey
+from tailrace.raft.voters import NO_DIRECTORY, ReplicaKey, VoterListener
 from tailrace.server.quorum.metadata_partition_wire import NEWEST_EPOCH
 from tailrace.server.quorum.raft_wire import (
     oldest_version,
@@ -33,8 +33,8 @@ directories = st.just(NO_DIRECTORY) | st.binary(min_size=16, max_size=16)
 keys = st.builds(ReplicaKey, ids, directories)
 snapshot_ids = st.builds(rpc.SnapshotId, st.integers(0, 2**63 - 1), ids)
 REQUESTS = {
-    rpc.VoteRequest: st.builds(
-        rpc.VoteRequest,
+    rpc.Vote: st.builds(
+        rpc.Vote,
         cluster_id=clusters,
         candidate_epoch=epochs,
         candidate=keys,
@@ -43,18 +43,18 @@ REQUESTS = {
         last_offset=int64,
         pre_vote=st.booleans(),
     ),
-    rpc.BeginQuorumEpochRequest: st.builds(
-        rpc.BeginQuorumEpochRequest, cluster_id=clusters, leader_id=int32, leader_epoch=epochs, voter=st.none() | keys
+    rpc.BeginEpoch: st.builds(
+        rpc.BeginEpoch, cluster_id=clusters, leader_id=int32, leader_epoch=epochs, voter=st.none() | keys
     ),
-    rpc.EndQuorumEpochRequest: st.builds(
-        rpc.EndQuorumEpochRequest,
+    rpc.EndEpoch: st.builds(
+        rpc.EndEpoch,
         cluster_id=clusters,
         leader_id=int32,
         leader_epoch=epochs,
         preferred_candidates=st.lists(keys, max_size=3).map(tuple),
     ),
-    rpc.FetchRequest: st.builds(
-        rpc.FetchRequest,
+    rpc.FetchRecords: st.builds(
+        rpc.FetchRecords,
         cluster_id=clusters,
         replica=keys,
         leader_epoch=int32,
@@ -64,8 +64,8 @@ REQUESTS = {
         max_bytes=ids,
         high_watermark=int64,
     ),
-    rpc.FetchSnapshotRequest: st.builds(
-        rpc.FetchSnapshotRequest,
+    rpc.FetchSnapshot: st.builds(
+        rpc.FetchSnapshot,
         cluster_id=clusters,
         replica=keys,
         leader_epoch=int32,
@@ -77,11 +77,11 @@ REQUESTS = {
 errors = st.sampled_from([one for one in ErrorCode if one is not ErrorCode.INCONSISTENT_CLUSTER_ID])
 known = {"error": errors, "leader_id": st.integers(-1, 2**31 - 1), "leader_epoch": st.integers(-1, NEWEST_EPOCH)}
 RESPONSES = {
-    rpc.VoteResponse: st.builds(rpc.VoteResponse, vote_granted=st.booleans(), **known),
-    rpc.BeginQuorumEpochResponse: st.builds(rpc.BeginQuorumEpochResponse, **known),
-    rpc.EndQuorumEpochResponse: st.builds(rpc.EndQuorumEpochResponse, **known),
-    rpc.FetchResponse: st.builds(
-        rpc.FetchResponse,
+    rpc.VoteReply: st.builds(rpc.VoteReply, vote_granted=st.booleans(), **known),
+    rpc.BeginEpochReply: st.builds(rpc.BeginEpochReply, **known),
+    rpc.EndEpochReply: st.builds(rpc.EndEpochReply, **known),
+    rpc.FetchRecordsReply: st.builds(
+        rpc.FetchRecordsReply,
         high_watermark=int64,
         log_start_offset=int64,
         diverging=st.none() | st.builds(rpc.LogEnd, ids, st.integers(0, 2**63 - 1)),
@@ -89,8 +89,8 @@ RESPONSES = {
         records=st.none() | st.binary(min_size=1, max_size=50),
         **known,
     ),
-    rpc.FetchSnapshotResponse: st.builds(
-        rpc.FetchSnapshotResponse,
+    rpc.FetchSnapshotReply: st.builds(
+        rpc.FetchSnapshotReply,
         snapshot_id=st.none() | snapshot_ids,
         size=st.integers(0, 2**63 - 1),
         position=st.integers(0, 2**63 - 1),
@@ -99,7 +99,7 @@ RESPONSES = {
     ),
 }
 ASKED = request_to_wire(
-    rpc.FetchSnapshotRequest(
+    rpc.FetchSnapshot(
         cluster_id=None,
         replica=ReplicaKey(1),
         leader_epoch=1,
@@ -133,12 +133,12 @@ def test_a_request_survives_every_version_that_may_carry_it(kind: type) -> None:
     @given(st.data())
     def check(data: st.DataObject) -> None:
         request: Any = data.draw(REQUESTS[kind])
-        message = request_to_wire(request, listeners=(Endpoint("CONTROLLER", "here", 9093),))
+        message = request_to_wire(request, listeners=(VoterListener("CONTROLLER", "here", 9093),))
         version = data.draw(st.integers(oldest_version(request), newest_version(message)))
         arrived = request_from_wire(decode(type(message), version, encode_bytes(message, version)))
-        if kind is rpc.FetchRequest and version < 18:
+        if kind is rpc.FetchRecords and version < 18:
             request = replace(request, high_watermark=2**63 - 1)
-        if version == 0 and kind in (rpc.VoteRequest, rpc.BeginQuorumEpochRequest):
+        if version == 0 and kind in (rpc.Vote, rpc.BeginEpoch):
             request = replace(request, voter=None)
         assert arrived == request
 
@@ -151,9 +151,9 @@ def test_an_answer_survives_every_version(kind: type) -> None:
     @given(st.data())
     def check(data: st.DataObject) -> None:
         response: Any = data.draw(RESPONSES[kind])
-        leader = data.draw(st.none() | st.just(Endpoint("CONTROLLER", "there", 9093)))
+        leader = data.draw(st.none() | st.just(VoterListener("CONTROLLER", "there", 9093)))
         message = response_to_wire(response, ASKED, leader=leader)
-        oldest = 12 if kind is rpc.FetchResponse else 0
+        oldest = 12 if kind is rpc.FetchRecordsReply else 0
         version = data.draw(st.integers(oldest, newest_version(message)))
         assert response_from_wire(decode(type(message), version, encode_bytes(message, version))) == response
 
@@ -216,7 +216,7 @@ def test_a_fetch_may_name_the_log_by_its_id() -> None:
     by_id = fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=(part,))
     message = fetch.FetchRequest(max_wait_ms=1, min_bytes=0, max_bytes=50, topics=(by_id,))
     request = request_from_wire(message)
-    assert isinstance(request, rpc.FetchRequest)
+    assert isinstance(request, rpc.FetchRecords)
     assert (request.fetch_offset, request.max_bytes, request.replica.id) == (5, 50, -1)
 
 
@@ -225,7 +225,7 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
         return fetch_snapshot.SnapshotPosition(
             partition=partition,
             current_leader_epoch=1,
-            snapshot_id=fetch.SnapshotId(end_offset=9, epoch=1),
+            snapshot_id=fetch.WireSnapshotId(end_offset=9, epoch=1),
             position=0,
         )
 
@@ -235,9 +235,9 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
             fetch_snapshot.SnapshotTopic(name="__cluster_metadata", partitions=(part(0), part(1))),
         )
     )
-    assert isinstance(request_from_wire(message), rpc.FetchSnapshotRequest)
+    assert isinstance(request_from_wire(message), rpc.FetchSnapshot)
     answer = response_to_wire(
-        rpc.FetchSnapshotResponse(leader_id=1, leader_epoch=1, snapshot_id=rpc.SnapshotId(9, 1), size=3, data=b"abc"),
+        rpc.FetchSnapshotReply(leader_id=1, leader_epoch=1, snapshot_id=rpc.SnapshotId(9, 1), size=3, data=b"abc"),
         message,
     )
     assert isinstance(answer, fetch_snapshot.FetchSnapshotResponse)

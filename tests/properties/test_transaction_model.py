@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, read_marker
-from tailrace.storage import AbortedTransaction, AppendBatch, Log
+from tailrace.storage import AbortedTxn, AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
 
@@ -29,14 +29,14 @@ class Replayed(NamedTuple):
     """Where the transaction begins that each producer has open."""
     ended: list[tuple[int, int]]
     """Where each other one began, and its marker."""
-    aborted: list[AbortedTransaction]
+    aborted: list[AbortedTxn]
     coordinator_epochs: dict[int, int]
 
 
 def replay(batches: list[AppendBatch]) -> Replayed:
     begun: dict[int, int] = {}
     ended: list[tuple[int, int]] = []
-    aborted: list[AbortedTransaction] = []
+    aborted: list[AbortedTxn] = []
     epochs: dict[int, int] = {}
     for buffer, header in batches:
         producer_id = header.producer_id
@@ -48,7 +48,7 @@ def replay(batches: list[AppendBatch]) -> Replayed:
                 stable = min(begun.values(), default=header.end_offset)
                 ended.append((first, header.last_offset))
                 if marker.type is ControlType.ABORT:
-                    aborted.append(AbortedTransaction(producer_id, first, header.last_offset, stable))
+                    aborted.append(AbortedTxn(producer_id, first, header.last_offset, stable))
         elif header.is_transactional:
             begun.setdefault(producer_id, header.base_offset)
     return Replayed(begun, ended, aborted, epochs)
@@ -221,7 +221,7 @@ class TransactionModel(RuleBasedStateMachine):
             self.read, self.read_count, self.found = self.batches, len(self.batches), replay(self.batches)
         return self.found
 
-    def wanted(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def wanted(self, offset: int, end_offset: int) -> list[AbortedTxn]:
         return [
             aborted
             for aborted in self.said.aborted

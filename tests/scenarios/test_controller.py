@@ -27,8 +27,7 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    MorePartitions,
-    NewTopic,
+    PartitionIncrease,
     PartitionsCreated,
     ReplicaAssignment,
     ResourceChanges,
@@ -39,6 +38,7 @@ from tailrace.metadata.commands import (
     TopicRefused,
     TopicsCreated,
     TopicsDeleted,
+    TopicSpec,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
@@ -123,7 +123,7 @@ DIRECTORY = b"a log directory!"
 ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
 
 
-def create(*topics: NewTopic, validate_only: bool = False) -> CreateTopics:
+def create(*topics: TopicSpec, validate_only: bool = False) -> CreateTopics:
     return CreateTopics(topics=topics, validate_only=validate_only)
 
 
@@ -157,7 +157,7 @@ class Scenario:
     error: ErrorCode | None = None
 
 
-def refused(name: str, error: ErrorCode, *topics: NewTopic, **given: Any) -> Scenario:
+def refused(name: str, error: ErrorCode, *topics: TopicSpec, **given: Any) -> Scenario:
     return Scenario(name=name, when=create(*topics), error=error, **{"given": ONE, **given})
 
 
@@ -165,7 +165,7 @@ def more(
     name: str, count: int, *replicas: tuple[int, ...], assigned: bool = False, validate_only: bool = False
 ) -> CreatePartitions:
     assignments = tuple(ids(*wanted) for wanted in replicas) if replicas or assigned else None
-    topic = MorePartitions(name=name, count=count, assignments=assignments)
+    topic = PartitionIncrease(name=name, count=count, assignments=assignments)
     return CreatePartitions(topics=(topic,), validate_only=validate_only)
 
 
@@ -214,7 +214,7 @@ SCENARIOS = [
     Scenario(
         name="a topic is a topic record and its partitions",
         given=ONE,
-        when=create(NewTopic(name="orders", num_partitions=2, replication_factor=1)),
+        when=create(TopicSpec(name="orders", num_partitions=2, replication_factor=1)),
         then=[
             TopicRecord(name="orders", topic_id=random_id(2)),
             partition(random_id(2), 0, 1),
@@ -226,7 +226,7 @@ SCENARIOS = [
         name="counts of -1 are the cluster's defaults",
         given=THREE,
         rules=TopicRules(num_partitions=2, replication_factor=3),
-        when=create(NewTopic(name="orders")),
+        when=create(TopicSpec(name="orders")),
         then=[
             TopicRecord(name="orders", topic_id=random_id(2)),
             partition(random_id(2), 0, 2, 3, 1),
@@ -237,21 +237,21 @@ SCENARIOS = [
     Scenario(
         name="the only log directory of a broker holds its replicas",
         given=alive(1, directories=(DIRECTORY,)),
-        when=create(NewTopic(name="orders")),
+        when=create(TopicSpec(name="orders")),
         then=[TopicRecord(name="orders", topic_id=random_id(2)), partition(random_id(2), 0, 1, directory=DIRECTORY)],
         response=TopicsCreated(results=(created("orders", 2),)),
     ),
     Scenario(
         name="settings stand between the topic and its partitions",
         given=ONE,
-        when=create(NewTopic(name="orders", configs=(("retention.ms", "5"),))),
+        when=create(TopicSpec(name="orders", configs=(("retention.ms", "5"),))),
         then=[TopicRecord(name="orders", topic_id=random_id(2)), SET_RETENTION, partition(random_id(2), 0, 1)],
         response=TopicsCreated(results=(created("orders", 2, overrides={"retention.ms": "5"}),)),
     ),
     Scenario(
         name="an assignment is taken as it is, fenced brokers out of sync",
         given=[*ONE, registered(2)],
-        when=create(NewTopic(name="orders", assignments=assigned((2, 1), (1, 2)))),
+        when=create(TopicSpec(name="orders", assignments=assigned((2, 1), (1, 2)))),
         then=[
             TopicRecord(name="orders", topic_id=random_id(1)),
             partition(random_id(1), 0, 2, 1, isr=(1,)),
@@ -262,90 +262,90 @@ SCENARIOS = [
     Scenario(
         name="one bad topic does not harm the next",
         given=ONE,
-        when=create(NewTopic(name="or ders"), NewTopic(name="returns")),
+        when=create(TopicSpec(name="or ders"), TopicSpec(name="returns")),
         then=[TopicRecord(name="returns", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
         error=ErrorCode.INVALID_TOPIC_EXCEPTION,
     ),
     Scenario(
         name="validation creates nothing",
         given=ONE,
-        when=create(NewTopic(name="orders"), validate_only=True),
+        when=create(TopicSpec(name="orders"), validate_only=True),
         response=TopicsCreated(results=(created("orders", 2),)),
     ),
-    refused("a topic that exists", ErrorCode.TOPIC_ALREADY_EXISTS, NewTopic(name="orders"), given=WITH_ORDERS),
-    refused("a topic named twice", ErrorCode.INVALID_REQUEST, NewTopic(name="x"), NewTopic(name="x")),
-    refused("the metadata log", ErrorCode.TOPIC_AUTHORIZATION_FAILED, NewTopic(name="__cluster_metadata")),
-    refused("an empty name", ErrorCode.INVALID_TOPIC_EXCEPTION, NewTopic(name="")),
+    refused("a topic that exists", ErrorCode.TOPIC_ALREADY_EXISTS, TopicSpec(name="orders"), given=WITH_ORDERS),
+    refused("a topic named twice", ErrorCode.INVALID_REQUEST, TopicSpec(name="x"), TopicSpec(name="x")),
+    refused("the metadata log", ErrorCode.TOPIC_AUTHORIZATION_FAILED, TopicSpec(name="__cluster_metadata")),
+    refused("an empty name", ErrorCode.INVALID_TOPIC_EXCEPTION, TopicSpec(name="")),
     refused(
         "a name that collides with a topic",
         ErrorCode.INVALID_TOPIC_EXCEPTION,
-        NewTopic(name="a.b_c"),
+        TopicSpec(name="a.b_c"),
         given=[*ONE, TopicRecord(name="a_b.c", topic_id=ORDERS), partition(ORDERS, 0, 1)],
     ),
-    refused("no partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=0)),
+    refused("no partitions", ErrorCode.INVALID_PARTITIONS, TopicSpec(name="x", num_partitions=0)),
     refused(
         "the replicas are looked at first, as Kafka does",
         ErrorCode.INVALID_REPLICATION_FACTOR,
-        NewTopic(name="x", num_partitions=0, replication_factor=0),
+        TopicSpec(name="x", num_partitions=0, replication_factor=0),
     ),
-    refused("-2 partitions", ErrorCode.INVALID_PARTITIONS, NewTopic(name="x", num_partitions=-2)),
-    refused("no replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=0)),
-    refused("too many replicas", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x", replication_factor=2)),
-    refused("no broker", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x"), given=[]),
-    refused("only fenced brokers", ErrorCode.INVALID_REPLICATION_FACTOR, NewTopic(name="x"), given=[registered(1)]),
-    refused("an unknown setting", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("retention", "1"),))),
-    refused("a setting out of limits", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("segment.ms", "0"),))),
-    refused("a null setting", ErrorCode.INVALID_CONFIG, NewTopic(name="x", configs=(("segment.ms", None),))),
+    refused("-2 partitions", ErrorCode.INVALID_PARTITIONS, TopicSpec(name="x", num_partitions=-2)),
+    refused("no replicas", ErrorCode.INVALID_REPLICATION_FACTOR, TopicSpec(name="x", replication_factor=0)),
+    refused("too many replicas", ErrorCode.INVALID_REPLICATION_FACTOR, TopicSpec(name="x", replication_factor=2)),
+    refused("no broker", ErrorCode.INVALID_REPLICATION_FACTOR, TopicSpec(name="x"), given=[]),
+    refused("only fenced brokers", ErrorCode.INVALID_REPLICATION_FACTOR, TopicSpec(name="x"), given=[registered(1)]),
+    refused("an unknown setting", ErrorCode.INVALID_CONFIG, TopicSpec(name="x", configs=(("retention", "1"),))),
+    refused("a setting out of limits", ErrorCode.INVALID_CONFIG, TopicSpec(name="x", configs=(("segment.ms", "0"),))),
+    refused("a null setting", ErrorCode.INVALID_CONFIG, TopicSpec(name="x", configs=(("segment.ms", None),))),
     refused(
         "an assignment and a count",
         ErrorCode.INVALID_REQUEST,
-        NewTopic(name="x", num_partitions=1, assignments=assigned((1,))),
+        TopicSpec(name="x", num_partitions=1, assignments=assigned((1,))),
     ),
     refused(
         "an assignment to an unknown broker",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=assigned((9,))),
+        TopicSpec(name="x", assignments=assigned((9,))),
     ),
     refused(
         "an assignment to a broker twice",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=assigned((1, 1))),
+        TopicSpec(name="x", assignments=assigned((1, 1))),
     ),
     refused(
-        "an assignment to nobody", ErrorCode.INVALID_REPLICA_ASSIGNMENT, NewTopic(name="x", assignments=assigned(()))
+        "an assignment to nobody", ErrorCode.INVALID_REPLICA_ASSIGNMENT, TopicSpec(name="x", assignments=assigned(()))
     ),
     refused(
         "an assignment to fenced brokers only",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=assigned((1,))),
+        TopicSpec(name="x", assignments=assigned((1,))),
         given=[registered(1)],
     ),
     refused(
         "assignments of different sizes",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=assigned((1, 2), (3,))),
+        TopicSpec(name="x", assignments=assigned((1, 2), (3,))),
         given=THREE,
     ),
     refused(
         "a partition assigned twice",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=assigned((1,)) * 2),
+        TopicSpec(name="x", assignments=assigned((1,)) * 2),
     ),
     refused(
         "an assignment with a gap",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        NewTopic(name="x", assignments=(ReplicaAssignment(partition=1, broker_ids=ids(1)),)),
+        TopicSpec(name="x", assignments=(ReplicaAssignment(partition=1, broker_ids=ids(1)),)),
     ),
     refused(
         "more partitions than a topic may have",
         ErrorCode.INVALID_PARTITIONS,
-        NewTopic(name="x", num_partitions=3),
+        TopicSpec(name="x", num_partitions=3),
         rules=TopicRules(max_partitions_per_topic=2),
     ),
     refused(
         "more partitions than a broker keeps",
         ErrorCode.POLICY_VIOLATION,
-        NewTopic(name="x", num_partitions=2),
+        TopicSpec(name="x", num_partitions=2),
         given=WITH_ORDERS,
         rules=TopicRules(max_partitions_per_broker=2),
     ),
@@ -358,20 +358,20 @@ SCENARIOS = [
             partition(ORDERS, 0, 1),
             partition(ORDERS, 1, 1),
         ],
-        when=create(NewTopic(name="x", assignments=(ReplicaAssignment(partition=0, broker_ids=(BrokerId(2),)),))),
+        when=create(TopicSpec(name="x", assignments=(ReplicaAssignment(partition=0, broker_ids=(BrokerId(2),)),))),
         rules=TopicRules(max_partitions_per_broker=1),
         then=[TopicRecord(name="x", topic_id=random_id(1)), partition(random_id(1), 0, 2)],
     ),
     refused(
         "more partitions than one request creates",
         ErrorCode.POLICY_VIOLATION,
-        NewTopic(name="x", num_partitions=6000),
-        NewTopic(name="y", num_partitions=6000),
+        TopicSpec(name="x", num_partitions=6000),
+        TopicSpec(name="y", num_partitions=6000),
     ),
     Scenario(
         name="two new names that collide with each other: the first wins",
         given=ONE,
-        when=create(NewTopic(name="a.b"), NewTopic(name="a_b")),
+        when=create(TopicSpec(name="a.b"), TopicSpec(name="a_b")),
         then=[TopicRecord(name="a.b", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
         error=ErrorCode.INVALID_TOPIC_EXCEPTION,
     ),
@@ -557,7 +557,7 @@ SCENARIOS = [
     not_more(
         "a topic named twice gets no partitions",
         ErrorCode.INVALID_REQUEST,
-        CreatePartitions(topics=(MorePartitions(name="orders", count=2), MorePartitions(name="orders", count=3))),
+        CreatePartitions(topics=(PartitionIncrease(name="orders", count=2), PartitionIncrease(name="orders", count=3))),
     ),
     not_more(
         "which partition keeps a group depends on their number",
@@ -676,7 +676,7 @@ SCENARIOS = [
     Scenario(
         name="those of a new topic too",
         given=ONE,
-        when=create(NewTopic(name="orders", configs=(("retention.ms", " 5 "),))),
+        when=create(TopicSpec(name="orders", configs=(("retention.ms", " 5 "),))),
         then=[TopicRecord(name="orders", topic_id=random_id(2)), SET_RETENTION, partition(random_id(2), 0, 1)],
         response=TopicsCreated(results=(created("orders", 2, overrides={"retention.ms": "5"}),)),
     ),
@@ -684,7 +684,7 @@ SCENARIOS = [
     refused(
         "a value of a new topic that is too long",
         ErrorCode.INVALID_CONFIG,
-        NewTopic(name="x", configs=(("cleanup.policy", "delete," * 5_000),)),
+        TopicSpec(name="x", configs=(("cleanup.policy", "delete," * 5_000),)),
     ),
     unaltered("one illegal setting refuses all", ErrorCode.INVALID_CONFIG, SEGMENT_AT_5, set_to("retention.ms", "x")),
     unaltered("a setting that does not exist", ErrorCode.INVALID_CONFIG, set_to("retention.minutes", "5")),
@@ -842,7 +842,7 @@ def test_a_reserved_or_taken_topic_id_is_drawn_again() -> None:
     machine = ControllerMachine(random_bytes=lambda size: next(draws)[-size:])
     for record in WITH_ORDERS:
         machine.apply(record)
-    response = machine.decide(create(NewTopic(name="returns")), 0).response
+    response = machine.decide(create(TopicSpec(name="returns")), 0).response
     assert response == TopicsCreated(results=(created("returns", 5),))
 
 

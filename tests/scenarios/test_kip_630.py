@@ -13,14 +13,14 @@ from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig, SnapshotFile
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    FetchRequest,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    BeginEpoch,
+    FetchRecords,
+    FetchSnapshot,
+    FetchSnapshotReply,
     LogEnd,
     SnapshotId,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.snapshots import (
     SnapshotTrigger,
@@ -46,7 +46,7 @@ def leader_with(*, log: list[int], log_start: int = 0, snapshots: list[SnapshotI
 def follower_with(**more) -> RaftBench:
     """Node 1, following node 2 in epoch 5, its first fetch sent."""
     bench = RaftBench(**more)
-    begin = BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=2, leader_epoch=5, voter=key_of(1))
+    begin = BeginEpoch(cluster_id=CLUSTER, leader_id=2, leader_epoch=5, voter=key_of(1))
     assert error_of(bench.receive(begin)) is ErrorCode.NONE
     return bench
 
@@ -68,8 +68,8 @@ def fetch_answer_with(fields: dict[str, Any]) -> fetch.FetchResponse:
     return fetch.FetchResponse(responses=(topic,))
 
 
-def snapshot_request(snapshot_id: SnapshotId, position: int, max_bytes: int, epoch: int) -> FetchSnapshotRequest:
-    return FetchSnapshotRequest(
+def snapshot_request(snapshot_id: SnapshotId, position: int, max_bytes: int, epoch: int) -> FetchSnapshot:
+    return FetchSnapshot(
         cluster_id=CLUSTER,
         replica=key_of(3),
         leader_epoch=epoch,
@@ -201,7 +201,7 @@ class TestWhenToIncreaseTheLogStartOffset:
 
     def test_a_follower_raises_it_when_the_leader_says_so(self) -> None:
         bench = follower_with(log=[1] * 10, snapshots=[SnapshotId(6, 1)])
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(high_watermark=10, log_start_offset=8))
         assert bench.last(do.RaiseLogStart) == do.RaiseLogStart(6)
 
@@ -288,34 +288,34 @@ class TestHandlingFetchResponses:
 
     def downloading(self, **more) -> RaftBench:
         bench = follower_with(**more)
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(snapshot_id=self.ID, log_start_offset=40, high_watermark=44))
         return bench
 
-    def part(self, bench: RaftBench, at: int, data: bytes, size: int = 10, **more) -> FetchSnapshotResponse:
+    def part(self, bench: RaftBench, at: int, data: bytes, size: int = 10, **more) -> FetchSnapshotReply:
         fields = {"leader_id": 2, "leader_epoch": 5, "snapshot_id": self.ID, "size": size, "position": at} | more
-        return FetchSnapshotResponse(data=data, **fields)
+        return FetchSnapshotReply(data=data, **fields)
 
     def test_fetching_of_the_log_pauses(self) -> None:
         bench = self.downloading(log=[1, 1])
         bench.advance(300)
-        assert len(bench.sent(FetchRequest)) == 1
-        (sent,) = bench.sent(FetchSnapshotRequest)
+        assert len(bench.sent(FetchRecords)) == 1
+        (sent,) = bench.sent(FetchSnapshot)
         request = sent.request
-        assert isinstance(request, FetchSnapshotRequest)
+        assert isinstance(request, FetchSnapshot)
         assert (request.snapshot_id, request.position, request.leader_epoch) == (self.ID, 0, 5)
 
     def test_the_next_position_is_that_of_the_answer_plus_its_bytes(self) -> None:
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdef"))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdef"))
         assert bench.last(do.WriteSnapshotPart) == do.WriteSnapshotPart(self.ID, 0, b"abcdef")
-        assert bench.sent(FetchSnapshotRequest)[1].request.position == 6  # type: ignore[union-attr]
+        assert bench.sent(FetchSnapshot)[1].request.position == 6  # type: ignore[union-attr]
         assert bench.all(do.InstallSnapshot) == []
 
     def test_complete_it_is_validated_and_moved_and_only_then_loaded(self) -> None:
         bench = self.downloading(log=[1, 1])
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdef"))
-        bench.answer(bench.sent(FetchSnapshotRequest)[1], self.part(bench, 6, b"ghij"))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdef"))
+        bench.answer(bench.sent(FetchSnapshot)[1], self.part(bench, 6, b"ghij"))
         assert bench.last(do.InstallSnapshot) == do.InstallSnapshot(self.ID)
         assert bench.all(do.LoadSnapshot) == []
         bench.forget()
@@ -325,18 +325,18 @@ class TestHandlingFetchResponses:
 
     def test_fetching_resumes_at_the_snapshots_end_with_its_epoch(self) -> None:
         bench = self.downloading(log=[1, 1])
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdefghij"))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdefghij"))
         bench.forget()
         bench.install(self.ID)
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         request = sent.request
-        assert isinstance(request, FetchRequest)
+        assert isinstance(request, FetchRecords)
         assert (request.fetch_offset, request.last_fetched_epoch) == (40, 4)
         assert (bench.log.log_start_offset, bench.log.end_offset) == (40, 40)
 
     def test_nothing_is_fetched_while_it_is_validated(self) -> None:
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdefghij"))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdefghij"))
         bench.forget()
         bench.advance(5000)
         assert bench.all(do.SendRequest) == []
@@ -344,11 +344,11 @@ class TestHandlingFetchResponses:
 
     def test_a_damaged_one_is_forgotten_and_fetched_again(self) -> None:
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdefghij"))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdefghij"))
         bench.forget()
         bench.step(events.SnapshotRejected(self.ID, "a checksum"))
         bench.advance(250)
-        assert len(bench.sent(FetchRequest)) == 1
+        assert len(bench.sent(FetchRecords)) == 1
         assert bench.all(do.LoadSnapshot) == []
 
     @pytest.mark.parametrize(
@@ -357,40 +357,40 @@ class TestHandlingFetchResponses:
     )
     def test_after_an_error_the_snapshot_is_rediscovered_by_another_fetch(self, error: ErrorCode) -> None:
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"", error=error))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"", error=error))
         assert bench.last(do.DiscardSnapshotPart) == do.DiscardSnapshotPart(self.ID)
         bench.advance(30)
-        assert len(bench.sent(FetchRequest)) == 2
+        assert len(bench.sent(FetchRecords)) == 2
 
     @pytest.mark.parametrize(
         "wrong", [{"position": 3}, {"snapshot_id": SnapshotId(41, 4)}, {"size": 2}], ids=["position", "id", "size"]
     )
     def test_bytes_that_do_not_fit_are_not_written(self, wrong: dict[str, object]) -> None:
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abc", **wrong))
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abc", **wrong))
         assert bench.all(do.WriteSnapshotPart) == []
 
     @pytest.mark.parametrize("snapshot_id", [SnapshotId(-1, 4), SnapshotId(40, -1), SnapshotId(-1, -1)])
     def test_an_answer_about_no_snapshot_leads_back_to_fetch(self, snapshot_id: SnapshotId) -> None:
         """The follower can rediscover the new snapshot by sending another Fetch request."""
         bench = self.downloading()
-        (sent,) = bench.sent(FetchSnapshotRequest)
+        (sent,) = bench.sent(FetchSnapshot)
         message = response_to_wire(self.part(bench, 0, b"abc", snapshot_id=snapshot_id), request_to_wire(sent.request))
         response = response_from_wire(message)
-        assert isinstance(response, FetchSnapshotResponse)
+        assert isinstance(response, FetchSnapshotReply)
         bench.answer(sent, response)
         assert bench.last(do.DiscardSnapshotPart) == do.DiscardSnapshotPart(self.ID)
         assert bench.all(do.WriteSnapshotPart) == []
         bench.advance(30)
-        assert len(bench.sent(FetchRequest)) == 2
+        assert len(bench.sent(FetchRecords)) == 2
 
     @pytest.mark.parametrize(
         "half",
         [
-            {"snapshot_id": fetch.SnapshotId(end_offset=-1, epoch=3)},
-            {"snapshot_id": fetch.SnapshotId(end_offset=7, epoch=-1)},
-            {"diverging_epoch": fetch.EpochEndOffset(end_offset=-1, epoch=3)},
-            {"diverging_epoch": fetch.EpochEndOffset(end_offset=2, epoch=-1)},
+            {"snapshot_id": fetch.WireSnapshotId(end_offset=-1, epoch=3)},
+            {"snapshot_id": fetch.WireSnapshotId(end_offset=7, epoch=-1)},
+            {"diverging_epoch": fetch.DivergingEpoch(end_offset=-1, epoch=3)},
+            {"diverging_epoch": fetch.DivergingEpoch(end_offset=2, epoch=-1)},
         ],
         ids=["no end", "no epoch", "diverging without an end", "diverging without an epoch"],
     )
@@ -399,25 +399,25 @@ class TestHandlingFetchResponses:
         with pytest.raises(MalformedMessage, match="half"):
             response_from_wire(fetch_answer_with(half))
         bench = follower_with(log=[1, 1, 1])
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.step(events.RequestFailed(sent.request_id))  # what the host makes of it
         assert bench.all(do.HighWatermarkMoved) == []
-        assert len(bench.sent(FetchRequest)) == 1
+        assert len(bench.sent(FetchRecords)) == 1
         bench.advance(30)
-        assert len(bench.sent(FetchRequest)) == 2
+        assert len(bench.sent(FetchRecords)) == 2
 
     def test_a_new_epoch_ends_the_download(self) -> None:
         bench = self.downloading()
-        begin = BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=6, voter=key_of(1))
+        begin = BeginEpoch(cluster_id=CLUSTER, leader_id=3, leader_epoch=6, voter=key_of(1))
         bench.receive(begin)
         assert bench.last(do.DiscardSnapshotPart) == do.DiscardSnapshotPart(self.ID)
-        assert bench.sent(FetchRequest)[-1].destination == 3
+        assert bench.sent(FetchRecords)[-1].destination == 3
 
     def test_a_leader_never_loads_a_snapshot(self) -> None:
         """While it is validated this replica votes, but does not stand."""
         bench = self.downloading()
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], self.part(bench, 0, b"abcdefghij"))
-        vote = VoteRequest(
+        bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abcdefghij"))
+        vote = Vote(
             cluster_id=CLUSTER,
             candidate_epoch=9,
             candidate=key_of(3),
@@ -427,7 +427,7 @@ class TestHandlingFetchResponses:
             pre_vote=False,
         )
         response = bench.receive(vote)
-        assert isinstance(response, VoteResponse)
+        assert isinstance(response, VoteReply)
         assert response.vote_granted
         bench.advance(20_000)
         assert bench.role == "Unattached"
@@ -436,10 +436,10 @@ class TestHandlingFetchResponses:
 
     def test_a_snapshot_of_less_than_is_known_to_be_committed_is_of_no_use(self) -> None:
         bench = follower_with(log=[1] * 50)
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(high_watermark=45, log_start_offset=0))
-        bench.answer(bench.sent(FetchRequest)[1], bench.led(snapshot_id=self.ID, log_start_offset=40))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(high_watermark=45, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords)[1], bench.led(snapshot_id=self.ID, log_start_offset=40))
         bench.advance(30)
-        assert bench.sent(FetchSnapshotRequest) == []
+        assert bench.sent(FetchSnapshot) == []
 
 
 class TestServingSnapshots:
@@ -456,7 +456,7 @@ class TestServingSnapshots:
     def test_as_many_bytes_as_are_wanted_allowed_and_there(self, position: int, max_bytes: int, expected: int) -> None:
         bench = self.bench(config=RaftConfig(snapshot_max_bytes=60))
         response = bench.receive(snapshot_request(self.ID, position, max_bytes, bench.node.epoch))
-        assert isinstance(response, FetchSnapshotResponse)
+        assert isinstance(response, FetchSnapshotReply)
         assert (response.error, response.size, response.position) == (ErrorCode.NONE, 100, position)
         read = bench.last(do.SendResponse).read
         assert read == (do.ReadSnapshot(self.ID, position, expected) if expected else None)
@@ -520,8 +520,8 @@ class TestServingSnapshots:
 class TestChangesToLeaderElection:
     """The latest epoch and end offset of a replica is the latest snapshot or replicated log."""
 
-    def vote(self, last_epoch: int, last_offset: int) -> VoteRequest:
-        return VoteRequest(
+    def vote(self, last_epoch: int, last_offset: int) -> Vote:
+        return Vote(
             cluster_id=CLUSTER,
             candidate_epoch=9,
             candidate=key_of(3),
@@ -539,7 +539,7 @@ class TestChangesToLeaderElection:
     ) -> None:
         bench = RaftBench(log_start=40, snapshots=[SnapshotId(40, 4)])
         response = bench.receive(self.vote(last_epoch, last_offset))
-        assert isinstance(response, VoteResponse)
+        assert isinstance(response, VoteReply)
         assert response.vote_granted is granted
 
     @pytest.mark.parametrize(
@@ -552,15 +552,15 @@ class TestChangesToLeaderElection:
     ) -> None:
         """The follower needs to use the snapshot with epoch E1 and end offset O1, and not the replicated log."""
         bench = follower_with(log=[1, 1])
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(snapshot_id=SnapshotId(40, 4), log_start_offset=40))
-        part = FetchSnapshotResponse(
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(snapshot_id=SnapshotId(40, 4), log_start_offset=40))
+        part = FetchSnapshotReply(
             leader_id=2, leader_epoch=5, snapshot_id=SnapshotId(40, 4), size=1, position=0, data=b"x"
         )
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], part)
+        bench.answer(bench.sent(FetchSnapshot)[0], part)
         if is_damaged:  # then the log is all that there is
             bench.step(events.SnapshotRejected(SnapshotId(40, 4), "a checksum"))
         response = bench.receive(self.vote(last_epoch, last_offset))
-        assert isinstance(response, VoteResponse)
+        assert isinstance(response, VoteReply)
         assert response.vote_granted is (granted or is_damaged)
 
     def test_a_snapshot_newer_than_the_log_replaces_it_at_the_start(self) -> None:
@@ -568,8 +568,8 @@ class TestChangesToLeaderElection:
         bench = RaftBench(log=[1, 1, 1], snapshots=[SnapshotId(40, 4)])
         assert (bench.log.log_start_offset, bench.log.end_offset, bench.log.last_epoch) == (40, 40, 4)
         bench.advance(1100)
-        request = bench.sent(VoteRequest)[0].request
-        assert isinstance(request, VoteRequest)
+        request = bench.sent(Vote)[0].request
+        assert isinstance(request, Vote)
         assert (request.last_epoch, request.last_offset) == (4, 40)
 
     def test_a_log_newer_than_the_snapshot_stays(self) -> None:
@@ -578,11 +578,11 @@ class TestChangesToLeaderElection:
 
     def test_voters_are_those_of_the_snapshot(self) -> None:
         bench = follower_with()
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(snapshot_id=SnapshotId(40, 4), log_start_offset=40))
-        part = FetchSnapshotResponse(
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(snapshot_id=SnapshotId(40, 4), log_start_offset=40))
+        part = FetchSnapshotReply(
             leader_id=2, leader_epoch=5, snapshot_id=SnapshotId(40, 4), size=1, position=0, data=b"x"
         )
-        bench.answer(bench.sent(FetchSnapshotRequest)[0], part)
+        bench.answer(bench.sent(FetchSnapshot)[0], part)
         bench.install(SnapshotId(40, 4), voter_set(1, 2, 3, 4))
         assert bench.node.voters == voter_set(1, 2, 3, 4)
         assert bench.node.voters_at(40) == voter_set(1, 2, 3, 4)

@@ -8,21 +8,20 @@ from scenarios.test_partition_leadership import ORDERS, Cluster, code, ids, led,
 from tailrace.metadata.image_values import created_partition
 from tailrace.metadata.partition_commands import (
     AlterPartition,
-    ElectionType,
     InSyncChange,
     InSyncReplica,
-    Leaving,
+    LeaveReason,
     PartitionsAltered,
 )
 from tailrace.metadata.snapshot_image import partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import PartitionState
+from tailrace.model.partitions import ElectionType, PartitionState
 
-LOST, STALLED = Leaving.LOST, Leaving.STALLED
+LOST, STALLED = LeaveReason.LOST, LeaveReason.STALLED
 
 
-def leave(cluster: Cluster, number: int, leaving: Leaving, **differences: Any) -> PartitionState | KafkaError:
+def leave(cluster: Cluster, number: int, leaving: LeaveReason, **differences: Any) -> PartitionState | KafkaError:
     state = cluster.state
     broker_epoch = differences.pop("broker_epoch", cluster.epoch(number))
     change: dict[str, Any] = {
@@ -44,8 +43,8 @@ def leave(cluster: Cluster, number: int, leaving: Leaving, **differences: Any) -
     return response.outcomes[0].result
 
 
-@pytest.mark.parametrize("leaving", Leaving)
-def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: Leaving) -> None:
+@pytest.mark.parametrize("leaving", LeaveReason)
+def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: LeaveReason) -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3)
     result = leave(cluster, 2, leaving)
@@ -69,8 +68,8 @@ def test_what_a_lost_replica_has_fetched_before_counts_no_more() -> None:
     assert code(old) is ErrorCode.FENCED_LEADER_EPOCH
 
 
-@pytest.mark.parametrize("leaving", Leaving)
-def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: Leaving) -> None:
+@pytest.mark.parametrize("leaving", LeaveReason)
+def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: LeaveReason) -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3)
     leave(cluster, 1, leaving)
@@ -204,7 +203,7 @@ def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCo
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 2)
     before = cluster.offset
-    for leaving in Leaving:
+    for leaving in LeaveReason:
         assert code(leave(cluster, 2, leaving, **differences)) is expected
     assert cluster.offset == before
 

@@ -29,9 +29,9 @@ from tailrace.metadata.commands import (
     ConfigsAltered,
     ControllerCommand,
     CreateTopics,
-    NewTopic,
     ReplicaAssignment,
     ResourceChanges,
+    TopicSpec,
 )
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType, SupportedFeature
@@ -39,7 +39,6 @@ from tailrace.metadata.image_values import created_partition
 from tailrace.metadata.partition_commands import (
     AlterPartition,
     AlterReassignments,
-    ElectionType,
     ElectLeaders,
     InSyncChange,
     InSyncReplica,
@@ -53,7 +52,7 @@ from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
 from tailrace.node.settings.table import BROKER_SETTINGS
 
 SESSION_MS = 1000
@@ -135,7 +134,7 @@ class Cluster:
             ReplicaAssignment(partition=number, broker_ids=ids(*replicas)) for number in range(partitions)
         )
         settings = {"min.insync.replicas": str(min_in_sync), "unclean.leader.election.enable": str(unclean).lower()}
-        topic = NewTopic(name="orders", assignments=assignments, configs=tuple(settings.items()))
+        topic = TopicSpec(name="orders", assignments=assignments, configs=tuple(settings.items()))
         self.do(CreateTopics(topics=(topic,)))
 
     def set(self, name: str, value: str | None, of: ConfigResource = TOPIC_ORDERS) -> ErrorCode | None:
@@ -343,7 +342,7 @@ def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(m
     cluster = Cluster()
     cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3, partitions=3)
-    alone = NewTopic(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
+    alone = TopicSpec(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
     cluster.do(CreateTopics(topics=(alone,)))
     assert not cluster.beat(1, wants_shutdown=True).should_shut_down
     assert cluster.machine.image.brokers[BrokerId(1)].in_controlled_shutdown
@@ -500,7 +499,7 @@ def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing
     change = ConfigChange(name="min.insync.replicas", value="3")
     cluster.do(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
     assignment = ReplicaAssignment(partition=0, broker_ids=ids(1, 2, 3))
-    cluster.do(CreateTopics(topics=(NewTopic(name="orders", assignments=(assignment,)),)))
+    cluster.do(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
     cluster.fence(3)
     assert led(cluster.state) == (1, (1, 2), (3,))
     own = ConfigResource(ResourceType.TOPIC, "orders")

@@ -51,7 +51,7 @@ from tailrace.protocol.messages.topics import (
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.cleaner import CleanerConfig
-from tailrace.server.partitions.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
@@ -226,7 +226,7 @@ class World:
         self.told: Counter[str] = Counter()
         self.node: GroupPath
         self.disk: LateDisk
-        self.upkeep: Upkeep
+        self.upkeep: LogUpkeep
         self.admin = Client()
         self.producers = [
             *(Producer(f"i{n}", partition=n % PARTITIONS) for n in range(3)),
@@ -312,7 +312,7 @@ class World:
         self.node = GroupPath("/data", files=self.files, clock=clock, disk=self.disk, start=self._starts)
         self._connection = self.node.connection
         self.until(lambda: self.node.is_ready, "the node is ready")
-        self.upkeep = Upkeep(self.node.table, clock=clock, config=UPKEEP)
+        self.upkeep = LogUpkeep(self.node.table, clock=clock, config=UPKEEP)
         self.upkeep.start()
         for topic in TOPICS:
             if topic not in self.node.controller.image.topics:

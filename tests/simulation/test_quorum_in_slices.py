@@ -9,7 +9,7 @@ from simulation.quorum_cluster import QuorumCluster, QuorumPlan
 from simulation.quorum_node import SLICE_PARTITIONS, QuorumNode
 from tailrace.metadata import derive
 from tailrace.metadata.broker_commands import BrokerRegistered, FenceBroker, RegisterBroker
-from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicsCreated
+from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicsCreated, TopicSpec
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -48,7 +48,7 @@ def leader() -> tuple[QuorumCluster, QuorumNode]:
     found = cluster.active()
     assert found is not None
     found.controller.submit(
-        CreateTopics(topics=(NewTopic(name="orders", num_partitions=40, replication_factor=1),)), lambda _: None
+        CreateTopics(topics=(TopicSpec(name="orders", num_partitions=40, replication_factor=1),)), lambda _: None
     )
     cluster.world.run(until_ms=cluster.world.now_ms + 300)
     assert "orders" in found.controller.image.topics
@@ -67,7 +67,7 @@ def test_a_command_waits_for_the_one_that_is_being_decided(leader: tuple[QuorumC
     before = node.host.log.end_offset
     fenced = fence(node)
     order: Answers = []
-    node.controller.submit(CreateTopics(topics=(NewTopic(name="later"),)), order.append)
+    node.controller.submit(CreateTopics(topics=(TopicSpec(name="later"),)), order.append)
     assert node.host.log.end_offset == before, "nothing can be decided before the fencing is"
     cluster.world.run(until_ms=cluster.world.now_ms + 1_000)
     assert isinstance(fenced[0], BrokerRegistered)
@@ -78,7 +78,7 @@ def test_who_loses_the_lead_while_it_decides_refuses_all_who_wait(leader: tuple[
     cluster, node = leader
     fenced = fence(node)
     order: Answers = []
-    node.controller.submit(CreateTopics(topics=(NewTopic(name="later"),)), order.append)
+    node.controller.submit(CreateTopics(topics=(TopicSpec(name="later"),)), order.append)
     node.host.shut_down(lambda: None)
     cluster.world.run(until_ms=cluster.world.now_ms + 1_000)
     for answer in fenced + order:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
-from tailrace.cli.waiting import Patience, describe, heard_once, told_by_command
+from tailrace.cli.waiting import TroubleNotice, describe, heard_once, told_by_command
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -82,7 +82,7 @@ def command(
     )
     line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
     begins_at_end = offset is None and not from_beginning
-    waiting = _Waiting(bootstrap_server, topic, partitions, is_new=begins_at_end)
+    waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)
     with told_by_command(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
             consumer.assign(partitions)
@@ -146,10 +146,10 @@ def _print_records(
     max_messages: int | None,
     timeout: float | None,
     is_interrupted: Callable[[], bool],
-    waiting: "_Waiting",
+    waiting: "_WaitingNotice",
 ) -> None:
     stdout = sys.stdout.buffer
-    patience = Patience()
+    patience = TroubleNotice()
     printed = 0
     deadline = None if timeout is None else time.monotonic() + timeout
     while (max_messages is None or printed < max_messages) and not is_interrupted():
@@ -175,7 +175,7 @@ def _print_records(
     say(counted(printed, "record") + ("" if printed else waiting.skipped()))
 
 
-class _Waiting:
+class _WaitingNotice:
     """Says what a person waits for, and what was there before that the command does not show."""
 
     def __init__(self, servers: str, topic: str, partitions: Sequence[TopicPartition], *, is_new: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from tailrace.cli import reset_offsets
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
 from tailrace.client.admin.group_health import PartitionHealth, verdict
-from tailrace.client.admin.group_queries import GroupDescription, GroupMember
+from tailrace.client.admin.group_queries import DescribedMember, GroupDescription
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -208,7 +208,7 @@ def _lag_rows(group: GroupDescription, health: Health) -> list[Row]:
     ]
 
 
-def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health, owner: GroupMember | None) -> Row:
+def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health, owner: DescribedMember | None) -> Row:
     found = health[partition]
     return {
         "GROUP": group.group,
@@ -224,7 +224,7 @@ def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health,
     }
 
 
-def _verdict(group: GroupDescription, member: GroupMember, health: Health) -> str | None:
+def _verdict(group: GroupDescription, member: DescribedMember, health: Health) -> str | None:
     known = {} if group.details is None else {found.member_id: found for found in group.details.members}
     return verdict(known.get(member.member_id), [health[p] for p in member.assignment], _now_ms(group))
 
@@ -234,7 +234,7 @@ def _now_ms(group: GroupDescription) -> int:
     return int(time.time() * 1000) if group.details is None else group.details.now_ms
 
 
-def _member_cells(member: GroupMember | None) -> dict[str, Cell]:
+def _member_cells(member: DescribedMember | None) -> dict[str, Cell]:
     return {
         "CONSUMER-ID": member.member_id if member else None,
         "HOST": member.host if member else None,
@@ -242,7 +242,7 @@ def _member_cells(member: GroupMember | None) -> dict[str, Cell]:
     }
 
 
-def _member_row(group: GroupDescription, member: GroupMember, health: Health) -> Row:
+def _member_row(group: GroupDescription, member: DescribedMember, health: Health) -> Row:
     return {
         "GROUP": group.group,
         **_member_cells(member),

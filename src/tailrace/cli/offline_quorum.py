@@ -12,10 +12,10 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.node.data_directory import DirectoryLock
 from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.quorum.state import QuorumState
+from tailrace.server.quorum.state import StoredQuorumState
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import read_meta_properties
 
@@ -37,7 +37,7 @@ def controller_of(file: Path) -> Voter:
             f" {file} configures: set node.id={properties.node_id}, or name the right file"
         )
     told = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
-    endpoints = tuple(Endpoint(one.name, one.host, one.port) for one in told)
+    endpoints = tuple(VoterListener(one.name, one.host, one.port) for one in told)
     return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
 
 
@@ -87,7 +87,7 @@ class OfflineQuorum:
         log = self._log
         epoch = max(self._state.leader_epoch, log.last_epoch) + 1
         # Before any record of the epoch: so that it is never used for anything else.
-        self._directory.write_quorum_state(QuorumState(leader_epoch=epoch))
+        self._directory.write_quorum_state(StoredQuorumState(leader_epoch=epoch))
         control = (KRaftVersion(1), Voters(VoterSet.of([self.controller])))
         log.append_as_leader(
             AppendAsLeader(base_offset=log.end_offset, leader_epoch=epoch, control=control), now_ms=_now_ms()

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
-from tailrace.cli.waiting import Patience, heard_once, told_by_command
+from tailrace.cli.waiting import TroubleNotice, heard_once, told_by_command
 from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata
@@ -74,7 +74,7 @@ def command(
         max_request_size=_LONGEST_LINE,
         delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
     )
-    lines = _Lines(producer, topic, separator, partition, compression)
+    lines = _InputLines(producer, topic, separator, partition, compression)
     was_interrupted = False
     with told_by_command(), heard_once(_interrupt):
         try:
@@ -129,7 +129,7 @@ def _whole_lines() -> Iterator[list[bytes]]:
         yield [b"".join(begun)]
 
 
-class _Sent(NamedTuple):
+class _SentRecord(NamedTuple):
     """A batch on its way."""
 
     future: Future[RecordMetadata]
@@ -153,7 +153,7 @@ class _Open:
         self.first_line = self.last_line = first_line
 
 
-class _Lines:
+class _InputLines:
     """Packs lines into batches, one open per partition, and watches what becomes of them."""
 
     def __init__(
@@ -167,9 +167,9 @@ class _Lines:
         self._partition_count = 0
         self._sticky = StickyPartitioner(randrange, _BATCH_BYTES)
         self._open: dict[int, _Open] = {}
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentRecord] = deque()
         self._fault: KafkaError | None = None
-        self._patience = Patience()
+        self._patience = TroubleNotice()
         self._said_at = time.monotonic()
         self._line_number = 0
         self._has_counted = False
@@ -236,7 +236,7 @@ class _Lines:
     def _send_batch(self, partition: int) -> None:
         batch = self._open.pop(partition)
         future = self._producer.send_batch(self._topic, partition, batch.builder.build())
-        self._sent.append(_Sent(future, batch.builder.count, batch.first_line, batch.last_line))
+        self._sent.append(_SentRecord(future, batch.builder.count, batch.first_line, batch.last_line))
 
     def _watch(self) -> None:
         """Note what has been written and what not; tell the person at the terminal how far it is."""
@@ -262,7 +262,7 @@ class _Lines:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def _settle(self, sent: _Sent) -> None:
+    def _settle(self, sent: _SentRecord) -> None:
         try:
             sent.future.result()
         except KafkaError as fault:

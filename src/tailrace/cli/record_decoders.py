@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tailrace.cli.output import Cell
-from tailrace.coordinators.groups.consumer.records import ConsumerKey, ConsumerRecord, consumer_key
+from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord, ConsumerKey, consumer_key
 from tailrace.coordinators.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -83,7 +83,7 @@ def group_record(record: Record) -> Decoded:
     if decoded is None:
         return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
     key: OffsetCommitKey | GroupMetadataKey | ConsumerKey
-    if isinstance(decoded, ConsumerRecord):
+    if isinstance(decoded, ConsumerGroupRecord):
         key = consumer_key(decoded)
     elif isinstance(decoded, GroupRecord):
         key = GroupMetadataKey(group=decoded.group_id)

@@ -7,10 +7,9 @@ import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
 from tailrace.cli.unclean_elections import CANDIDATE_COLUMNS, elect_named, leaderless, say_what_is_lost
-from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 
 _ELECTION_COLUMNS = ("Topic", "Partition", "Election")
 _MOVE_COLUMNS = ("Topic", "Partition", "Replicas", "AddingReplicas", "RemovingReplicas")

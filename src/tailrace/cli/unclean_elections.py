@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from tailrace.cli.output import Row, say
 from tailrace.client.admin.log_dirs import ReplicaLog
-from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 
 CANDIDATE_COLUMNS = ("Topic", "Partition", "Replica", "State", "GoodEnd", "AcknowledgedEnd", "Lost", "Choice")
 
@@ -22,7 +21,7 @@ _Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]
 Results = dict[TopicPartition, KafkaError | None]
 
 
-class Candidate(NamedTuple):
+class UncleanCandidate(NamedTuple):
     """One replica of a partition without a leader."""
 
     broker_id: BrokerId
@@ -40,10 +39,10 @@ class Leaderless(NamedTuple):
     """A partition without a leader, and its replicas in order of preference."""
 
     where: TopicPartition
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[UncleanCandidate, ...]
 
     @property
-    def recommended(self) -> Candidate | None:
+    def recommended(self) -> UncleanCandidate | None:
         """The one that has most; of equals one that need not be cut, then the preferred one."""
         known = [one for one in self.candidates if one.good_end is not None]
         return max(known, key=lambda one: (one.good_end or 0, not one.fault), default=None)
@@ -87,7 +86,7 @@ def leaderless(admin: Admin, wanted: Iterable[TopicPartition] | None) -> list[Le
     return [Leaderless(where, _candidates(where, replicas, logs)) for where, replicas in sorted(found.items())]
 
 
-def _candidates(where: TopicPartition, replicas: Sequence[BrokerId], logs: _Logs) -> tuple[Candidate, ...]:
+def _candidates(where: TopicPartition, replicas: Sequence[BrokerId], logs: _Logs) -> tuple[UncleanCandidate, ...]:
     told = {broker_id: each[where] for broker_id in replicas if where in (each := _of(logs[broker_id]))}
     acknowledged_end = max((max(one.acknowledged_end_offset, one.good_end_offset) for one in told.values()), default=0)
     candidates = []
@@ -95,9 +94,9 @@ def _candidates(where: TopicPartition, replicas: Sequence[BrokerId], logs: _Logs
         answer, log = logs[broker_id], told.get(broker_id)
         if isinstance(answer, KafkaError):
             is_old = answer.code is ErrorCode.UNSUPPORTED_VERSION
-            candidates.append(Candidate(broker_id, "unknown" if is_old else "unreachable", fault=answer.detail))
+            candidates.append(UncleanCandidate(broker_id, "unknown" if is_old else "unreachable", fault=answer.detail))
         elif log is None:
-            candidates.append(Candidate(broker_id, "unknown", fault="the broker does not know this replica yet"))
+            candidates.append(UncleanCandidate(broker_id, "unknown", fault="the broker does not know this replica yet"))
         else:
             candidates.append(_candidate(broker_id, log, acknowledged_end))
     return tuple(candidates)
@@ -107,10 +106,10 @@ def _of(answer: Mapping[TopicPartition, ReplicaLog] | KafkaError) -> Mapping[Top
     return {} if isinstance(answer, KafkaError) else answer
 
 
-def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> Candidate:
+def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> UncleanCandidate:
     noted_end = None if log.acknowledged_end_offset < 0 else log.acknowledged_end_offset
     if log.good_end_offset < 0:
-        return Candidate(broker_id, "offline", acknowledged_end=noted_end, fault=log.fault)
+        return UncleanCandidate(broker_id, "offline", acknowledged_end=noted_end, fault=log.fault)
     lost = max(acknowledged_end - log.good_end_offset, 0)
     if log.fault:
         state = "damaged"
@@ -118,7 +117,7 @@ def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> C
         state = "short"
     else:
         state = "behind" if lost else "complete"
-    return Candidate(broker_id, state, log.good_end_offset, noted_end, lost, log.fault)
+    return UncleanCandidate(broker_id, state, log.good_end_offset, noted_end, lost, log.fault)
 
 
 def say_what_is_lost(partitions: Sequence[Leaderless]) -> None:
@@ -159,7 +158,7 @@ def elect_named(admin: Admin, partitions: Sequence[Leaderless], replica: int | N
     return results
 
 
-def _chosen(one: Leaderless, replica: int | None) -> Candidate:
+def _chosen(one: Leaderless, replica: int | None) -> UncleanCandidate:
     if replica is None:
         if one.recommended is None:
             raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{one.where}: no replica of it can be chosen")

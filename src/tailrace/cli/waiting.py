@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 2.0
 """A restart or an election: not worth a word."""
 
 
-class Patience:
+class TroubleNotice:
     """Looks at what a client is retrying now, and tells the person at the terminal."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from tailrace.protocol.messages.metadata import MetadataResponse, MetadataRespon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class BrokerAddress:
     """A node that serves clients."""
 
     node_id: BrokerId
@@ -74,14 +74,14 @@ class ClusterView:
         self._topics: dict[str, _Known] = {}
         self._names: dict[TopicId, str] = {}
         self._faults: dict[str, ErrorCode] = {}
-        self.brokers: Mapping[BrokerId, Broker] = {}
+        self.brokers: Mapping[BrokerId, BrokerAddress] = {}
         self.controller_id = BrokerId(-1)
         self.cluster_id: str | None = None
 
     def update(self, response: MetadataResponse, now_ms: int) -> None:
         """Take in an answer to Metadata."""
         self.brokers = {
-            BrokerId(broker.node_id): Broker(
+            BrokerId(broker.node_id): BrokerAddress(
                 node_id=BrokerId(broker.node_id), host=broker.host, port=broker.port, rack=broker.rack
             )
             for broker in response.brokers
@@ -160,7 +160,7 @@ class ClusterView:
             )
         return info.partitions[topic_partition.partition]
 
-    def leader(self, topic_partition: TopicPartition) -> Broker:
+    def leader(self, topic_partition: TopicPartition) -> BrokerAddress:
         """Raises KafkaError(LEADER_NOT_AVAILABLE) while no leader is known."""
         leader = self.partition(topic_partition).leader
         if leader not in self.brokers:

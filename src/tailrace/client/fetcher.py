@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
-from tailrace.client.cluster_view import Broker
-from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, Wanted, fetch
+from tailrace.client.cluster_view import BrokerAddress
+from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch, fetch
 from tailrace.client.router import Router
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -171,7 +171,7 @@ class Fetcher:
         topics = {name.topic for name in self._partitions}
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
             self._start(-1, partial(self._refresh, topics))
-        by_node: dict[int, list[Wanted]] = defaultdict(list)
+        by_node: dict[int, list[PartitionFetch]] = defaultdict(list)
         for name, partition in self._partitions.items():
             if partition.position is None or partition.is_out_of_range or not partition.is_drained:
                 continue
@@ -188,16 +188,16 @@ class Fetcher:
         for node, wanted in by_node.items():
             self._start(node, partial(self._fetch, node, wanted, options))
 
-    def _leader(self, name: TopicPartition) -> Broker | None:
+    def _leader(self, name: TopicPartition) -> BrokerAddress | None:
         try:
             return self._router.view.leader(name)
         except KafkaError as fault:
             self._troubles[name] = fault
             return None
 
-    def _wanted(self, name: TopicPartition, partition: _Partition) -> Wanted:
+    def _wanted(self, name: TopicPartition, partition: _Partition) -> PartitionFetch:
         view = self._router.view
-        return Wanted(
+        return PartitionFetch(
             topic_partition=name,
             topic_id=view.topic(name.topic).topic_id,
             offset=partition.next_offset,
@@ -237,7 +237,7 @@ class Fetcher:
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)  # a topic or a leader is still missing
 
-    async def _fetch(self, node: int, wanted: list[Wanted], options: FetchOptions) -> None:
+    async def _fetch(self, node: int, wanted: list[PartitionFetch], options: FetchOptions) -> None:
         try:
             connection = await self._router.node_connection(node, _USE)
             answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
@@ -250,7 +250,7 @@ class Fetcher:
         if has_failed:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
-    def _leave_replicas(self, wanted: Iterable[Wanted]) -> None:
+    def _leave_replicas(self, wanted: Iterable[PartitionFetch]) -> None:
         """The node cannot be asked: if it was a replica near by, the leader serves, and names one that can be."""
         for want in wanted:
             partition = self._partitions.get(want.topic_partition)

@@ -27,7 +27,7 @@ _NEWEST = 17
 _ABORT = 0
 
 
-class Wanted(NamedTuple):
+class PartitionFetch(NamedTuple):
     """A partition to read, and from where."""
 
     topic_partition: TopicPartition
@@ -67,7 +67,7 @@ class Fetched(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, wanted: Sequence[Wanted], options: FetchOptions, *, timeout_ms: int
+    connection: Connection, wanted: Sequence[PartitionFetch], options: FetchOptions, *, timeout_ms: int
 ) -> list[Fetched]:
     """Ask one node, without a fetch session. Faults of single partitions are in their results."""
     names = {want.topic_id: want.topic_partition.topic for want in wanted}
@@ -81,7 +81,7 @@ async def fetch(
     return read_answer(response, wanted, options)
 
 
-def fetch_request(wanted: Sequence[Wanted], options: FetchOptions) -> FetchRequest:
+def fetch_request(wanted: Sequence[PartitionFetch], options: FetchOptions) -> FetchRequest:
     """The request for these partitions, fit for every version: topics have their name and their id."""
     topics: dict[tuple[str, TopicId], list[FetchPartition]] = defaultdict(list)
     for want in wanted:
@@ -106,10 +106,10 @@ def fetch_request(wanted: Sequence[Wanted], options: FetchOptions) -> FetchReque
     )
 
 
-def read_answer(response: FetchResponse, wanted: Sequence[Wanted], options: FetchOptions) -> list[Fetched]:
+def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], options: FetchOptions) -> list[Fetched]:
     """The answer per partition asked for. Raises KafkaError for a fault of the whole fetch."""
     check(response.error_code, "fetch")
-    asked: dict[tuple[str, int], Wanted] = {}
+    asked: dict[tuple[str, int], PartitionFetch] = {}
     for want in wanted:
         asked[want.topic_partition] = want
     names = {want.topic_id: want.topic_partition.topic for want in wanted}
@@ -123,7 +123,7 @@ def read_answer(response: FetchResponse, wanted: Sequence[Wanted], options: Fetc
     return results
 
 
-def _read_partition(want: Wanted, answer: PartitionData, options: FetchOptions) -> Fetched:
+def _read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOptions) -> Fetched:
     fault = None
     buffers: list[Buffer] = []
     next_offset = want.offset

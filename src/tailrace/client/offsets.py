@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -78,14 +78,14 @@ async def ask_for_offsets(
     """
     await router.ensure_fresh({partition.topic for partition in specs})
     faults: dict[TopicPartition, KafkaError] = {}
-    by_leader: dict[Broker, dict[TopicPartition, int]] = defaultdict(dict)
+    by_leader: dict[BrokerAddress, dict[TopicPartition, int]] = defaultdict(dict)
     for partition, spec in specs.items():
         try:
             by_leader[router.view.leader(partition)][partition] = spec
         except KafkaError as fault:
             faults[partition] = fault
 
-    async def ask(leader: Broker, asked: Mapping[TopicPartition, int]) -> None:
+    async def ask(leader: BrokerAddress, asked: Mapping[TopicPartition, int]) -> None:
         try:
             good, bad = await _ask_leader(router, leader, asked, isolation_level)
         except KafkaError as fault:
@@ -101,7 +101,7 @@ async def ask_for_offsets(
 
 
 async def _ask_leader(
-    router: Router, leader: Broker, specs: Mapping[TopicPartition, int], isolation_level: int
+    router: Router, leader: BrokerAddress, specs: Mapping[TopicPartition, int], isolation_level: int
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, KafkaError]]:
     connection = await router.broker_connection(leader)
     version = connection.version_of(ListOffsetsRequest)

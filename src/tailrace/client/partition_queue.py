@@ -29,7 +29,7 @@ MAX_IN_FLIGHT = 5
 _MAX_EPOCH = 0x7FFF
 
 
-class Verdict(Enum):
+class BatchOutcome(Enum):
     """The verdict of an answer on a batch."""
 
     DONE = auto()
@@ -136,44 +136,44 @@ class PartitionQueue:
 
     # answers
 
-    def verdict(self, batch: OutgoingBatch, code: ErrorCode) -> Verdict:
+    def verdict(self, batch: OutgoingBatch, code: ErrorCode) -> BatchOutcome:
         """The verdict of this answer on a batch in flight (KIP-98, KIP-360)."""
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            return Verdict.DONE
+            return BatchOutcome.DONE
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.identity is not None:
             return self._out_of_order(batch)
         if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
-            return Verdict.RENEW if batch.identity is not None and not self.doubtful else Verdict.FAIL
+            return BatchOutcome.RENEW if batch.identity is not None and not self.doubtful else BatchOutcome.FAIL
         if not code.retriable:
-            return Verdict.FAIL
-        return Verdict.GIVE_UP if self._has_lost_track else Verdict.RETRY
+            return BatchOutcome.FAIL
+        return BatchOutcome.GIVE_UP if self._has_lost_track else BatchOutcome.RETRY
 
-    def _out_of_order(self, batch: OutgoingBatch) -> Verdict:
+    def _out_of_order(self, batch: OutgoingBatch) -> BatchOutcome:
         if batch.number < self._last_written:
-            return Verdict.DONE
+            return BatchOutcome.DONE
         is_first = all(batch.number <= other.number for other in (*self.in_flight, *self.retrying))
         if self.must_renew or not is_first:
-            return Verdict.GIVE_UP if self._has_lost_track and batch.is_in_doubt else Verdict.BEHIND
+            return BatchOutcome.GIVE_UP if self._has_lost_track and batch.is_in_doubt else BatchOutcome.BEHIND
         if not batch.is_in_doubt:
-            return Verdict.FAIL  # the broker has lost records it had acknowledged: that must be seen
-        return Verdict.DOUBT if self.retrying else Verdict.GIVE_UP
+            return BatchOutcome.FAIL  # the broker has lost records it had acknowledged: that must be seen
+        return BatchOutcome.DOUBT if self.retrying else BatchOutcome.GIVE_UP
 
-    def settle(self, batch: OutgoingBatch, verdict: Verdict, *, not_before_ms: int = 0) -> list[OutgoingBatch]:
+    def settle(self, batch: OutgoingBatch, verdict: BatchOutcome, *, not_before_ms: int = 0) -> list[OutgoingBatch]:
         """A batch in flight has come back. Returns the batches that are complete with it, all by this verdict."""
         self.in_flight.remove(batch)
         match verdict:
-            case Verdict.DONE:
+            case BatchOutcome.DONE:
                 self.most_in_flight = MAX_IN_FLIGHT
                 self._last_written = max(self._last_written, batch.number)
                 settled = [*self.doubtful, batch]
                 self.doubtful.clear()
                 return settled
-            case Verdict.FAIL if not self.doubtful:
+            case BatchOutcome.FAIL if not self.doubtful:
                 self._leave_gap(batch)
                 return [batch]
-            case Verdict.FAIL | Verdict.GIVE_UP:
+            case BatchOutcome.FAIL | BatchOutcome.GIVE_UP:
                 return self._give_up([batch])
-            case Verdict.DOUBT:
+            case BatchOutcome.DOUBT:
                 self.doubtful.append(batch)
                 return []
         self._try_again(batch, verdict, not_before_ms)
@@ -191,13 +191,13 @@ class PartitionQueue:
         self.may_grow = False
         self.retrying = sorted([*self.retrying, *batch.halves], key=lambda each: each.number)
 
-    def _try_again(self, batch: OutgoingBatch, verdict: Verdict, not_before_ms: int) -> None:
+    def _try_again(self, batch: OutgoingBatch, verdict: BatchOutcome, not_before_ms: int) -> None:
         self.not_before_ms = not_before_ms
         self.retrying.append(batch)
         self.retrying.sort(key=lambda each: each.number)
-        if verdict is Verdict.RETRY:
+        if verdict is BatchOutcome.RETRY:
             batch.may_be_written = True
-        elif verdict is Verdict.RENEW and self.identity is not None and batch.identity == self.identity:
+        elif verdict is BatchOutcome.RENEW and self.identity is not None and batch.identity == self.identity:
             self.identity = None
             self.must_renew = True
 

@@ -17,7 +17,7 @@ from tailrace.client.fetching import (
     STALE_LEADER,
     Fetched,
     FetchOptions,
-    Wanted,
+    PartitionFetch,
     fetch,
 )
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
@@ -215,7 +215,7 @@ class _Reading:
         await router.ensure_fresh((partition.topic,))
         info = router.view.partition(partition)
         self._absences.end((partition.topic, str(partition)))
-        wanted = Wanted(
+        wanted = PartitionFetch(
             topic_partition=partition,
             topic_id=router.view.topic(partition.topic).topic_id,
             offset=self._offset,

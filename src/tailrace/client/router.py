@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from tailrace.client.cluster_view import Broker, ClusterView, TopicInfo
+from tailrace.client.cluster_view import BrokerAddress, ClusterView, TopicInfo
 from tailrace.client.errors import check
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
@@ -60,7 +60,7 @@ class Router:
         """When the last attempt began to which no node answered."""
         self.view = ClusterView(max_age_ms=metadata_max_age_ms)
         self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
-        self._coordinators: dict[tuple[int, str], Broker] = {}
+        self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
 
     @property
     def has_answered(self) -> bool:
@@ -106,7 +106,7 @@ class Router:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not in the cluster now")
         return await self.broker_connection(broker, use)
 
-    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+    async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
         """To this node. One that cannot be reached may lead no more: what it led is asked for again."""
         try:
             return await self._pool.get(Address(broker.host, broker.port), use)
@@ -114,7 +114,7 @@ class Router:
             self.view.mark_led_by(broker.node_id)
             raise
 
-    def open_connection(self, broker: Broker, use: str) -> Connection | None:
+    def open_connection(self, broker: BrokerAddress, use: str) -> Connection | None:
         """To this node, if there is one that works now."""
         return self._pool.open_connection(Address(broker.host, broker.port), use)
 
@@ -142,7 +142,7 @@ class Router:
         broker = await self.coordinator(name, key_type=key_type)
         return await self.broker_connection(broker, use)
 
-    async def coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> Broker:
+    async def coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> BrokerAddress:
         """The node that keeps this group, or transactional id.
 
         Raises KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none.
@@ -156,7 +156,7 @@ class Router:
         """An answer has shown that it has moved."""
         self._coordinators.pop((key_type, name), None)
 
-    async def _find_coordinator(self, key_type: int, key: str) -> Broker:
+    async def _find_coordinator(self, key_type: int, key: str) -> BrokerAddress:
         connection = await self.any_connection()
         if connection.version_of(FindCoordinatorRequest) >= 4:
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
@@ -165,7 +165,7 @@ class Router:
         response = await connection.ask(request, FindCoordinatorResponse, timeout_ms=self.request_timeout_ms)
         found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, found.error_message or f"the coordinator of {key!r} is not to be had now")
-        return Broker(node_id=BrokerId(found.node_id), host=found.host, port=found.port, rack=None)
+        return BrokerAddress(node_id=BrokerId(found.node_id), host=found.host, port=found.port, rack=None)
 
     # metadata
 

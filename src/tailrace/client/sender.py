@@ -8,10 +8,10 @@ from functools import partial
 
 from tailrace import __version__
 from tailrace.client.accumulator import Accumulator
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of
 from tailrace.client.outgoing import Identity, OutgoingBatch
-from tailrace.client.partition_queue import PartitionQueue, Verdict
+from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -34,7 +34,7 @@ _LAST_WITH_NAMES = 12
 """From version 13 Produce names topics by id."""
 _IDENTITY = "identity"
 """One of the names of jobs; the others are made by `_describing` and `_connecting`."""
-_AGAIN = (Verdict.RETRY, Verdict.BEHIND, Verdict.DOUBT, Verdict.RENEW)
+_AGAIN = (BatchOutcome.RETRY, BatchOutcome.BEHIND, BatchOutcome.DOUBT, BatchOutcome.RENEW)
 _STALE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -135,7 +135,7 @@ class Sender:
         if self._idempotent and self._identity is None:
             self._start(_IDENTITY, self._obtain_identity)
             return
-        by_leader: dict[Broker, list[PartitionQueue]] = defaultdict(list)
+        by_leader: dict[BrokerAddress, list[PartitionQueue]] = defaultdict(list)
         for queue in ready:
             leader = self._leader(queue)
             if leader is not None:
@@ -154,7 +154,7 @@ class Sender:
                 met.add(_connecting(self._router.view.leader(partition)))
         self._troubles = {what: fault for what, fault in self._troubles.items() if what in met}
 
-    def _leader(self, queue: PartitionQueue) -> Broker | None:
+    def _leader(self, queue: PartitionQueue) -> BrokerAddress | None:
         topic = queue.topic_partition.topic
         if self._router.view.needs_refresh((topic,), self._router.now_ms()):
             self._start(_describing(topic), partial(self._describe, queue.topic_partition))
@@ -164,7 +164,7 @@ class Sender:
             self._last_fault = self._troubles[queue.topic_partition] = fault
             return None
 
-    def _send_to(self, leader: Broker, queues: list[PartitionQueue], now_ms: int) -> None:
+    def _send_to(self, leader: BrokerAddress, queues: list[PartitionQueue], now_ms: int) -> None:
         connecting = _connecting(leader)
         connection = self._router.open_connection(leader, _USE)
         if connection is None:
@@ -187,7 +187,7 @@ class Sender:
             linger_ms = self._accumulator.effective_linger_ms
             queues = left + [queue for queue in served if queue.can_send(now_ms, linger_ms)]
 
-    def _send(self, connection: Connection, leader: Broker, batches: list[OutgoingBatch]) -> None:
+    def _send(self, connection: Connection, leader: BrokerAddress, batches: list[OutgoingBatch]) -> None:
         topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
         for batch in batches:
             topic, index = batch.topic_partition
@@ -214,7 +214,7 @@ class Sender:
         answer.add_done_callback(partial(self._answered, leader.node_id, batches))
 
     def _send_unanswered(
-        self, connection: Connection, leader: Broker, request: ProduceRequest, batches: list[OutgoingBatch]
+        self, connection: Connection, leader: BrokerAddress, request: ProduceRequest, batches: list[OutgoingBatch]
     ) -> None:
         """Produce with acks=0, and behind it a question: its answer tells that the node has read what stands before.
 
@@ -282,9 +282,9 @@ class Sender:
             if code in _STALE or code == ErrorCode.NETWORK_EXCEPTION:
                 self._router.view.mark_stale(batch.topic_partition.topic)
         if verdict in _AGAIN and now_ms >= batch.deadline_ms:
-            verdict = Verdict.GIVE_UP
+            verdict = BatchOutcome.GIVE_UP
             fault = self._expired(batch)
-        if verdict is Verdict.RENEW and self._identity is not None and batch.identity is not None:
+        if verdict is BatchOutcome.RENEW and self._identity is not None and batch.identity is not None:
             refused_id = batch.identity.producer_id
             self._identity = self._identity if self._identity.producer_id != refused_id else None
         if fault is not None and verdict in _AGAIN:
@@ -292,14 +292,14 @@ class Sender:
         else:
             self._troubles.pop(batch.topic_partition, None)
         settled = queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
-        if verdict is Verdict.DONE:
+        if verdict is BatchOutcome.DONE:
             written = answer is not None and answer.error_code == 0
             for each in settled:
                 self._finish(each, None, answer if written and each is batch else None)
             return
         for each in settled:
             assert fault is not None, "only a fault fails a batch"
-            self._finish(each, _in_doubt(fault) if verdict is Verdict.GIVE_UP else fault)
+            self._finish(each, _in_doubt(fault) if verdict is BatchOutcome.GIVE_UP else fault)
 
     def _finish(
         self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None = None
@@ -353,7 +353,7 @@ class Sender:
             router.view.leader(topic_partition)
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r} has partitions without a leader")
 
-    async def _connect(self, leader: Broker) -> None:
+    async def _connect(self, leader: BrokerAddress) -> None:
         try:
             await self._router.broker_connection(leader, _USE)
             if self._identity is not None:
@@ -389,7 +389,7 @@ def _describing(topic: str) -> str:
     return f"metadata of {topic}"
 
 
-def _connecting(leader: Broker) -> str:
+def _connecting(leader: BrokerAddress) -> str:
     return f"connection to node {leader.node_id}"
 
 

@@ -28,7 +28,7 @@ class ReplicaAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
+class TopicSpec:
     """A topic to create. With assignments, the two counts must be -1."""
 
     name: str
@@ -42,7 +42,7 @@ class NewTopic:
 class CreateTopics:
     """Create topics; each succeeds or fails by itself."""
 
-    topics: tuple[NewTopic, ...]
+    topics: tuple[TopicSpec, ...]
     validate_only: bool = False
     """Answer as if, and create nothing."""
     requested_by: str = ""
@@ -76,7 +76,7 @@ class TopicsCreated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MorePartitions:
+class PartitionIncrease:
     """A topic and the total number of partitions that it is to have."""
 
     name: str
@@ -89,7 +89,7 @@ class MorePartitions:
 class CreatePartitions:
     """Add partitions to topics; each succeeds or fails by itself."""
 
-    topics: tuple[MorePartitions, ...]
+    topics: tuple[PartitionIncrease, ...]
     validate_only: bool = False
     requested_by: str = ""
 

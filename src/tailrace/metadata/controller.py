@@ -36,7 +36,7 @@ from tailrace.metadata.commands import (
 from tailrace.metadata.deciding.broker_lifecycle import BrokerLifecycle
 from tailrace.metadata.deciding.config_changes import ConfigChanges
 from tailrace.metadata.deciding.directory_assignments import DirectoryAssignments
-from tailrace.metadata.deciding.elections import Elections
+from tailrace.metadata.deciding.elections import LeaderElections
 from tailrace.metadata.deciding.feature_updates import FeatureUpdates
 from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.new_partitions import RandomBytes
@@ -173,7 +173,7 @@ class ControllerMachine:
                 self._lifecycle(now_ms).known(command.broker_id, command.broker_epoch)
                 return InSyncChanges(image).decide(command)
             case ElectLeaders():
-                return Elections(image).decide(command)
+                return LeaderElections(image).decide(command)
             case AlterReassignments():
                 return Reassignments(image).decide(command)
             case AssignDirectories():

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class InSyncReplica:
     broker_epoch: int = -1
 
 
-class Leaving(IntEnum):
+class LeaveReason(IntEnum):
     """The reason for which a replica leaves at its broker's request, as on the wire."""
 
     LOST = 1
@@ -39,7 +39,7 @@ class InSyncChange:
     partition_epoch: int
     in_sync_replicas: tuple[InSyncReplica, ...]
     is_recovering: bool = False
-    leaving: Leaving | None = None
+    leaving: LeaveReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,6 @@ class PartitionsAltered:
     """One outcome per change, in order."""
 
     outcomes: tuple[InSyncOutcome, ...]
-
-
-class ElectionType(IntEnum):
-    """The type of an election, as on the wire (KIP-460)."""
-
-    PREFERRED = 0
-    """The first replica."""
-    UNCLEAN = 1
-    """Any replica that is alive, for a partition without a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

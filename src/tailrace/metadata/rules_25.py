@@ -11,12 +11,12 @@ from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
 
-class _Circumstances(Protocol):
+class _Circumstances25(Protocol):
     def is_alive(self, broker_id: BrokerId, /) -> bool: ...
 
 
 def departure(
-    broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances, /, *, unclean: bool
+    broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances25, /, *, unclean: bool
 ) -> PartitionState | None:
     """The state without this broker. Whether it stopped cleanly makes no difference."""
     if broker_id not in state.in_sync_replicas:
@@ -31,7 +31,7 @@ def departure(
     return _next_state(state, leader, in_sync)
 
 
-def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances, /) -> PartitionState | None:
+def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances25, /) -> PartitionState | None:
     """The broker leads again what waited for it, in a new epoch."""
     if state.leader != NO_LEADER or broker_id not in state.in_sync_replicas:
         return None

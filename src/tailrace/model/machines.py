@@ -54,6 +54,11 @@ class KeyedMachine(Protocol[Key, Event, Effect]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed, and a deadline may have. Ticks too early or too many do no harm."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[DecidedRecord, Response]):
     """The records that must be committed before the response may be sent. No records: it depends on what was read."""

@@ -1,5 +1,6 @@
 """Names and positions of partitions."""
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
@@ -103,3 +104,12 @@ GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset((GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC))
+
+
+class ElectionType(IntEnum):
+    """The type of an election of a partition's leader, as on the wire (KIP-460)."""
+
+    PREFERRED = 0
+    """The first replica."""
+    UNCLEAN = 1
+    """Any replica that is alive, for a partition without a leader: records that it lacks are lost."""

@@ -64,7 +64,7 @@ def parse_addresses(text: str) -> list[Address]:
     return addresses
 
 
-class _Pending:
+class _PendingRequest:
     """A request that waits for its answer."""
 
     __slots__ = ("api", "correlation_id", "deadline", "future", "response_type", "version")
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_PendingRequest] = deque()
         self._next_correlation_id = 1
         self._watchdog: asyncio.TimerHandle | None = None
         self._fault: KafkaError | None = None
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             return future
         deadline = self._loop.time() + timeout_ms / 1000
         api = api_of(type(request))
-        self._pending.append(_Pending(api, version, response_type, correlation_id, deadline, future))
+        self._pending.append(_PendingRequest(api, version, response_type, correlation_id, deadline, future))
         self._watch(deadline)
         self._write(chunks)
         return future

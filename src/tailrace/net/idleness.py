@@ -4,7 +4,7 @@ import asyncio
 import select
 
 
-class Patience:
+class IdleTimes:
     """Of one connection: how long it has been idle, in the middle of a frame, or not taking its answers."""
 
     __slots__ = ("_since_ms", "written_bytes")

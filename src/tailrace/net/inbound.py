@@ -16,7 +16,7 @@ from typing import cast
 
 from tailrace.net.buffers import SMALLEST
 from tailrace.net.host import Host
-from tailrace.net.idleness import Patience, has_hung_up
+from tailrace.net.idleness import IdleTimes, has_hung_up
 from tailrace.net.leftovers import Leftovers
 from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, describe_bad_length
 from tailrace.net.pauses import Pause
@@ -93,7 +93,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_from = False
         self._frames_taken = 0
-        self._patience = Patience()
+        self._patience = IdleTimes()
 
     # What handlers see: server.ports.ServerConnection
 

@@ -34,11 +34,11 @@ from tailrace.node.metrics.broker_measurements import BrokerParts
 from tailrace.node.peers import Peers
 from tailrace.node.settings.cluster import say_what_is_overruled
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import Endpoint
+from tailrace.node.settings.endpoints import ListenerAddress
 from tailrace.node.transactions import Transactions
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.live_settings import LiveSettings
-from tailrace.server.controller_link.broker_lifecycle import BrokerLifecycle
+from tailrace.server.controller_link.broker_lifecycle import BrokerSession
 from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.controller_link.envelopes import Envelopes
 from tailrace.server.controller_link.errands import Errands
@@ -51,7 +51,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
 from tailrace.server.partitions.scrubber import ScrubberConfig
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.partitions.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
 from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.followers import FollowerHosts
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
@@ -100,7 +100,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._id = BrokerId(config.node_id)
         self._metadata = quorum.controller
-        self._lifecycle: BrokerLifecycle | None = None
+        self._lifecycle: BrokerSession | None = None
         self.waiting = Waiting(clock)
         self.flush_thread = FlushThread(
             directory=directory,
@@ -112,7 +112,7 @@ class Broker:
         self._keep_partitions(directory)
         self._coordinate()
         self.dispatcher = self._build_dispatcher(admin)
-        self._upkeep = Upkeep(
+        self._upkeep = LogUpkeep(
             self.partitions,
             clock=clock,
             config=_upkeep_config(config),
@@ -282,13 +282,13 @@ class Broker:
 
     # Start
 
-    async def start(self, advertised: Sequence[Endpoint]) -> None:
+    async def start(self, advertised: Sequence[ListenerAddress]) -> None:
         """Return when clients may come: to these addresses. Raises KafkaError and OSError."""
         self.partitions.open()
         self._turns.on_turn_end = self.partitions.write_staged
         await self._quorum.caught_up()
         starting: asyncio.Future[int] = self._loop.create_future()
-        lifecycle = self._lifecycle = BrokerLifecycle(
+        lifecycle = self._lifecycle = BrokerSession(
             controller=self._controller,
             applied=self._metadata,
             clock=self._clock,
@@ -324,7 +324,7 @@ class Broker:
         self._hang_watch.start()
         self._turns.on_turn_end = self.dispatcher.on_turn_end
 
-    def _registration(self, advertised: Sequence[Endpoint]) -> RegisterBroker:
+    def _registration(self, advertised: Sequence[ListenerAddress]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)
         # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for the replicas
         # that turn out to have lost something: it says so of each when it has opened their logs.
@@ -380,7 +380,7 @@ class Broker:
         self._turns.run(self.failures.stop)
         self._turns.run(self.repairs.stop)
 
-    async def _handed_over(self, done: asyncio.Event, lifecycle: BrokerLifecycle) -> None:
+    async def _handed_over(self, done: asyncio.Event, lifecycle: BrokerSession) -> None:
         """Return when it is done, or when no controller has answered for a while: all nodes may be stopping."""
         while not done.is_set() and lifecycle.unheard_ms() < _NO_CONTROLLER_MS:
             with contextlib.suppress(TimeoutError):

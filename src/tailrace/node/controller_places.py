@@ -17,10 +17,10 @@ from tailrace.model.errors import ErrorCode, MalformedMessage
 from tailrace.net.connection import Address
 from tailrace.raft.rpc import (
     NO_LEADER,
-    BeginQuorumEpochResponse,
-    FetchResponse,
-    FetchSnapshotResponse,
-    VoteResponse,
+    BeginEpochReply,
+    FetchRecordsReply,
+    FetchSnapshotReply,
+    VoteReply,
 )
 from tailrace.raft.voters import VoterSet
 from tailrace.server.ports import QuorumResponse
@@ -112,7 +112,7 @@ def _understood(reply: QuorumResponse | None) -> Answered | None:
 
 def _is_the_leader(node_id: int, response: Answered) -> bool:
     """Whether the leader has answered, and is this node: nobody else serves a Fetch."""
-    is_served = isinstance(response, FetchResponse | FetchSnapshotResponse) and response.error is ErrorCode.NONE
+    is_served = isinstance(response, FetchRecordsReply | FetchSnapshotReply) and response.error is ErrorCode.NONE
     return is_served and response.leader_id == node_id
 
 
@@ -122,11 +122,11 @@ def _is_somebody_else(node_id: int, response: Answered) -> bool:
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return True
     match response:
-        case VoteResponse() | BeginQuorumEpochResponse():
+        case VoteReply() | BeginEpochReply():
             return error is ErrorCode.INVALID_VOTER_KEY
-        case FetchResponse() | FetchSnapshotResponse() if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return leader_id == node_id  # who is the leader itself does not send others to it
-        case FetchResponse() | FetchSnapshotResponse() if error is ErrorCode.NONE:
+        case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NONE:
             return leader_id not in (NO_LEADER, node_id)
         case _:
             return False

@@ -22,7 +22,7 @@ from tailrace.node.peers import Peers
 from tailrace.node.settings.quorum_config import QuorumConfig
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.quorum import DescribeQuorumRequest
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.quorum.description import WANTED
 from tailrace.server.quorum.founders import stated_voters, waiting_founder
 from tailrace.server.quorum.log import QuorumLog
@@ -38,7 +38,7 @@ NOBODY_YET: Final = VoterSet(())
 _logger = logging.getLogger("tailrace.node")
 
 
-class Quorum(NamedTuple):
+class FoundedQuorum(NamedTuple):
     """What a replica has to know before it takes part."""
 
     cluster_id: str
@@ -61,7 +61,7 @@ class Founding:
         self._loop = asyncio.get_running_loop()
         self._say_again = self._loop.time() + _SAY_SECONDS
 
-    async def find(self, cluster_id: str | None, new_cluster_id: str, *, votes_alone: bool) -> Quorum:
+    async def find(self, cluster_id: str | None, new_cluster_id: str, *, votes_alone: bool) -> FoundedQuorum:
         """Return when it is found. `cluster_id` is what this directory knows; `new_cluster_id` is for a founder.
 
         `votes_alone`: the log is of a quorum of one that knew no directories yet; it goes on with one.
@@ -70,14 +70,14 @@ class Founding:
         log, config = self._log, self._config
         known = log.founding_voters
         if known is not None and cluster_id is not None:
-            return Quorum(cluster_id, known)
+            return FoundedQuorum(cluster_id, known)
         if votes_alone:
-            return Quorum(cluster_id or new_cluster_id, VoterSet.of((self._voter(self._key),)))
+            return FoundedQuorum(cluster_id or new_cluster_id, VoterSet.of((self._voter(self._key),)))
         if log.end_offset == 0 and config.is_founder:
             return await self._found_or_join(cluster_id, new_cluster_id)
-        return Quorum(cluster_id or await self._ask_cluster_id(), NOBODY_YET)
+        return FoundedQuorum(cluster_id or await self._ask_cluster_id(), NOBODY_YET)
 
-    async def _found_or_join(self, cluster_id: str | None, new_cluster_id: str) -> Quorum:
+    async def _found_or_join(self, cluster_id: str | None, new_cluster_id: str) -> FoundedQuorum:
         config = self._config
         others = [node_id for node_id in config.founders if node_id != self._key.id]
         while True:
@@ -90,11 +90,11 @@ class Founding:
                         f"this directory is of cluster {cluster_id}, the controllers are of {there}: choose another"
                         " --data-dir, or name the right controllers",
                     )
-                return Quorum(there, voters if voters.has(self._key) else self._join(voters))
+                return FoundedQuorum(there, voters if voters.has(self._key) else self._join(voters))
             waiting = {key.id: key for key in filter(None, map(waiting_founder, answers))}
             if self._key.id == min((*config.founders, self._key.id)) and waiting.keys() == set(others):
                 keys = (self._key, *waiting.values())
-                return Quorum(cluster_id or new_cluster_id, VoterSet.of(map(self._voter, keys)))
+                return FoundedQuorum(cluster_id or new_cluster_id, VoterSet.of(map(self._voter, keys)))
             self._say_who_is_waited_for([node_id for node_id in others if node_id not in waiting])
             await asyncio.sleep(_ROUND_SECONDS)
 
@@ -106,7 +106,7 @@ class Founding:
         address = self._config.founders.get(key.id)
         if address is None or not self._config.listener_names:
             return Voter(key)
-        return Voter(key, (Endpoint(self._config.listener_names[0], address.host, address.port),))
+        return Voter(key, (VoterListener(self._config.listener_names[0], address.host, address.port),))
 
     async def _ask_cluster_id(self) -> str:
         while True:

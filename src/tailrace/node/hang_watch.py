@@ -20,7 +20,7 @@ _SOON: Final = 24
 """After as many times that time without a hang, the next one is a first one again."""
 
 
-class Rounds(Protocol):
+class FlushRounds(Protocol):
     """A `node.flush_thread.FlushThread`."""
 
     @property
@@ -33,7 +33,7 @@ class HangWatch:
     """Watches the flush threads of one disk, from `start` to `stop`."""
 
     def __init__(
-        self, threads: Sequence[Rounds], *, clock: Clock, timeout_ms: int, on_change: Callable[[bool], None]
+        self, threads: Sequence[FlushRounds], *, clock: Clock, timeout_ms: int, on_change: Callable[[bool], None]
     ) -> None:
         """`timeout_ms` is log.dir.stall.timeout.ms; `on_change` is told whether the disk hangs, when that changes."""
         self._threads = threads

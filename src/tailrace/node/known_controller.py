@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from tailrace.metadata.broker_commands import RegisterController
 from tailrace.metadata.image import Endpoint as ImageEndpoint
 from tailrace.model.ids import BrokerId
-from tailrace.raft.voters import Endpoint
+from tailrace.raft.voters import VoterListener
 from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.controller_link.controller_registration import ControllerRegistration
 from tailrace.server.controller_link.envelopes import Envelopes
@@ -23,7 +23,7 @@ class KnownController:
         metadata: QuorumController,
         *,
         node_id: int,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[VoterListener],
         cluster_id: str,
         peer: Peer,
         clock: Clock,

@@ -25,7 +25,7 @@ from tailrace.node.collector import Collector
 from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.flush_thread import FlushThread
-from tailrace.node.founding import Founding, Quorum, say_if_wiped
+from tailrace.node.founding import FoundedQuorum, Founding, say_if_wiped
 from tailrace.node.known_controller import KnownController
 from tailrace.node.peers import Peers
 from tailrace.node.settings.cluster import founding_settings
@@ -34,7 +34,7 @@ from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.messages import quorum
 from tailrace.protocol.registry import CONTROLLER_APIS, api_of
 from tailrace.raft.roles import Follower
-from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
@@ -159,7 +159,7 @@ class MetadataQuorum:
         self._keep(found)
         self._assemble(found, listeners)
 
-    def _keep(self, found: Quorum) -> None:
+    def _keep(self, found: FoundedQuorum) -> None:
         """Write down what was found: the cluster first, for a directory with voters knows whose they are."""
         if self._identity.cluster_id is None:
             self._identity = replace(self._identity, cluster_id=found.cluster_id)
@@ -168,7 +168,7 @@ class MetadataQuorum:
             self._log.found(found.voters, now_ms=self._clock.now_ms())
             _logger.info("event=quorum-founded cluster=%s voters=%s", found.cluster_id, _names(found.voters.keys))
 
-    def _assemble(self, found: Quorum, listeners: Sequence[Listener]) -> None:
+    def _assemble(self, found: FoundedQuorum, listeners: Sequence[Listener]) -> None:
         config = self._config
         for stated in self._log.voters_in_log[-1:]:
             say_if_wiped(self._key, stated.voters)
@@ -208,12 +208,12 @@ class MetadataQuorum:
                 on_fatal=self._on_fatal,
             )
 
-    def _own_endpoint(self, listener: Listener) -> Endpoint:
+    def _own_endpoint(self, listener: Listener) -> VoterListener:
         addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)
         if founder is not None and not addresses.is_advertised(listener.name):
-            return Endpoint(listener.name, founder.host, founder.port)
+            return VoterListener(listener.name, founder.host, founder.port)
         told = addresses.address_of(listener.name, taken_port=listener.addresses[0][1])
-        return Endpoint(told.name, told.host, told.port)
+        return VoterListener(told.name, told.host, told.port)
 
     def start(self) -> None:
         """Take part from now on."""

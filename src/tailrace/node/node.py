@@ -32,7 +32,7 @@ from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import NodeParts
 from tailrace.node.metrics.monitoring import Monitoring
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import Endpoint, is_wildcard_host
+from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host
 from tailrace.node.stall_watch import StallWatch
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
@@ -89,7 +89,7 @@ class Node:
         self._lock.release()
 
     @property
-    def advertised(self) -> tuple[Endpoint, ...]:
+    def advertised(self) -> tuple[ListenerAddress, ...]:
         """Where clients find this node, one address per listener, with the ports that were really taken.
 
         Of a node that is only a controller, where controllers and brokers find it.

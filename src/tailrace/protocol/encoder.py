@@ -23,7 +23,7 @@ BY_REFERENCE_FROM = 2048
 
 def compile_encoder(schema: Schema, version: int) -> Encoder:
     """The encoder of a message in one version."""
-    compiler = _Compiler(version, schema.flexible.has(version))
+    compiler = _EncoderCompiler(version, schema.flexible.has(version))
     return compiler.function(f"{schema.name} v{version}", Nested(schema), nullable=False)
 
 
@@ -34,14 +34,14 @@ def refer_to(data: Buffer, parts: list[Buffer], chunks: list[Buffer]) -> None:
     parts.clear()
 
 
-class _Compiler:
+class _EncoderCompiler:
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
         self.flexible = flexible
 
     def function(self, title: str, kind: Any, *, nullable: bool) -> Encoder:
         """A function that encodes one value of this type: a whole message, or a tagged field."""
-        body = _Body(self)
+        body = _EncoderBody(self)
         with body.source.block("def encode(value, parts, chunks):"):
             body.source.line("append = parts.append")
             if isinstance(kind, Nested) and not nullable:
@@ -53,10 +53,10 @@ class _Compiler:
         return body.source.compile("encode", title)
 
 
-class _Body:
+class _EncoderBody:
     """Writes the lines of one function. `run` collects (expression, struct code) until something else is due."""
 
-    def __init__(self, compiler: _Compiler) -> None:
+    def __init__(self, compiler: _EncoderCompiler) -> None:
         self.compiler = compiler
         self.flexible = compiler.flexible
         self.is_tagged = False

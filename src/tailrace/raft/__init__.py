@@ -7,10 +7,9 @@ Knows no Kafka message and no disk. A host feeds it `events`, carries out its `e
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import LogView, QuorumState, RaftConfig, SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 
 __all__ = [
-    "Endpoint",
     "LogEnd",
     "LogView",
     "QuorumState",
@@ -20,6 +19,7 @@ __all__ = [
     "SnapshotFile",
     "SnapshotId",
     "Voter",
+    "VoterListener",
     "VoterSet",
     "VotersAt",
 ]

@@ -12,14 +12,14 @@ from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from tailrace.raft.rpc import (
     NO_LEADER,
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    EndEpochReply,
+    FetchRecords,
     LogEnd,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.voters import ReplicaKey
 
@@ -33,7 +33,7 @@ class Elections:
 
     # Requests of others
 
-    def answer_vote(self, token: object, request: VoteRequest, now_ms: int) -> None:
+    def answer_vote(self, token: object, request: Vote, now_ms: int) -> None:
         """Vote (52): grant it, or say why not."""
         replica = self._replica
         fault = self._vote_fault(request)
@@ -45,10 +45,10 @@ class Elections:
             self._wait_for_the_candidate(now_ms)
         replica.answer(
             token,
-            VoteResponse(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch, vote_granted=granted),
+            VoteReply(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch, vote_granted=granted),
         )
 
-    def _vote_fault(self, request: VoteRequest) -> ErrorCode:
+    def _vote_fault(self, request: Vote) -> ErrorCode:
         replica = self._replica
         if (fault := cluster_fault(replica, request.cluster_id)) is not ErrorCode.NONE:
             return fault
@@ -61,7 +61,7 @@ class Elections:
             return ErrorCode.INVALID_VOTER_KEY
         return ErrorCode.NONE
 
-    def _grants(self, request: VoteRequest, now_ms: int) -> bool:
+    def _grants(self, request: Vote, now_ms: int) -> bool:
         replica = self._replica
         role = replica.role
         reaches = LogEnd(request.last_epoch, request.last_offset) >= replica.position
@@ -81,7 +81,7 @@ class Elections:
         if isinstance(role, Unattached):
             role.election_deadline_ms = now_ms + self._replica.election_timeout_ms()
 
-    def answer_begin(self, token: object, request: BeginQuorumEpochRequest, now_ms: int) -> None:
+    def answer_begin(self, token: object, request: BeginEpoch, now_ms: int) -> None:
         """BeginQuorumEpoch (53): this node leads from now on."""
         replica = self._replica
         fault = cluster_fault(replica, request.cluster_id) or self._leader_fault(
@@ -93,10 +93,10 @@ class Elections:
             self.learn(request.leader_epoch, request.leader_id, now_ms, from_leader=True)
         replica.answer(
             token,
-            BeginQuorumEpochResponse(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch),
+            BeginEpochReply(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch),
         )
 
-    def answer_end(self, token: object, request: EndQuorumEpochRequest, now_ms: int) -> None:
+    def answer_end(self, token: object, request: EndEpoch, now_ms: int) -> None:
         """EndQuorumEpoch (54): the leader stops. The first of its candidates stands at once, the others later."""
         replica = self._replica
         fault = cluster_fault(replica, request.cluster_id) or self._leader_fault(
@@ -108,9 +108,7 @@ class Elections:
             if isinstance(role, Follower) and role.leader_id == request.leader_id:
                 role.has_fetched = False
                 role.fetch_deadline_ms = now_ms + self._succession_ms(request.preferred_candidates)
-        replica.answer(
-            token, EndQuorumEpochResponse(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch)
-        )
+        replica.answer(token, EndEpochReply(error=fault, leader_id=replica.leader_id, leader_epoch=replica.epoch))
 
     def _leader_fault(self, leader_id: int, leader_epoch: int) -> ErrorCode:
         replica = self._replica
@@ -255,7 +253,7 @@ class Elections:
         replica = self._replica
         for key in tally.unanswered:
             if key.id != replica.key.id and replica.links.is_ready(key.id, now_ms):
-                request = VoteRequest(
+                request = Vote(
                     cluster_id=replica.cluster_id,
                     candidate_epoch=replica.epoch,
                     candidate=replica.key,
@@ -266,7 +264,7 @@ class Elections:
                 )
                 replica.ask(key.id, request, now_ms)
 
-    def voted(self, voter_id: int, request: VoteRequest, response: VoteResponse, now_ms: int) -> None:
+    def voted(self, voter_id: int, request: Vote, response: VoteReply, now_ms: int) -> None:
         """An answer to our Vote of this epoch."""
         role = self._replica.role
         wanted: type[Prospective | Candidate] = Prospective if request.pre_vote else Candidate
@@ -286,7 +284,7 @@ class Elections:
             return
         for node_id in sorted(role.unacknowledged):
             if replica.links.is_ready(node_id, now_ms):
-                request = EndQuorumEpochRequest(
+                request = EndEpoch(
                     cluster_id=replica.cluster_id,
                     leader_id=replica.key.id,
                     leader_epoch=replica.epoch,
@@ -311,10 +309,10 @@ class Elections:
                 return None
 
 
-def fetch_request(replica: Replica, max_wait_ms: int) -> FetchRequest:
+def fetch_request(replica: Replica, max_wait_ms: int) -> FetchRecords:
     """The next fetch of this replica. Its offset acknowledges all below it, so the log must be flushed."""
     assert replica.may_fetch, f"flushed up to {replica.flushed_end_offset} of {replica.end_offset}"
-    return FetchRequest(
+    return FetchRecords(
         cluster_id=replica.cluster_id,
         replica=replica.key,
         leader_epoch=replica.epoch,

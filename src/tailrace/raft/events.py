@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
+from tailrace.model.machines import Tick
 from tailrace.raft.rpc import Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: `next_deadline_ms` is reached. Ticks too early or too many do no harm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled,
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Follower, Role, SnapshotDownload
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     LogEnd,
     SnapshotId,
 )
@@ -82,7 +82,7 @@ class Following:
 
     # Records
 
-    def fetched(self, role: Follower, request: FetchRequest, response: FetchResponse, now_ms: int) -> None:
+    def fetched(self, role: Follower, request: FetchRecords, response: FetchRecordsReply, now_ms: int) -> None:
         """An answer of the leader of this epoch to our Fetch."""
         replica = self._replica
         if response.error is not ErrorCode.NONE or response.leader_id != role.leader_id:
@@ -133,7 +133,7 @@ class Following:
                 return found.epoch
             epoch = below.epoch
 
-    def _take(self, role: Follower, response: FetchResponse) -> None:
+    def _take(self, role: Follower, response: FetchRecordsReply) -> None:
         replica = self._replica
         role.leader_high_watermark = response.high_watermark
         role.leader_log_start_offset = response.log_start_offset
@@ -185,9 +185,9 @@ class Following:
             return
         role.download = SnapshotDownload(snapshot_id)
 
-    def _snapshot_request(self, download: SnapshotDownload) -> FetchSnapshotRequest:
+    def _snapshot_request(self, download: SnapshotDownload) -> FetchSnapshot:
         replica = self._replica
-        return FetchSnapshotRequest(
+        return FetchSnapshot(
             cluster_id=replica.cluster_id,
             replica=replica.key,
             leader_epoch=replica.epoch,
@@ -197,7 +197,7 @@ class Following:
         )
 
     def fetched_snapshot(
-        self, role: Follower, request: FetchSnapshotRequest, response: FetchSnapshotResponse, now_ms: int
+        self, role: Follower, request: FetchSnapshot, response: FetchSnapshotReply, now_ms: int
     ) -> None:
         """An answer of the leader of this epoch to our FetchSnapshot."""
         replica = self._replica
@@ -215,7 +215,7 @@ class Following:
             self._heard(role, now_ms)
             self._take_part(role, download, response)
 
-    def _take_part(self, role: Follower, download: SnapshotDownload, response: FetchSnapshotResponse) -> None:
+    def _take_part(self, role: Follower, download: SnapshotDownload, response: FetchSnapshotReply) -> None:
         outbox = self._replica.outbox
         outbox.add(WriteSnapshotPart(download.id, download.position, response.data))
         download.position += len(response.data)
@@ -252,7 +252,7 @@ class Following:
             replica.role.fetch_deadline_ms = now_ms + replica.fetch_timeout_ms()
 
 
-def _continues(download: SnapshotDownload, response: FetchSnapshotResponse) -> bool:
+def _continues(download: SnapshotDownload, response: FetchSnapshotReply) -> bool:
     """Whether these are the next bytes of this snapshot, and some, unless it is complete with none."""
     end = response.position + len(response.data)
     return (

@@ -22,10 +22,10 @@ from tailrace.raft.quorum import Tally, majority_value
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Leader, Resigned
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    FetchResponse,
-    FetchSnapshotResponse,
-    QuorumDescription,
+    BeginEpoch,
+    DescribeQuorumReply,
+    FetchRecordsReply,
+    FetchSnapshotReply,
     ReplicaDescription,
 )
 from tailrace.raft.voters import ReplicaKey, VotersAt
@@ -111,7 +111,7 @@ class Leadership:
         for key in replica.other_voters:
             if self._announce_ms(leader, key) <= now_ms and replica.links.is_ready(key.id, now_ms):
                 leader.announced_ms[key.id] = now_ms
-                request = BeginQuorumEpochRequest(
+                request = BeginEpoch(
                     cluster_id=replica.cluster_id, leader_id=replica.key.id, leader_epoch=replica.epoch, voter=key
                 )
                 replica.ask(key.id, request, now_ms)
@@ -163,7 +163,7 @@ class Leadership:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for fetch in leader.parked:
             replica.answer(
-                fetch.token, FetchResponse(error=error, leader_id=replica.leader_id, leader_epoch=replica.epoch)
+                fetch.token, FetchRecordsReply(error=error, leader_id=replica.leader_id, leader_epoch=replica.epoch)
             )
         leader.parked.clear()
         if leader.pending is not None:
@@ -173,7 +173,7 @@ class Leadership:
         replica.outbox.replace_reads(self._without_reading)
 
     def _without_reading(self, answer: SendResponse) -> SendResponse:
-        kind = FetchSnapshotResponse if isinstance(answer.response, FetchSnapshotResponse) else FetchResponse
+        kind = FetchSnapshotReply if isinstance(answer.response, FetchSnapshotReply) else FetchRecordsReply
         error, replica = ErrorCode.NOT_LEADER_OR_FOLLOWER, self._replica
         return SendResponse(answer.token, kind(error=error, leader_id=replica.leader_id, leader_epoch=replica.epoch))
 
@@ -184,7 +184,7 @@ class Leadership:
         if not isinstance(leader, Leader):
             replica.answer(
                 token,
-                QuorumDescription(
+                DescribeQuorumReply(
                     error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=replica.leader_id, leader_epoch=replica.epoch
                 ),
             )
@@ -203,7 +203,7 @@ class Leadership:
             for one in leader.replicas
         ]
         replicas = sorted([own, *known], key=lambda one: one.key)
-        answer = QuorumDescription(
+        answer = DescribeQuorumReply(
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
             high_watermark=UNKNOWN if replica.high_watermark is None else replica.high_watermark,

@@ -13,6 +13,7 @@ It knows no Kafka message, no disk, no clock and no chance of its own. `events` 
 from collections.abc import Iterable, Sequence
 
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import events
 from tailrace.raft.effects import Effect, ShutdownDone
 from tailrace.raft.elections import Elections
@@ -24,18 +25,18 @@ from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import (
     NO_LEADER,
-    BeginQuorumEpochRequest,
-    EndQuorumEpochRequest,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    QuorumDescription,
+    BeginEpoch,
+    DescribeQuorumReply,
+    EndEpoch,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Request,
     Response,
     SnapshotId,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.serving import Serving
 from tailrace.raft.snapshots import snapshot_fault
@@ -197,7 +198,7 @@ class RaftNode:
     def _take(self, event: events.Event, now_ms: int) -> None:
         replica = self._replica
         match event:
-            case events.Tick():
+            case Tick():
                 pass
             case events.RequestReceived(token, request):
                 self._answer(token, request, now_ms)
@@ -252,22 +253,22 @@ class RaftNode:
 
     def _answer(self, token: object, request: Request, now_ms: int) -> None:
         match request:
-            case FetchRequest():
+            case FetchRecords():
                 self._serving.answer_fetch(token, request, now_ms)
-            case FetchSnapshotRequest():
+            case FetchSnapshot():
                 self._serving.answer_fetch_snapshot(token, request, now_ms)
-            case VoteRequest():
+            case Vote():
                 self._elections.answer_vote(token, request, now_ms)
-            case BeginQuorumEpochRequest():
+            case BeginEpoch():
                 self._elections.answer_begin(token, request, now_ms)
-            case EndQuorumEpochRequest():
+            case EndEpoch():
                 self._elections.answer_end(token, request, now_ms)
 
     def _respond(self, opened: OpenRequest, response: Response, now_ms: int) -> None:
         """Take the answer of a peer: first its epoch and leader, then its content."""
         replica = self._replica
         before = replica.role
-        is_foreign = isinstance(response, QuorumDescription) or response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
+        is_foreign = isinstance(response, DescribeQuorumReply) or response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
         if is_foreign or response.leader_epoch < replica.epoch:
             replica.links.back_off(opened.destination, now_ms)
         else:
@@ -277,20 +278,20 @@ class RaftNode:
             self._elections.learn(response.leader_epoch, response.leader_id, now_ms, from_leader=says_leader)
             if is_current and replica.role is before:
                 self._use(opened, response, now_ms)
-        if isinstance(opened.request, EndQuorumEpochRequest) and isinstance(replica.role, Resigned):
+        if isinstance(opened.request, EndEpoch) and isinstance(replica.role, Resigned):
             replica.role.unacknowledged.discard(opened.destination)
 
     def _use(self, opened: OpenRequest, response: Response, now_ms: int) -> None:
         role = self._replica.role
         match opened.request, response:
-            case VoteRequest() as request, VoteResponse():
+            case Vote() as request, VoteReply():
                 self._elections.voted(opened.destination, request, response, now_ms)
-            case FetchRequest() as request, FetchResponse() if isinstance(role, Follower):
+            case FetchRecords() as request, FetchRecordsReply() if isinstance(role, Follower):
                 self._following.fetched(role, request, response, now_ms)
                 self._upkeep.look_again()
-            case FetchSnapshotRequest() as request, FetchSnapshotResponse() if isinstance(role, Follower):
+            case FetchSnapshot() as request, FetchSnapshotReply() if isinstance(role, Follower):
                 self._following.fetched_snapshot(role, request, response, now_ms)
-            case FetchRequest(), _:
+            case FetchRecords(), _:
                 # It does not know the leader either: the next peer can wait.
                 self._replica.links.back_off(opened.destination, now_ms, self._replica.config.election_timeout_ms // 10)
             case _:

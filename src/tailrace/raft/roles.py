@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from tailrace.raft.events import ChangeVoters
 from tailrace.raft.progress import ProgressTable
 from tailrace.raft.quorum import Tally
-from tailrace.raft.rpc import FetchRequest, SnapshotId
+from tailrace.raft.rpc import FetchRecords, SnapshotId
 from tailrace.raft.voters import ReplicaKey
 
 
@@ -83,7 +83,7 @@ class ParkedFetch:
     """A fetch that had nothing to read when it came."""
 
     token: object
-    request: FetchRequest
+    request: FetchRecords
     deadline_ms: int
 
 

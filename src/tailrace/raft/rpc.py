@@ -33,7 +33,7 @@ class LogEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class Vote:
     """Asks for a vote, or with `pre_vote` whether it would be given: then the epoch is not raised (KIP-996).
 
     `voter` is the receiver: another directory under that id must refuse (KIP-853). None: version 0.
@@ -50,7 +50,7 @@ class VoteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse:
+class VoteReply:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int = -1
@@ -58,7 +58,7 @@ class VoteResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequest:
+class BeginEpoch:
     """A leader has been elected."""
 
     cluster_id: str | None
@@ -68,14 +68,14 @@ class BeginQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponse:
+class BeginEpochReply:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequest:
+class EndEpoch:
     """A leader resigns and names its successors, the best first."""
 
     cluster_id: str | None
@@ -85,14 +85,14 @@ class EndQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponse:
+class EndEpochReply:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRecords:
     """Asks for records from `fetch_offset`, which is also the acknowledgement of all below: they are flushed."""
 
     cluster_id: str | None
@@ -108,7 +108,7 @@ class FetchRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchRecordsReply:
     """Records, or how the replica's log must change first: cut to `diverging`, or be replaced by a snapshot."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -123,7 +123,7 @@ class FetchResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequest:
+class FetchSnapshot:
     """Asks for bytes of a snapshot from `position`. A message that asks for several becomes one of these for each,
     and their `max_bytes` are shares of the whole (`RaftNode.snapshot_shares`)."""
 
@@ -136,7 +136,7 @@ class FetchSnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse:
+class FetchSnapshotReply:
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
     leader_epoch: int = -1
@@ -158,7 +158,7 @@ class ReplicaDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumDescription:
+class DescribeQuorumReply:
     """The answer to DescribeQuorum. Only a leader has one; all other replicas answer NOT_LEADER_OR_FOLLOWER."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -169,12 +169,5 @@ class QuorumDescription:
     observers: tuple[ReplicaDescription, ...] = ()
 
 
-Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
-Response = (
-    VoteResponse
-    | BeginQuorumEpochResponse
-    | EndQuorumEpochResponse
-    | FetchResponse
-    | FetchSnapshotResponse
-    | QuorumDescription
-)
+Request = Vote | BeginEpoch | EndEpoch | FetchRecords | FetchSnapshot
+Response = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | FetchSnapshotReply | DescribeQuorumReply

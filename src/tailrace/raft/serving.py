@@ -9,10 +9,10 @@ from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.replica import Replica
 from tailrace.raft.roles import Leader, ParkedFetch
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     LogEnd,
     SnapshotId,
 )
@@ -28,7 +28,7 @@ class Serving:
 
     # Fetch
 
-    def answer_fetch(self, token: object, request: FetchRequest, now_ms: int) -> None:
+    def answer_fetch(self, token: object, request: FetchRecords, now_ms: int) -> None:
         """Answer at once if there is news, else when there is, or when the reader's maximum wait has passed."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
@@ -49,12 +49,12 @@ class Serving:
                 self._record_progress(leader, request, now_ms)
                 self._read_or_park(leader, token, request, now_ms)
 
-    def _contacted(self, leader: Leader, request: FetchRequest | FetchSnapshotRequest, now_ms: int) -> None:
+    def _contacted(self, leader: Leader, request: FetchRecords | FetchSnapshot, now_ms: int) -> None:
         if request.replica.id >= 0:
             key = self._replica.voters.current.key_of(request.replica)
             leader.replicas.of(key).contacted(now_ms)
 
-    def _record_progress(self, leader: Leader, request: FetchRequest, now_ms: int) -> None:
+    def _record_progress(self, leader: Leader, request: FetchRecords, now_ms: int) -> None:
         if request.replica.id < 0:
             return
         replica = self._replica
@@ -62,7 +62,7 @@ class Serving:
         if progress.fetched(request.fetch_offset, replica.end_offset, now_ms) and self._leadership.advance(leader):
             self.answer_parked(leader)
 
-    def _read_or_park(self, leader: Leader, token: object, request: FetchRequest, now_ms: int) -> None:
+    def _read_or_park(self, leader: Leader, token: object, request: FetchRecords, now_ms: int) -> None:
         if self._has_news(request) or request.max_wait_ms <= 0:
             self._send(token, request)
         else:
@@ -70,12 +70,12 @@ class Serving:
                 self._answer_parked(leader, lambda fetch: fetch.request.replica == request.replica)
             leader.parked.append(ParkedFetch(token, request, now_ms + request.max_wait_ms))
 
-    def _has_news(self, request: FetchRequest) -> bool:
+    def _has_news(self, request: FetchRecords) -> bool:
         replica = self._replica
         known = replica.high_watermark
         return request.fetch_offset < replica.end_offset or (known is not None and request.high_watermark < known)
 
-    def _send(self, token: object, request: FetchRequest) -> None:
+    def _send(self, token: object, request: FetchRecords) -> None:
         replica = self._replica
         read = None
         if request.fetch_offset < replica.end_offset:
@@ -84,10 +84,10 @@ class Serving:
 
     def _response(
         self, error: ErrorCode, diverging: LogEnd | None = None, snapshot_id: SnapshotId | None = None
-    ) -> FetchResponse:
+    ) -> FetchRecordsReply:
         replica = self._replica
         known = error is ErrorCode.NONE
-        return FetchResponse(
+        return FetchRecordsReply(
             error=error,
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
@@ -117,7 +117,7 @@ class Serving:
 
     # FetchSnapshot
 
-    def answer_fetch_snapshot(self, token: object, request: FetchSnapshotRequest, now_ms: int) -> None:
+    def answer_fetch_snapshot(self, token: object, request: FetchSnapshot, now_ms: int) -> None:
         """Bytes of the snapshot from the position on: as many as are wanted, allowed and there."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
@@ -147,9 +147,9 @@ class Serving:
     def _find(self, snapshot_id: SnapshotId) -> SnapshotFile | None:
         return next((one for one in self._replica.log.snapshots if one.id == snapshot_id), None)
 
-    def _refuse_snapshot(self, token: object, request: FetchSnapshotRequest, error: ErrorCode) -> None:
+    def _refuse_snapshot(self, token: object, request: FetchSnapshot, error: ErrorCode) -> None:
         replica = self._replica
-        response = FetchSnapshotResponse(
+        response = FetchSnapshotReply(
             error=error,
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
@@ -158,11 +158,11 @@ class Serving:
         )
         replica.answer(token, response)
 
-    def _send_part(self, token: object, request: FetchSnapshotRequest, snapshot: SnapshotFile) -> None:
+    def _send_part(self, token: object, request: FetchSnapshot, snapshot: SnapshotFile) -> None:
         replica = self._replica
         most = max(0, min(request.max_bytes, replica.config.snapshot_max_bytes))
         size_bytes = min(most, snapshot.size_bytes - request.position)
-        response = FetchSnapshotResponse(
+        response = FetchSnapshotReply(
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
             snapshot_id=snapshot.id,
@@ -173,5 +173,5 @@ class Serving:
         replica.outbox.send(SendResponse(token, response, read))
 
 
-def _is_impossible(request: FetchRequest, epoch: int) -> bool:
+def _is_impossible(request: FetchRecords, epoch: int) -> bool:
     return request.max_wait_ms < 0 or request.fetch_offset < 0 or not 0 <= request.last_fetched_epoch <= epoch

@@ -25,7 +25,7 @@ class ReplicaKey(NamedTuple):
         return f"{self.id} ({format_topic_id(self.directory_id)})" if any(self.directory_id) else str(self.id)
 
 
-class Endpoint(NamedTuple):
+class VoterListener(NamedTuple):
     """An address that a voter listens at."""
 
     name: str
@@ -38,7 +38,7 @@ class Voter:
     """A replica that votes. The rest is for the others: they find it here, and see what it understands."""
 
     key: ReplicaKey
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[VoterListener, ...] = ()
     min_kraft_version: int = 0
     max_kraft_version: int = 1
 

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
 from tailrace.storage.epoch_cache import EpochCache
@@ -118,11 +119,6 @@ class StoreFailed:
     key: PartitionKey
     leader_epoch: int
     is_final: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """A deadline may have passed."""
 
 
 Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.protocol.schema import Buffer
-from tailrace.storage import AbortedTransaction
+from tailrace.storage import AbortedTxn
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -81,7 +81,7 @@ class PartitionRead:
         high_watermark: int,
         last_stable_offset: int,
         log_start_offset: int,
-        aborted: Sequence[AbortedTransaction] = (),
+        aborted: Sequence[AbortedTxn] = (),
     ) -> None:
         self.records = records
         self.size_bytes = size_bytes

@@ -85,7 +85,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class OffsetRangeLimit:
     """One end of a read: a timestamp (ms), a timestamp or an offset per partition, or an end of the log.
 
     `offsets` and `timestamps` may use -1 (latest) and -2 (earliest) for an offset.
@@ -103,8 +103,8 @@ class SourceOptions:
 
     bootstrap_servers: str
     subscription: Subscription
-    starting: Position
-    ending: Position
+    starting: OffsetRangeLimit
+    ending: OffsetRangeLimit
     by_timestamp_strategy: TimestampStrategy = "error"
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -139,9 +139,9 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     default_start = LATEST if streaming else EARLIEST
     starting = _position(given, "starting", default_start)
     ending = _position(given, "ending", LATEST)
-    if not streaming and starting.everywhere == LATEST and starting == Position(everywhere=LATEST):
+    if not streaming and starting.everywhere == LATEST and starting == OffsetRangeLimit(everywhere=LATEST):
         raise fault("startingOffsets", "a batch read cannot start at latest: it would read nothing")
-    if streaming and ending != Position(everywhere=LATEST):
+    if streaming and ending != OffsetRangeLimit(everywhere=LATEST):
         raise fault("endingOffsets", "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
     if not streaming and starting.offsets is not None and LATEST in starting.offsets.values():
         raise fault("startingOffsets", "-1 is latest, and a batch read cannot start there: it would read nothing")
@@ -300,31 +300,31 @@ def _timestamp_ms(name: str, text: str) -> int:
     return int(time.time() * 1000) - ago
 
 
-def _position(given: _Given, end: Literal["starting", "ending"], default: int) -> Position:
+def _position(given: _Given, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:
     """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
     if text := given.text(f"{end}Timestamp"):
-        return Position(timestamp=_timestamp_ms(f"{end}Timestamp", text))
+        return OffsetRangeLimit(timestamp=_timestamp_ms(f"{end}Timestamp", text))
     if text := given.text(f"{end}OffsetsByTimestamp"):
         timestamps = parse_offsets(text, what=f"{end}OffsetsByTimestamp")
         for topic_partition, timestamp in timestamps.items():
             if timestamp < 0:  # in the protocol these would be latest, earliest and others
                 raise fault(f"{end}OffsetsByTimestamp", f"{topic_partition}: {timestamp} is not ms since 1970")
-        return Position(timestamps=timestamps)
+        return OffsetRangeLimit(timestamps=timestamps)
     text = given.text(f"{end}Offsets")
     if text is None:
-        return Position(everywhere=default)
+        return OffsetRangeLimit(everywhere=default)
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.strip().lower() in words:
-        return Position(everywhere=words[text.strip().lower()])
+        return OffsetRangeLimit(everywhere=words[text.strip().lower()])
     offsets = parse_offsets(text, what=f"{end}Offsets")
     illegal = EARLIEST if end == "ending" else None
     for topic_partition, offset in offsets.items():
         if offset < EARLIEST or offset == illegal:
             raise fault(f"{end}Offsets", f"{topic_partition}: {offset} is not an offset")
-    return Position(offsets=offsets)
+    return OffsetRangeLimit(offsets=offsets)
 
 
-def _check_same_partitions(starting: Position, ending: Position) -> None:
+def _check_same_partitions(starting: OffsetRangeLimit, ending: OffsetRangeLimit) -> None:
     if starting.offsets is not None and ending.offsets is not None and starting.offsets.keys() != ending.offsets.keys():
         odd = sorted(str(tp) for tp in starting.offsets.keys() ^ ending.offsets.keys())
         raise fault(

@@ -27,7 +27,7 @@ BATCH_BYTES = 900_000
 _CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
-class Rows(NamedTuple):
+class SinkRows(NamedTuple):
     """Columns of one length, and the partition of each row."""
 
     key: pa.Array | None
@@ -85,7 +85,7 @@ class _Sent:
             self.batch = None
 
 
-class Outbox:
+class TaskSender:
     """The batches that one task sends. `finish` ends it."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -97,7 +97,7 @@ class Outbox:
     def partition_count(self, topic: str) -> int:
         return self._outlet.producer.partition_count(topic)
 
-    def send(self, topic: str, rows: Rows, *, timestamp_ms: int) -> None:
+    def send(self, topic: str, rows: SinkRows, *, timestamp_ms: int) -> None:
         """Hand rows over; may raise the failure of any that were handed over before."""
         limit = self._size(topic).limit
         made = partition_batches(

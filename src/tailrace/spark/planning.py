@@ -9,7 +9,7 @@ from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.offsets import EARLIEST, LATEST, Offsets
-from tailrace.spark.options import Position, SourceOptions, Subscription, fault
+from tailrace.spark.options import OffsetRangeLimit, SourceOptions, Subscription, fault
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Planner:
         return {tp: offset_at.offset for tp, offset_at in listed.items()}
 
     def resolve(
-        self, position: Position, partitions: Iterable[TopicPartition], *, is_start: bool
+        self, position: OffsetRangeLimit, partitions: Iterable[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
         """The position as an offset for each of the partitions."""
         name = "startingOffsets" if is_start else "endingOffsets"

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tailrace.client.arrow import Partitions, partitions_for_keys
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.options import SinkOptions
-from tailrace.spark.outbox import Outbox, Rows
+from tailrace.spark.outbox import SinkRows, TaskSender
 
 _TYPES = {
     "key": ("binary", "string"),
@@ -95,7 +95,7 @@ class _Task:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._outbox = Outbox(options)
+        self._outbox = TaskSender(options)
         self._partition_counts: dict[str, int] = {}
         self._keyless = os.getpid()
 
@@ -114,7 +114,7 @@ class _Task:
 
     def _send_to(self, topic: str, batch: pa.RecordBatch) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        rows = Rows(
+        rows = SinkRows(
             key=columns.get("key"),
             value=columns["value"],
             headers=columns.get("headers") if self._options.include_headers else None,

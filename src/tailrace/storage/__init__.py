@@ -14,10 +14,10 @@ from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerS
 from tailrace.storage.readable_log import TimestampOffset
 from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.scrub import Scrub, ScrubSlice
-from tailrace.storage.transaction_index import AbortedTransaction
+from tailrace.storage.transaction_index import AbortedTxn
 
 __all__ = [
-    "AbortedTransaction",
+    "AbortedTxn",
     "AppendBatch",
     "Buffer",
     "ClosedLog",

@@ -13,7 +13,7 @@ from tailrace.storage.files import FileSystem
 from tailrace.storage.recovery import UNKNOWN_GAPS, LoadedLog
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
-from tailrace.storage.transaction_index import AbortedTransaction
+from tailrace.storage.transaction_index import AbortedTxn
 
 
 class TimestampOffset(NamedTuple):
@@ -192,7 +192,7 @@ class ReadableLog:
         if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
             raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
 
-    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions with records from `offset` on and below `end_offset`, in the order of their markers.
 
         A reader of that range leaves their records out. The list is complete below the last stable offset only.

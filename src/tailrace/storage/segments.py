@@ -17,7 +17,7 @@ from tailrace.storage.producers.snapshots import rebuild_aborted, snapshot_path
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned, swap_in
-from tailrace.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tailrace.storage.transaction_index import AbortedTxn, TransactionIndex
 
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -96,12 +96,12 @@ class Segments:
         """The segment that holds this offset, and those after it."""
         return self._segments[self.index_of(offset) :]
 
-    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions with records from `offset` on and below `end_offset`, by their markers.
 
         A marker may stand in a later segment than its records.
         """
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         for segment in self.from_offset(offset):
             aborted = self.aborted_of(segment)
             if aborted:

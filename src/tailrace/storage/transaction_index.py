@@ -25,7 +25,7 @@ class CompletedTransaction(NamedTuple):
     """The start of the oldest transaction that was open then; behind the marker if there was none."""
 
 
-class Transactions:
+class OngoingTransactions:
     """By their first offsets, which rise as transactions begin.
 
     One that has ended goes on holding it back until its marker is below the high watermark: only then no change of
@@ -106,7 +106,7 @@ _BLOCK_ENTRIES: Final = 256
 """Entries that are passed over together, if none of them begins early enough."""
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """One producer's transaction that was aborted."""
 
     producer_id: int
@@ -132,11 +132,11 @@ class TransactionIndex:
     def __len__(self) -> int:
         return len(self._data) // ENTRY_SIZE
 
-    def __iter__(self) -> Iterator[AbortedTransaction]:
+    def __iter__(self) -> Iterator[AbortedTxn]:
         for _, *fields in _ENTRY.iter_unpack(self._data):
-            yield AbortedTransaction(*fields)
+            yield AbortedTxn(*fields)
 
-    def append(self, aborted: AbortedTransaction) -> None:
+    def append(self, aborted: AbortedTxn) -> None:
         """Note a transaction. Ignored unless its marker lies behind all others."""
         at = len(self)
         if at and self._entry(at - 1).last_offset >= aborted.last_offset:
@@ -151,7 +151,7 @@ class TransactionIndex:
     def note(self, completed: CompletedTransaction) -> None:
         """As `append`, for one that was aborted as its marker was met."""
         self.append(
-            AbortedTransaction(
+            AbortedTxn(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
             )
         )
@@ -167,12 +167,12 @@ class TransactionIndex:
                 self.append(aborted)
             self.is_dirty = True
 
-    def collect(self, offset: int, *, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+    def collect(self, offset: int, *, end_offset: int) -> tuple[list[AbortedTxn], bool]:
         """The transactions with records from `offset` on and below `end_offset`, and whether later segments have none.
 
         Costs the entries that are given, and a step per block of those that begin too late.
         """
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         at, count = self._first_ending_at(offset), len(self)
         while at < count:
             block_end = min((at // _BLOCK_ENTRIES + 1) * _BLOCK_ENTRIES, count)
@@ -188,8 +188,8 @@ class TransactionIndex:
             at = block_end
         return found, False
 
-    def _entry(self, at: int) -> AbortedTransaction:
-        return AbortedTransaction(*_ENTRY.unpack_from(self._data, at * ENTRY_SIZE)[1:])
+    def _entry(self, at: int) -> AbortedTxn:
+        return AbortedTxn(*_ENTRY.unpack_from(self._data, at * ENTRY_SIZE)[1:])
 
     def _first_ending_at(self, offset: int) -> int:
         """The number of the first entry whose marker is at this offset or above."""
@@ -229,11 +229,11 @@ class TransactionIndex:
         return index
 
 
-def aborted_transactions(data: bytes) -> Iterator[AbortedTransaction]:
+def aborted_transactions(data: bytes) -> Iterator[AbortedTxn]:
     """The entries of a `.txnindex` file as they stand there. Raises CorruptRecords."""
     if len(data) % ENTRY_SIZE:
         raise CorruptRecords(f"{len(data)} bytes are no whole number of entries of {ENTRY_SIZE}")
     for version, *fields in _ENTRY.iter_unpack(data):
         if version != _VERSION:
             raise CorruptRecords(f"an entry of version {version}; only {_VERSION} is read")
-        yield AbortedTransaction(*fields)
+        yield AbortedTxn(*fields)

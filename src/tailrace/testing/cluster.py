@@ -25,13 +25,13 @@ from tailrace.model.errors import KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.local.supervisor import READY
-from tailrace.node.settings.endpoints import Endpoint
+from tailrace.node.settings.endpoints import ListenerAddress
 
 _TAIL_LINES = 20
 _READY_S = 120.0
 _GONE_S = 60.0
 """The wait before a start is given up, on a busy machine; the time itself is no verdict here."""
-_ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
+_ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
 def serve_command(node: LocalNode) -> list[str]:

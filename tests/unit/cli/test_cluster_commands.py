@@ -10,8 +10,8 @@ import pytest
 from tailrace.cli.main import main
 from tailrace.client.admin.admin import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
-from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving
+from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, LeaveReason
 from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
@@ -64,7 +64,7 @@ def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def create(server: AdminServer, *replicas: int, topic: str = "orders") -> None:
     """A topic with one partition on these brokers."""
     assignment = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, replicas)))
-    server.submit(CreateTopics(topics=(NewTopic(name=topic, assignments=(assignment,)),)))
+    server.submit(CreateTopics(topics=(TopicSpec(name=topic, assignments=(assignment,)),)))
 
 
 def test_brokers_are_listed_with_their_states(server: AdminServer, run: Run) -> None:
@@ -163,7 +163,7 @@ def test_a_topic_whose_partitions_differ_shows_both_numbers_of_copies(server: Ad
     both = tuple(
         ReplicaAssignment(partition=number, broker_ids=(BrokerId(BROKER), BrokerId(OTHER))) for number in (0, 1)
     )
-    server.submit(CreateTopics(topics=(NewTopic(name="orders", assignments=both),)))
+    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=both),)))
     assert "ReplicationFactor: 2  " in run("topics", "describe", "orders").out
     done = run("topics", "reassign", "orders", "--partition", "0", "--replicas", str(BROKER))
     assert "began to move 1 partition of topic orders; replication factor 2 -> 1\n" in done.err
@@ -226,7 +226,7 @@ def lose(server: AdminServer, *, good_end: int) -> None:
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
         in_sync_replicas=(),
-        leaving=Leaving.LOST,
+        leaving=LeaveReason.LOST,
     )
     server.submit(AlterPartition(broker_id=BROKER, broker_epoch=broker_epoch, changes=(change,)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.outgoing import Identity, OutgoingBatch, RecordMetadata
-from tailrace.client.partition_queue import PartitionQueue, Verdict
+from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record, build_batch, read_records
@@ -109,7 +109,7 @@ def test_a_prebuilt_batch_keeps_its_place_among_records() -> None:
     for _ in range(3):
         batch = _take(accumulator)
         values.append([record.value for record in read_records(batch.payload)])
-        accumulator.queue(PARTITION).settle(batch, Verdict.DONE)
+        accumulator.queue(PARTITION).settle(batch, BatchOutcome.DONE)
     assert values == [[b"before"], [b"one", b"two"], [b"after"]]
 
 

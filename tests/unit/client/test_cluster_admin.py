@@ -6,14 +6,13 @@ import pytest
 
 from tailrace.client.admin.features import UpgradeType
 from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
-from tailrace.client.admin.replicas import ElectionType
 from tailrace.client.blocking import Admin
-from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
+from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
 from testkit.data_path import BROKER
@@ -37,7 +36,7 @@ def admin(server: AdminServer) -> Iterator[Admin]:
 def create(server: AdminServer, *replicas: BrokerId) -> None:
     """The topic `orders` with one partition on these brokers."""
     assignment = ReplicaAssignment(partition=0, broker_ids=replicas)
-    server.submit(CreateTopics(topics=(NewTopic(name="orders", assignments=(assignment,)),)))
+    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
 
 
 def take_into_sync(server: AdminServer, broker_id: BrokerId) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.offsets import EARLIEST, OffsetAt, ask_for_offsets, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -55,7 +55,7 @@ class ScriptedRouter(Router):
         brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in (1, 2))
         self.view.update(MetadataResponse(brokers=brokers, topics=described), self.now_ms())
 
-    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+    async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
         self.asked.append(broker.node_id)
         if broker.node_id == 2 and self._refusals:
             self._refusals -= 1

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from tailrace.client.outgoing import Identity, OutgoingBatch
-from tailrace.client.partition_queue import MAX_IN_FLIGHT, PartitionQueue, Verdict
+from tailrace.client.partition_queue import MAX_IN_FLIGHT, BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import crc_is_valid, read_header
@@ -23,7 +23,7 @@ class Queue:
     def __init__(self, batches: int, *, identity: Identity | None = IDENTITY) -> None:
         self.queue = PartitionQueue(PARTITION)
         self.identity = identity
-        self.settled: list[tuple[int, Verdict]] = []
+        self.settled: list[tuple[int, BatchOutcome]] = []
         for number in range(batches):
             self.add(number)
 
@@ -43,7 +43,7 @@ class Queue:
             taken.append(self.queue.take(self.identity))
         return taken
 
-    def answer(self, batch: OutgoingBatch, code: ErrorCode) -> Verdict:
+    def answer(self, batch: OutgoingBatch, code: ErrorCode) -> BatchOutcome:
         verdict = self.queue.verdict(batch, code)
         self.settled += [(each.number, verdict) for each in self.queue.settle(batch, verdict)]
         return verdict
@@ -85,32 +85,32 @@ def test_at_most_five_batches_are_in_flight() -> None:
 def test_a_retry_keeps_its_numbers_and_goes_alone_before_all_others() -> None:
     queue = Queue(5)
     first, second = queue.begun(in_flight=2)
-    queue.queue.settle(first, Verdict.RETRY, not_before_ms=150)
+    queue.queue.settle(first, BatchOutcome.RETRY, not_before_ms=150)
     assert not queue.queue.can_send(200, 0), "the second is still in flight"
-    queue.queue.settle(second, Verdict.RETRY, not_before_ms=150)
+    queue.queue.settle(second, BatchOutcome.RETRY, not_before_ms=150)
     assert not queue.queue.can_send(149, 0)
     assert queue.queue.can_send(150, 0)
     again = queue.queue.take(IDENTITY)
     assert (again, again.base_sequence) == (first, 1)
     assert not queue.queue.can_send(200, 0), "a retry is alone on its way"
-    queue.queue.settle(again, Verdict.DONE)
+    queue.queue.settle(again, BatchOutcome.DONE)
     assert queue.queue.take(IDENTITY) is second
 
 
 @pytest.mark.parametrize(
     ("code", "verdict"),
     [
-        (ErrorCode.NONE, Verdict.DONE),
-        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Verdict.DONE),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
-        (ErrorCode.REQUEST_TIMED_OUT, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_PRODUCER_ID, Verdict.RENEW),
-        (ErrorCode.INVALID_PRODUCER_EPOCH, Verdict.RENEW),
-        (ErrorCode.MESSAGE_TOO_LARGE, Verdict.FAIL),
-        (OUT_OF_ORDER, Verdict.FAIL),
+        (ErrorCode.NONE, BatchOutcome.DONE),
+        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, BatchOutcome.DONE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, BatchOutcome.RETRY),
+        (ErrorCode.REQUEST_TIMED_OUT, BatchOutcome.RETRY),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, BatchOutcome.RENEW),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, BatchOutcome.RENEW),
+        (ErrorCode.MESSAGE_TOO_LARGE, BatchOutcome.FAIL),
+        (OUT_OF_ORDER, BatchOutcome.FAIL),
     ],
 )
-def test_what_an_error_means_for_the_first_batch_in_flight(code: ErrorCode, verdict: Verdict) -> None:
+def test_what_an_error_means_for_the_first_batch_in_flight(code: ErrorCode, verdict: BatchOutcome) -> None:
     queue = Queue(1)
     assert queue.answer(queue.take()[0], code) is verdict
 
@@ -119,15 +119,15 @@ def test_a_batch_behind_one_that_failed_is_out_of_order_only_for_now() -> None:
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
     queue.answer(first, LOST)
-    assert queue.answer(second, OUT_OF_ORDER) is Verdict.BEHIND
+    assert queue.answer(second, OUT_OF_ORDER) is BatchOutcome.BEHIND
 
 
 def test_records_the_broker_has_lost_are_seen_although_others_wait_behind() -> None:
     """The first in line is out of order for ever: to repeat it would only keep the others waiting."""
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
-    assert queue.answer(second, OUT_OF_ORDER) is Verdict.BEHIND
-    assert queue.answer(first, OUT_OF_ORDER) is Verdict.FAIL
+    assert queue.answer(second, OUT_OF_ORDER) is BatchOutcome.BEHIND
+    assert queue.answer(first, OUT_OF_ORDER) is BatchOutcome.FAIL
 
 
 def test_after_a_batch_given_up_the_partition_starts_again_at_zero_in_the_next_epoch() -> None:
@@ -159,10 +159,10 @@ def test_batches_a_restarted_broker_has_forgotten_are_written_if_the_one_behind_
     sent = queue.begun(in_flight=4)
     for batch in sent:
         queue.answer(batch, LOST)
-    assert [queue.answer(queue.take()[0], OUT_OF_ORDER) for _ in range(3)] == [Verdict.DOUBT] * 3
+    assert [queue.answer(queue.take()[0], OUT_OF_ORDER) for _ in range(3)] == [BatchOutcome.DOUBT] * 3
     assert queue.settled == []
-    assert queue.answer(queue.take()[0], ErrorCode.NONE) is Verdict.DONE
-    assert queue.settled == [(number, Verdict.DONE) for number in (1, 2, 3, 4)]
+    assert queue.answer(queue.take()[0], ErrorCode.NONE) is BatchOutcome.DONE
+    assert queue.settled == [(number, BatchOutcome.DONE) for number in (1, 2, 3, 4)]
     assert queue.queue.is_empty
 
 
@@ -171,7 +171,7 @@ def test_a_batch_is_written_if_a_later_one_is_already() -> None:
     first, second = queue.begun(in_flight=2)
     queue.answer(second, ErrorCode.NONE)
     queue.answer(first, LOST)
-    assert queue.answer(queue.take()[0], OUT_OF_ORDER) is Verdict.DONE
+    assert queue.answer(queue.take()[0], OUT_OF_ORDER) is BatchOutcome.DONE
 
 
 def test_batches_in_doubt_are_given_up_if_no_later_one_was_written() -> None:
@@ -180,8 +180,8 @@ def test_batches_in_doubt_are_given_up_if_no_later_one_was_written() -> None:
         queue.answer(batch, LOST)
     for _ in range(2):
         queue.answer(queue.take()[0], OUT_OF_ORDER)
-    assert queue.answer(queue.take()[0], OUT_OF_ORDER) is Verdict.GIVE_UP
-    assert queue.settled == [(number, Verdict.GIVE_UP) for number in (1, 2, 3)]
+    assert queue.answer(queue.take()[0], OUT_OF_ORDER) is BatchOutcome.GIVE_UP
+    assert queue.settled == [(number, BatchOutcome.GIVE_UP) for number in (1, 2, 3)]
 
 
 def test_what_may_be_written_is_never_sent_under_other_numbers() -> None:
@@ -206,8 +206,8 @@ def test_what_comes_back_without_an_answer_after_that_is_given_up_too() -> None:
     first, second, third = queue.begun(in_flight=3)
     queue.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     queue.queue.expire(500)
-    assert queue.answer(second, LOST) is Verdict.GIVE_UP
-    assert queue.answer(third, OUT_OF_ORDER) is Verdict.BEHIND, "that one is not written"
+    assert queue.answer(second, LOST) is BatchOutcome.GIVE_UP
+    assert queue.answer(third, OUT_OF_ORDER) is BatchOutcome.BEHIND, "that one is not written"
 
 
 def test_another_cluster_gets_every_batch_under_a_new_id() -> None:
@@ -227,11 +227,11 @@ def test_without_idempotence_a_retry_keeps_the_order_and_nothing_is_numbered() -
     queue = Queue(3, identity=None)
     first, second = queue.begun(in_flight=2)
     queue.answer(first, LOST)
-    assert queue.answer(second, ErrorCode.NONE) is Verdict.DONE
+    assert queue.answer(second, ErrorCode.NONE) is BatchOutcome.DONE
     again = queue.take()[0]
     assert (again, again.base_sequence) == (first, -1)
     assert queue.queue.expire(5_000) == []
-    assert queue.answer(again, OUT_OF_ORDER) is Verdict.FAIL
+    assert queue.answer(again, OUT_OF_ORDER) is BatchOutcome.FAIL
 
 
 def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers() -> None:
@@ -248,7 +248,7 @@ def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers(
     _, behind = queue.take(2)
     assert queue.queue.can_split(large)
     queue.queue.split(large)
-    assert queue.answer(behind, OUT_OF_ORDER) is Verdict.BEHIND
+    assert queue.answer(behind, OUT_OF_ORDER) is BatchOutcome.BEHIND
     assert not queue.queue.can_send(100, 0), "one before it is still on its way"
     queue.answer(queue.queue.in_flight[0], ErrorCode.NONE)
     sent = []

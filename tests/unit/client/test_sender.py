@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import cast
 
 from tailrace.client.accumulator import Accumulator
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
@@ -86,10 +86,10 @@ class MovingRouter(Router):
     async def refresh(self, *_: object, **__: object) -> None:
         self._describe(2)
 
-    def open_connection(self, broker: Broker, use: str) -> Connection | None:
+    def open_connection(self, broker: BrokerAddress, use: str) -> Connection | None:
         return cast(Connection, WritingConnection()) if broker.node_id == 2 else None
 
-    async def broker_connection(self, broker: Broker, use: str = "") -> Connection:
+    async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
         self.tried.append(broker.node_id)
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"node {broker.node_id} is gone")
 

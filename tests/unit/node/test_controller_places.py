@@ -9,7 +9,7 @@ from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.net.connection import Address
 from tailrace.node.controller_places import ControllerPlaces
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 
 TOPIC = "__cluster_metadata"
 STATED, TOLD = Address("stated", 1), Address("told", 2)
@@ -21,7 +21,7 @@ OTHER_CLUSTER, MOVED, WRONG_VOTER = (
 
 
 def voters(*addresses: Address) -> VoterSet:
-    endpoints = tuple(Endpoint("CONTROLLER", one.host, one.port) for one in addresses)
+    endpoints = tuple(VoterListener("CONTROLLER", one.host, one.port) for one in addresses)
     return VoterSet.of([Voter(ReplicaKey(2, b"directory of two"), endpoints)])
 
 
@@ -60,7 +60,7 @@ def part_of_snapshot(error: ErrorCode, leader_id: int) -> fetch_snapshot.FetchSn
     part = fetch_snapshot.SnapshotPart(
         index=0,
         error_code=error,
-        snapshot_id=fetch.SnapshotId(end_offset=5, epoch=1),
+        snapshot_id=fetch.WireSnapshotId(end_offset=5, epoch=1),
         size=9,
         position=0,
         unaligned_records=b"",

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTopics, NewTopic
+from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTopics, TopicSpec
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -64,7 +64,7 @@ def test_topics_are_refused_near_the_limit_and_nothing_else_is(
         recorder, limit=100, reclaimable=lambda: reclaimable, count_open=lambda: open_now
     )
     outcomes: list[object] = []
-    create, delete = CreateTopics(topics=(NewTopic(name="orders"),)), DeleteTopics(topics=())
+    create, delete = CreateTopics(topics=(TopicSpec(name="orders"),)), DeleteTopics(topics=())
     controller.submit(create, outcomes.append)
     controller.submit(delete, outcomes.append)
     assert recorder.commands == ([delete] if is_refused else [create, delete])

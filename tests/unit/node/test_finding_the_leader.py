@@ -22,7 +22,7 @@ from tailrace.protocol.messages.registrations import BrokerHeartbeatRequest, Bro
 from tailrace.protocol.registry import api_of
 from tailrace.raft.effects import AppendAsLeader
 from tailrace.raft.roles import Follower
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.quorum.controller import QuorumController
@@ -158,7 +158,7 @@ async def ask(asker: MetadataQuorum, request: Any, node_id: int = 2) -> Any:
 
 
 def stated(address: Address) -> VoterSet:
-    endpoint = Endpoint("CONTROLLER", address.host, address.port)
+    endpoint = VoterListener("CONTROLLER", address.host, address.port)
     return VoterSet.of([Voter(ReplicaKey(2, b"directory of two"), (endpoint,))])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.commands import CreateTopics, TopicSpec
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.net.connection import Address
 from tailrace.node.node import Node
@@ -42,7 +42,7 @@ def serve(directory: Path, story: Callable[[Node], Awaitable[None]], **settings:
 async def create(node: Node, *names: str, partitions: int = 1) -> None:
     assert node.quorum is not None
     answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    topics = tuple(NewTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names)
+    topics = tuple(TopicSpec(name=name, num_partitions=partitions, replication_factor=1) for name in names)
     node.quorum.controller.submit(CreateTopics(topics=topics), answered.set_result)
     assert not isinstance(await asyncio.wait_for(answered, 20), KafkaError)
 

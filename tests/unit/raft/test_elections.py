@@ -5,21 +5,22 @@ import pytest
 from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
 from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import QuorumState
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    EndEpochReply,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     SnapshotId,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.voters import ReplicaKey
 
@@ -31,7 +32,7 @@ def vote(
     last: tuple[int, int] = (0, 0),
     pre_vote: bool = False,
     **more,
-) -> VoteRequest:
+) -> Vote:
     fields = {
         "cluster_id": CLUSTER,
         "candidate_epoch": epoch,
@@ -41,16 +42,16 @@ def vote(
         "last_offset": last[1],
         "pre_vote": pre_vote,
     }
-    return VoteRequest(**(fields | more))
+    return Vote(**(fields | more))
 
 
-def begin(leader: int, epoch: int, **more) -> BeginQuorumEpochRequest:
+def begin(leader: int, epoch: int, **more) -> BeginEpoch:
     fields = {"cluster_id": CLUSTER, "leader_id": leader, "leader_epoch": epoch, "voter": key_of(1)}
-    return BeginQuorumEpochRequest(**(fields | more))
+    return BeginEpoch(**(fields | more))
 
 
-def end(leader: int, epoch: int, *preferred: int) -> EndQuorumEpochRequest:
-    return EndQuorumEpochRequest(
+def end(leader: int, epoch: int, *preferred: int) -> EndEpoch:
+    return EndEpoch(
         cluster_id=CLUSTER,
         leader_id=leader,
         leader_epoch=epoch,
@@ -58,9 +59,9 @@ def end(leader: int, epoch: int, *preferred: int) -> EndQuorumEpochRequest:
     )
 
 
-def granted(bench: RaftBench, request: VoteRequest) -> bool:
+def granted(bench: RaftBench, request: Vote) -> bool:
     response = bench.receive(request)
-    assert isinstance(response, VoteResponse)
+    assert isinstance(response, VoteReply)
     return response.vote_granted
 
 
@@ -97,7 +98,7 @@ class TestGranting:
         assert bench.last(do.Persist).state == QuorumState(4, -1, key_of(3))
         bench.flush()
         response = bench.answer_to(bench.last_token)
-        assert isinstance(response, VoteResponse)
+        assert isinstance(response, VoteReply)
         assert response.vote_granted
 
     def test_only_the_newest_state_counts_as_durable(self) -> None:
@@ -130,7 +131,7 @@ class TestGranting:
             (vote(4, candidate=ReplicaKey(-1)), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_a_request_gets_its_code(self, request_: VoteRequest, error: ErrorCode) -> None:
+    def test_what_is_wrong_with_a_request_gets_its_code(self, request_: Vote, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(3))
         assert error_of(bench.receive(request_)) is error
         assert bench.node.epoch == (4 if error is ErrorCode.NONE else 3)
@@ -152,7 +153,7 @@ class TestPreVotes:
         bench = RaftBench()
         bench.receive(begin(2, 5))
         assert granted(bench, vote(5, 3, pre_vote=True))  # it has not heard yet
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
         assert not granted(bench, vote(5, 3, pre_vote=True))
 
@@ -161,12 +162,10 @@ class TestPreVotes:
         bench = RaftBench()
         bench.receive(begin(2, 5))
         snapshot_id = SnapshotId(3, 5)
-        (fetch,) = bench.sent(FetchRequest)
+        (fetch,) = bench.sent(FetchRecords)
         bench.answer(fetch, bench.led(high_watermark=3, log_start_offset=3, snapshot_id=snapshot_id))
-        (part,) = bench.sent(FetchSnapshotRequest)
-        whole = FetchSnapshotResponse(
-            leader_id=2, leader_epoch=5, snapshot_id=snapshot_id, size=2, position=0, data=b"ab"
-        )
+        (part,) = bench.sent(FetchSnapshot)
+        whole = FetchSnapshotReply(leader_id=2, leader_epoch=5, snapshot_id=snapshot_id, size=2, position=0, data=b"ab")
         bench.answer(part, whole)
         assert bench.last(do.InstallSnapshot) == do.InstallSnapshot(snapshot_id)
         assert not granted(bench, vote(5, 3, last=(5, 3), pre_vote=True))
@@ -186,14 +185,14 @@ class TestPreVotes:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.advance(60_000)
         assert bench.node.epoch == 5
-        assert all(one.request.pre_vote for one in bench.sent(VoteRequest))  # type: ignore[union-attr]
+        assert all(one.request.pre_vote for one in bench.sent(Vote))  # type: ignore[union-attr]
 
     def test_when_they_are_lost_it_goes_back_to_the_leader(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.advance(1000)
         assert bench.role == "Prospective"
-        for sent in bench.sent(VoteRequest):
-            bench.answer(sent, VoteResponse(leader_id=2, leader_epoch=5))
+        for sent in bench.sent(Vote):
+            bench.answer(sent, VoteReply(leader_id=2, leader_epoch=5))
         assert (bench.role, bench.node.leader_id) == ("Follower", 2)
 
 
@@ -201,20 +200,20 @@ class TestLookingForTheLeader:
     PLACES = voter_set(2, 3)
 
     def asked(self, bench: RaftBench) -> list[int]:
-        return [sent.destination for sent in bench.sent(FetchRequest)]
+        return [sent.destination for sent in bench.sent(FetchRecords)]
 
     def test_one_place_after_the_other_is_asked(self) -> None:
         bench = RaftBench(key=key_of(9), voters=self.PLACES)
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert self.asked(bench) == [2]
-        bench.step(events.RequestFailed(bench.sent(FetchRequest)[0].request_id))
+        bench.step(events.RequestFailed(bench.sent(FetchRecords)[0].request_id))
         bench.advance(20)
         assert self.asked(bench) == [2, 3]
 
     def test_a_silent_place_is_not_waited_for_until_the_request_times_out(self) -> None:
         """Who stands for election in between begins with the first place again, which may be silent for ever."""
         bench = RaftBench(key=key_of(9), voters=self.PLACES)
-        bench.step(events.Tick())
+        bench.step(Tick())
         bench.advance(124)
         assert self.asked(bench) == [2]
         bench.advance(1)
@@ -226,62 +225,62 @@ class TestLookingForTheLeader:
 class TestStanding:
     def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self) -> None:
         bench = RaftBench()
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert bench.role == "Prospective"
         other = RaftBench(key=key_of(2))
-        other.step(events.Tick())
+        other.step(Tick())
         assert other.role == "Unattached"
         again = RaftBench(log=[1])
-        again.step(events.Tick())
+        again.step(Tick())
         assert again.role == "Unattached"
 
     def test_an_only_voter_elects_itself_at_once_and_again_after_a_restart(self) -> None:
         bench = RaftBench(voters=voter_set(1))
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert (bench.role, bench.node.epoch, bench.node.high_watermark) == ("Leader", 1, 3)
         bench.start()
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert (bench.role, bench.node.epoch) == ("Leader", 3)  # 2 is given up: it led in 1
 
     def test_an_observer_never_stands(self) -> None:
         bench = RaftBench(key=key_of(9))
         bench.advance(60_000)
-        assert bench.sent(VoteRequest) == []
+        assert bench.sent(Vote) == []
         assert bench.role == "Unattached"
 
     def test_another_directory_of_a_voter_is_an_observer(self) -> None:
         bench = RaftBench(key=key_of(1, directory=2))
         bench.advance(60_000)
-        assert bench.sent(VoteRequest) == []
+        assert bench.sent(Vote) == []
 
     def test_votes_are_asked_for_when_the_own_one_is_on_disk(self) -> None:
         bench = RaftBench(instant_disk=False)
-        bench.step(events.Tick())
-        for sent in bench.sent(VoteRequest):
-            bench.answer(sent, VoteResponse(leader_epoch=0, vote_granted=True))
+        bench.step(Tick())
+        for sent in bench.sent(Vote):
+            bench.answer(sent, VoteReply(leader_epoch=0, vote_granted=True))
         assert bench.role == "Candidate"
-        assert all(one.request.pre_vote for one in bench.sent(VoteRequest))  # type: ignore[union-attr]
+        assert all(one.request.pre_vote for one in bench.sent(Vote))  # type: ignore[union-attr]
         bench.flush()
         assert bench.disk.quorum_state == QuorumState(1, -1, key_of(1))
-        assert [one.destination for one in bench.sent(VoteRequest)[2:]] == [2, 3]
+        assert [one.destination for one in bench.sent(Vote)[2:]] == [2, 3]
 
     def test_a_late_pre_vote_is_no_vote(self) -> None:
         bench = RaftBench(voters=voter_set(1, 2, 3, 4, 5))
-        bench.step(events.Tick())
-        pre = bench.sent(VoteRequest)
+        bench.step(Tick())
+        pre = bench.sent(Vote)
         for sent in pre[:2]:
-            bench.answer(sent, VoteResponse(leader_epoch=0, vote_granted=True))
+            bench.answer(sent, VoteReply(leader_epoch=0, vote_granted=True))
         assert bench.role == "Candidate"
         for sent in pre[2:]:
-            bench.answer(sent, VoteResponse(leader_epoch=1, vote_granted=True))
+            bench.answer(sent, VoteReply(leader_epoch=1, vote_granted=True))
         assert bench.role == "Candidate"
 
     def test_a_lost_election_is_tried_again_after_a_while(self) -> None:
         bench = RaftBench()
-        bench.step(events.Tick())
-        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=0, vote_granted=True))
-        for sent in bench.sent(VoteRequest)[2:]:
-            bench.answer(sent, VoteResponse(leader_epoch=1))
+        bench.step(Tick())
+        bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=0, vote_granted=True))
+        for sent in bench.sent(Vote)[2:]:
+            bench.answer(sent, VoteReply(leader_epoch=1))
         bench.forget()
         bench.advance(249)
         assert (bench.role, bench.all(do.SendRequest)) == ("Candidate", [])
@@ -290,28 +289,28 @@ class TestStanding:
 
     def test_a_higher_epoch_in_an_answer_ends_the_candidacy(self) -> None:
         bench = RaftBench()
-        bench.step(events.Tick())
-        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=8, leader_id=3))
+        bench.step(Tick())
+        bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=8, leader_id=3))
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 8, 3)
 
     def test_an_answer_from_another_cluster_teaches_nothing(self) -> None:
         bench = RaftBench()
-        bench.step(events.Tick())
-        foreign = VoteResponse(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=50, leader_id=3)
-        bench.answer(bench.sent(VoteRequest)[0], foreign)
+        bench.step(Tick())
+        foreign = VoteReply(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=50, leader_id=3)
+        bench.answer(bench.sent(Vote)[0], foreign)
         assert (bench.role, bench.node.epoch) == ("Prospective", 0)
 
     def test_an_answer_of_an_older_epoch_is_ignored(self) -> None:
         bench = RaftBench(state=QuorumState(3))
         bench.advance(1000)
-        bench.answer(bench.sent(VoteRequest)[0], VoteResponse(leader_epoch=2, vote_granted=True))
+        bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=2, vote_granted=True))
         assert bench.role == "Prospective"
 
 
 class TestLearningOfLeaders:
     def test_begin_quorum_epoch_makes_a_follower(self) -> None:
         bench = RaftBench()
-        assert bench.receive(begin(2, 5)) == BeginQuorumEpochResponse(leader_id=2, leader_epoch=5)
+        assert bench.receive(begin(2, 5)) == BeginEpochReply(leader_id=2, leader_epoch=5)
         assert (bench.role, bench.disk.quorum_state) == ("Follower", QuorumState(5, 2))
 
     @pytest.mark.parametrize(
@@ -325,7 +324,7 @@ class TestLearningOfLeaders:
             (begin(-1, 6), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_it_gets_its_code(self, request_: BeginQuorumEpochRequest, error: ErrorCode) -> None:
+    def test_what_is_wrong_with_it_gets_its_code(self, request_: BeginEpoch, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(5, 3), log=[5])
         assert error_of(bench.receive(request_)) is error
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 5, 3)
@@ -335,31 +334,31 @@ class TestLearningOfLeaders:
         for destination in (1, 2, 3, 1):
             bench.forget()
             bench.advance(60)
-            (sent,) = bench.sent(FetchRequest)
+            (sent,) = bench.sent(FetchRecords)
             assert sent.destination == destination
-            bench.answer(sent, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=0))
+            bench.answer(sent, FetchRecordsReply(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=0))
 
     def test_voters_of_long_ago_in_a_log_that_is_being_fetched_are_not_all_that_are_asked(self) -> None:
         """An only voter lost its disk, came back as an observer, and has fetched the time when it was alone."""
         bench = RaftBench(key=key_of(1, directory=2), state=QuorumState(5, 7))
-        bench.step(events.Tick())
+        bench.step(Tick())
         alone = bench.records(4).records[0]._replace(value=do.Voters(voter_set(1)))  # type: ignore[index]
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(records=(alone,), high_watermark=1, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(records=(alone,), high_watermark=1, log_start_offset=0))
         bench.advance(1000)
         assert (bench.role, bench.node.voters) == ("Unattached", voter_set(1))
         asked = []
         for _ in range(3):
-            sent = bench.sent(FetchRequest)[-1]
+            sent = bench.sent(FetchRecords)[-1]
             asked.append(sent.destination)
-            bench.answer(sent, FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=5))
+            bench.answer(sent, FetchRecordsReply(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=5))
             bench.advance(60)
         assert asked == [2, 3, 7]
 
     def test_an_answer_that_names_the_leader_makes_a_follower(self) -> None:
         bench = RaftBench(key=key_of(9))
-        bench.step(events.Tick())
-        (sent,) = bench.sent(FetchRequest)
-        fenced = FetchResponse(error=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=7, leader_id=2)
+        bench.step(Tick())
+        (sent,) = bench.sent(FetchRecords)
+        fenced = FetchRecordsReply(error=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=7, leader_id=2)
         bench.answer(sent, fenced)
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 7, 2)
 
@@ -368,7 +367,7 @@ class TestSuccession:
     def follower(self) -> RaftBench:
         bench = RaftBench(voters=voter_set(1, 2, 3, 4))
         bench.receive(begin(2, 5))
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
         return bench
 
@@ -377,7 +376,7 @@ class TestSuccession:
     )
     def test_the_best_stands_at_once_and_the_others_after_it(self, preferred: tuple[int, ...], after_ms: int) -> None:
         bench = self.follower()
-        assert bench.receive(end(2, 5, *preferred)) == EndQuorumEpochResponse(leader_id=2, leader_epoch=5)
+        assert bench.receive(end(2, 5, *preferred)) == EndEpochReply(leader_id=2, leader_epoch=5)
         if after_ms:
             bench.advance(after_ms - 1)
             assert bench.role == "Follower"
@@ -407,16 +406,16 @@ class TestRestarts:
         bench = RaftBench()
         bench.elect()
         bench.start()
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert bench.role == "Resigned"
-        assert [one.destination for one in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
         bench.advance(1000)
         assert (bench.node.epoch, bench.node.leader_id) == (2, -1)
 
     def test_a_follower_goes_on_following(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
-        bench.step(events.Tick())
-        assert (bench.role, bench.sent(FetchRequest)[0].destination) == ("Follower", 2)
+        bench.step(Tick())
+        assert (bench.role, bench.sent(FetchRecords)[0].destination) == ("Follower", 2)
 
     def test_a_log_that_has_seen_more_than_the_file_of_promises_wins(self) -> None:
         bench = RaftBench(state=QuorumState(3, -1, key_of(2)), log=[3, 6])

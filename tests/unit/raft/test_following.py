@@ -3,31 +3,32 @@ import pytest
 from simulation.raft_bench import CLUSTER, RaftBench, voter_set
 from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import QuorumState
-from tailrace.raft.rpc import FetchRequest, FetchResponse, LogEnd
+from tailrace.raft.rpc import FetchRecords, FetchRecordsReply, LogEnd
 from tailrace.raft.voters import VotersAt
 
 
 def follower(*, log: tuple[int, ...] = (), **more) -> RaftBench:
     """Node 1, following node 2 in epoch 5."""
     bench = RaftBench(log=log, state=QuorumState(5, 2), **more)
-    bench.step(events.Tick())
+    bench.step(Tick())
     return bench
 
 
 def fetches(bench: RaftBench) -> list[tuple[int, int]]:
     """(offset, epoch) of every Fetch that was sent."""
-    requests = [one.request for one in bench.sent(FetchRequest)]
-    return [(one.fetch_offset, one.last_fetched_epoch) for one in requests if isinstance(one, FetchRequest)]
+    requests = [one.request for one in bench.sent(FetchRecords)]
+    return [(one.fetch_offset, one.last_fetched_epoch) for one in requests if isinstance(one, FetchRecords)]
 
 
 class TestFetching:
     def test_says_who_asks_and_how_far_its_log_is(self) -> None:
         bench = follower(log=(1, 1, 3))
-        (sent,) = bench.sent(FetchRequest, 2)
-        assert sent.request == FetchRequest(
+        (sent,) = bench.sent(FetchRecords, 2)
+        assert sent.request == FetchRecords(
             cluster_id=CLUSTER,
             replica=key_of(1),
             leader_epoch=5,
@@ -39,7 +40,7 @@ class TestFetching:
 
     def test_the_next_one_leaves_when_the_records_are_on_disk(self) -> None:
         bench = follower(instant_disk=False)
-        bench.answer(bench.sent(FetchRequest)[0], bench.records(5, 5))
+        bench.answer(bench.sent(FetchRecords)[0], bench.records(5, 5))
         assert (bench.node.end_offset, bench.node.flushed_end_offset, fetches(bench)) == (2, 0, [(0, 0)])
         bench.flush()
         assert fetches(bench) == [(0, 0), (2, 5)]
@@ -47,46 +48,48 @@ class TestFetching:
     def test_only_one_is_open_at_a_time(self) -> None:
         bench = follower()
         bench.advance(700)
-        assert len(bench.sent(FetchRequest)) == 1
+        assert len(bench.sent(FetchRecords)) == 1
 
     def test_records_are_handed_to_the_host_with_the_offset_that_they_must_have(self) -> None:
         bench = follower(log=(1,))
         answer = bench.records(5)
-        bench.answer(bench.sent(FetchRequest)[0], answer)
+        bench.answer(bench.sent(FetchRecords)[0], answer)
         assert bench.last(do.AppendFetched) == do.AppendFetched(1, 5, answer.records)
 
     def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes(self) -> None:
         bench = follower()
-        answer = FetchResponse(
+        answer = FetchRecordsReply(
             leader_id=2, leader_epoch=5, high_watermark=9, log_start_offset=0, records=bench.records(5, 5).records
         )
-        bench.answer(bench.sent(FetchRequest)[0], answer)
+        bench.answer(bench.sent(FetchRecords)[0], answer)
         assert bench.last(do.HighWatermarkMoved) == do.HighWatermarkMoved(2)
 
     def test_damaged_records_are_fetched_again(self) -> None:
         node = follower().node
-        opened = FetchResponse(leader_id=2, leader_epoch=5, high_watermark=0, log_start_offset=0, records=("damaged",))
+        opened = FetchRecordsReply(
+            leader_id=2, leader_epoch=5, high_watermark=0, log_start_offset=0, records=("damaged",)
+        )
         effects = node.step(events.ResponseReceived(1, opened), 1001)
         assert effects == [do.AppendFetched(0, 5, ("damaged",))]
         assert node.step(events.AppendRejected("a checksum"), 1001) == []
-        assert node.step(events.Tick(), 1250) == []
-        (again,) = node.step(events.Tick(), 1251)
+        assert node.step(Tick(), 1250) == []
+        (again,) = node.step(Tick(), 1251)
         assert isinstance(again, do.SendRequest)
-        assert isinstance(again.request, FetchRequest)
+        assert isinstance(again.request, FetchRecords)
         assert again.request.fetch_offset == 0
 
     def test_errors_lead_to_another_try_and_not_to_a_storm(self) -> None:
         bench = follower()
         for count in (2, 3, 4):
-            bench.answer(bench.sent(FetchRequest)[-1], bench.led(error=ErrorCode.UNKNOWN_SERVER_ERROR))
+            bench.answer(bench.sent(FetchRecords)[-1], bench.led(error=ErrorCode.UNKNOWN_SERVER_ERROR))
             bench.advance(19)
-            assert len(bench.sent(FetchRequest)) == count - 1
+            assert len(bench.sent(FetchRecords)) == count - 1
             bench.advance(1)
-            assert len(bench.sent(FetchRequest)) == count
+            assert len(bench.sent(FetchRecords)) == count
 
     def test_an_answer_that_was_given_up_is_no_answer(self) -> None:
         bench = follower()
-        (sent,) = bench.sent(FetchRequest)
+        (sent,) = bench.sent(FetchRecords)
         bench.step(events.RequestFailed(sent.request_id))
         bench.answer(sent, bench.records(5))
         assert bench.all(do.AppendFetched) == []
@@ -103,10 +106,10 @@ class TestLosingTheLeader:
     def test_every_good_answer_starts_it_anew_and_an_error_does_not(self) -> None:
         bench = follower()
         bench.advance(900)
-        bench.answer(bench.sent(FetchRequest)[-1], bench.led(high_watermark=0, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords)[-1], bench.led(high_watermark=0, log_start_offset=0))
         bench.advance(900)
         assert bench.role == "Follower"
-        bench.answer(bench.sent(FetchRequest)[-1], bench.led(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        bench.answer(bench.sent(FetchRecords)[-1], bench.led(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
         bench.advance(100)
         assert bench.role == "Prospective"
 
@@ -114,24 +117,24 @@ class TestLosingTheLeader:
         bench = follower(key=key_of(9))
         bench.advance(1000)
         assert bench.role == "Unattached"
-        assert {one.destination for one in bench.sent(FetchRequest)} == {1, 2}
+        assert {one.destination for one in bench.sent(FetchRecords)} == {1, 2}
 
     def test_an_observer_that_has_given_a_leader_up_believes_nobody_but_that_leader_that_it_leads(self) -> None:
         """Else two that follow a leader which is gone would tell each other for ever that it is still there."""
         bench = follower(key=key_of(9))
         bench.advance(1000)
-        still_leads = FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=5)
-        bench.answer(bench.sent(FetchRequest, 1)[-1], still_leads)
+        still_leads = FetchRecordsReply(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=5)
+        bench.answer(bench.sent(FetchRecords, 1)[-1], still_leads)
         assert bench.role == "Unattached"
         bench.advance(1000)
-        bench.answer(bench.sent(FetchRequest, 2)[-1], bench.led(high_watermark=0, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords, 2)[-1], bench.led(high_watermark=0, log_start_offset=0))
         assert bench.role == "Follower"
 
     def test_an_observer_that_has_given_a_leader_up_believes_anybody_of_a_later_one(self) -> None:
         bench = follower(key=key_of(9))
         bench.advance(1000)
-        later = FetchResponse(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=6)
-        bench.answer(bench.sent(FetchRequest, 1)[-1], later)
+        later = FetchRecordsReply(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=6)
+        bench.answer(bench.sent(FetchRecords, 1)[-1], later)
         assert (bench.role, bench.node.leader_id, bench.node.epoch) == ("Follower", 3, 6)
 
 
@@ -149,31 +152,31 @@ class TestDiverging:
         self, log: tuple[int, ...], diverging: LogEnd, end: int
     ) -> None:
         bench = follower(log=log)
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(diverging=diverging))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(diverging=diverging))
         assert bench.last(do.Truncate) == do.Truncate(end)
         assert fetches(bench)[-1] == (end, log[end - 1] if end else 0)
 
     def test_the_high_watermark_is_the_limit(self) -> None:
         bench = follower(log=(1, 1, 3))
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(high_watermark=2, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(high_watermark=2, log_start_offset=0))
         with pytest.raises(AssertionError, match="committed up to 2"):
-            bench.answer(bench.sent(FetchRequest)[1], bench.led(diverging=LogEnd(1, 1)))
+            bench.answer(bench.sent(FetchRecords)[1], bench.led(diverging=LogEnd(1, 1)))
 
     def test_an_answer_that_cuts_nothing_is_nonsense(self) -> None:
         bench = follower(log=(1, 1, 3))
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(diverging=LogEnd(4, 9)))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(diverging=LogEnd(4, 9)))
         assert bench.all(do.Truncate) == []
 
     def test_a_flush_that_was_begun_before_does_not_count_for_what_came_after(self) -> None:
         bench = follower(log=(1,), instant_disk=False)
-        bench.answer(bench.sent(FetchRequest)[0], bench.records(4, 4, 4))
+        bench.answer(bench.sent(FetchRecords)[0], bench.records(4, 4, 4))
         old_flush = bench.held[-1]
         assert isinstance(old_flush, do.Flush)
         bench.instant_disk = True
         bench.step(events.LogFlushed(old_flush.number))
-        bench.answer(bench.sent(FetchRequest)[-1], bench.led(diverging=LogEnd(2, 1)))
+        bench.answer(bench.sent(FetchRecords)[-1], bench.led(diverging=LogEnd(2, 1)))
         bench.instant_disk = False
-        bench.answer(bench.sent(FetchRequest)[-1], bench.records(5, 5, 5, 5))
+        bench.answer(bench.sent(FetchRecords)[-1], bench.records(5, 5, 5, 5))
         bench.step(events.LogFlushed(old_flush.number))
         assert bench.node.flushed_end_offset == 1
 
@@ -183,9 +186,9 @@ class TestVoters:
         bench = follower(log=(1,))
         stated = do.Voters(voter_set(1, 2, 3, 4))
         records = (bench.records(4).records[0]._replace(value=stated),)  # type: ignore[index]
-        bench.answer(bench.sent(FetchRequest)[0], bench.led(records=records, high_watermark=1, log_start_offset=0))
+        bench.answer(bench.sent(FetchRecords)[0], bench.led(records=records, high_watermark=1, log_start_offset=0))
         assert bench.node.voters == voter_set(1, 2, 3, 4)
-        bench.answer(bench.sent(FetchRequest)[1], bench.led(diverging=LogEnd(1, 1)))
+        bench.answer(bench.sent(FetchRecords)[1], bench.led(diverging=LogEnd(1, 1)))
         assert bench.node.voters == voter_set(1, 2, 3)
 
     def test_in_the_log_at_the_start_are_in_force(self) -> None:

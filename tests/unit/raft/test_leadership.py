@@ -3,19 +3,20 @@ import pytest
 from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
 from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    QuorumDescription,
-    VoteRequest,
-    VoteResponse,
+    BeginEpoch,
+    BeginEpochReply,
+    DescribeQuorumReply,
+    EndEpoch,
+    EndEpochReply,
+    FetchRecords,
+    FetchRecordsReply,
+    Vote,
+    VoteReply,
 )
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 
@@ -117,7 +118,7 @@ class TestCommit:
         ids = list(range(1, voters + 1))
         bench = RaftBench(voters=voter_set(*ids))
         if voters == 1:
-            bench.step(events.Tick())
+            bench.step(Tick())
         else:
             bench.elect(*ids[1 : voters // 2 + 1])
         end = bench.log.end_offset
@@ -155,7 +156,7 @@ class TestAnsweringFetches:
     def test_records_are_read_when_the_answer_leaves(self) -> None:
         bench = leader()
         response = bench.fetch(2, START, 1)
-        assert response == FetchResponse(leader_id=1, leader_epoch=2, high_watermark=-1, log_start_offset=0)
+        assert response == FetchRecordsReply(leader_id=1, leader_epoch=2, high_watermark=-1, log_start_offset=0)
         assert bench.last(do.SendResponse).read == do.ReadLog(START, 1 << 20)
 
     def test_one_that_has_everything_waits_for_the_next_record(self) -> None:
@@ -195,8 +196,8 @@ class TestAnsweringFetches:
         bench = leader()
         bench.fetch(2, FIRST, 2, max_wait_ms=500)
         token = bench.last_token
-        bench.receive(BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
-        assert bench.answer_to(token) == FetchResponse(
+        bench.receive(BeginEpoch(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
+        assert bench.answer_to(token) == FetchRecordsReply(
             error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=3, leader_epoch=9
         )
 
@@ -222,7 +223,7 @@ class TestAnsweringFetches:
             "max_wait_ms": 0,
         }
         bench = leader()
-        assert error_of(bench.receive(FetchRequest(**(good | fields)))) is error
+        assert error_of(bench.receive(FetchRecords(**(good | fields)))) is error
         assert bench.node.high_watermark is None
 
     def test_the_epoch_of_a_fetch_is_not_adopted(self) -> None:
@@ -241,13 +242,13 @@ class TestAnsweringFetches:
         bench = RaftBench(log=LOG)
         while bench.role != "Prospective":
             bench.advance(50)
-        bench.answer(bench.sent(VoteRequest, 2)[-1], VoteResponse(leader_epoch=1, vote_granted=True))
+        bench.answer(bench.sent(Vote, 2)[-1], VoteReply(leader_epoch=1, vote_granted=True))
         bench.instant_disk = False
-        bench.answer(bench.sent(VoteRequest, 2)[-1], VoteResponse(leader_epoch=2, vote_granted=True))
+        bench.answer(bench.sent(Vote, 2)[-1], VoteReply(leader_epoch=2, vote_granted=True))
         assert bench.role == "Leader"
         assert bench.fetch(2, START, 1) is None  # leadership itself is not on disk yet
         token = bench.last_token
-        bench.receive(BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
+        bench.receive(BeginEpoch(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
         bench.flush()
         assert error_of(bench.answer_to(token)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert [one.read for one in bench.all(do.SendResponse) if one.token == token] == [None]
@@ -262,7 +263,7 @@ class TestStayingInOffice:
         assert bench.role == "Leader"
         bench.advance(1)
         assert bench.role == "Resigned"
-        assert [one.destination for one in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
 
     def test_observers_keep_nobody_in_office(self) -> None:
         bench = leader()
@@ -283,7 +284,7 @@ class TestStayingInOffice:
         bench = leader()
         bench.fetch(3, FIRST, 2)
         bench.step(events.Resign(2))
-        (sent, _) = bench.sent(EndQuorumEpochRequest)
+        (sent, _) = bench.sent(EndEpoch)
         assert sent.request.preferred_candidates == (key_of(3), key_of(2))  # type: ignore[union-attr]
 
     def test_a_wish_of_another_epoch_to_resign_is_ignored(self) -> None:
@@ -303,34 +304,34 @@ class TestStayingInOffice:
         assert bench.role == "Resigned"
         bench.forget()
         bench.advance(20_000)
-        assert bench.sent(VoteRequest) == []
+        assert bench.sent(Vote) == []
 
 
 class TestAnnouncing:
     def test_all_voters_are_told_at_once(self) -> None:
         bench = leader()
-        assert [one.destination for one in bench.sent(BeginQuorumEpochRequest)] == [2, 3]
-        assert bench.sent(BeginQuorumEpochRequest)[0].request == BeginQuorumEpochRequest(
+        assert [one.destination for one in bench.sent(BeginEpoch)] == [2, 3]
+        assert bench.sent(BeginEpoch)[0].request == BeginEpoch(
             cluster_id=CLUSTER, leader_id=1, leader_epoch=2, voter=key_of(2)
         )
 
     def test_those_that_are_silent_are_told_again(self) -> None:
         bench = leader()
-        for sent in bench.sent(BeginQuorumEpochRequest):
-            bench.answer(sent, BeginQuorumEpochResponse(leader_id=1, leader_epoch=2))
+        for sent in bench.sent(BeginEpoch):
+            bench.answer(sent, BeginEpochReply(leader_id=1, leader_epoch=2))
         bench.fetch(2, FIRST, 2)
         bench.forget()
         bench.advance(400)
         bench.fetch(2, FIRST, 2)
-        assert bench.sent(BeginQuorumEpochRequest) == []
+        assert bench.sent(BeginEpoch) == []
         bench.advance(110)
-        assert [one.destination for one in bench.sent(BeginQuorumEpochRequest)] == [3]
+        assert [one.destination for one in bench.sent(BeginEpoch)] == [3]
 
     def test_one_that_cannot_be_reached_is_tried_again(self) -> None:
         bench = leader()
-        bench.step(events.RequestFailed(bench.sent(BeginQuorumEpochRequest, 3)[0].request_id))
+        bench.step(events.RequestFailed(bench.sent(BeginEpoch, 3)[0].request_id))
         bench.advance(600)
-        assert len(bench.sent(BeginQuorumEpochRequest, 3)) == 2
+        assert len(bench.sent(BeginEpoch, 3)) == 2
 
 
 class TestShutdown:
@@ -338,11 +339,11 @@ class TestShutdown:
         bench = leader()
         bench.step(events.Shutdown())
         assert bench.all(do.ShutdownDone) == []
-        for sent in bench.sent(EndQuorumEpochRequest):
+        for sent in bench.sent(EndEpoch):
             bench.step(events.RequestFailed(sent.request_id))
         bench.advance(25)
-        for sent in bench.sent(EndQuorumEpochRequest)[2:]:
-            bench.answer(sent, EndQuorumEpochResponse(leader_id=1, leader_epoch=2))
+        for sent in bench.sent(EndEpoch)[2:]:
+            bench.answer(sent, EndEpochReply(leader_id=1, leader_epoch=2))
         assert len(bench.all(do.ShutdownDone)) == 1
 
     def test_and_waits_for_them_no_longer_than_an_election_takes(self) -> None:
@@ -369,7 +370,7 @@ class TestDescribing:
         bench.fetch(9, START, 1)
         bench.step(events.DescribeQuorum("ask"))
         answer = bench.answer_to("ask")
-        assert isinstance(answer, QuorumDescription)
+        assert isinstance(answer, DescribeQuorumReply)
         assert (answer.leader_id, answer.leader_epoch, answer.high_watermark) == (1, 2, FIRST)
         assert [(one.key.id, one.log_end_offset) for one in answer.voters] == [(1, FIRST), (2, FIRST), (3, -1)]
         assert [(one.key.id, one.log_end_offset) for one in answer.observers] == [(9, START)]
@@ -383,7 +384,7 @@ class TestDescribing:
             bench.fetch(2, FIRST, 2)
         bench.step(events.DescribeQuorum("ask"))
         answer = bench.answer_to("ask")
-        assert isinstance(answer, QuorumDescription)
+        assert isinstance(answer, DescribeQuorumReply)
         assert (bench.role, answer.observers) == ("Leader", ())
 
     def test_only_the_leader_knows(self) -> None:

@@ -7,9 +7,9 @@ from tailrace.raft.links import Links
 from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
 from tailrace.raft.quorum import Tally, majority_value
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow
-from tailrace.raft.rpc import BeginQuorumEpochRequest
+from tailrace.raft.rpc import BeginEpoch
 
-REQUEST = BeginQuorumEpochRequest(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
+REQUEST = BeginEpoch(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
 
 
 @given(st.dictionaries(st.integers(1, 7), st.integers(-1, 9), min_size=1))

@@ -3,11 +3,12 @@ import pytest
 from simulation.raft_bench import CLUSTER, RaftBench, voter_set
 from simulation.raft_state import key_of
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter, VoterChange
-from tailrace.raft.rpc import BeginQuorumEpochRequest, EndQuorumEpochRequest
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VotersAt, VoterSet
+from tailrace.raft.rpc import BeginEpoch, EndEpoch
+from tailrace.raft.voters import ReplicaKey, Voter, VoterHistory, VoterListener, VotersAt, VoterSet
 
 FIRST = 3
 """The end of the new leader's log."""
@@ -112,7 +113,7 @@ class TestAdding:
     def test_with_the_leadership_its_fate_is_open(self) -> None:
         bench = leader()
         change(bench, AddVoter(Voter(key_of(4))))
-        begin = BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1))
+        begin = BeginEpoch(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1))
         bench.receive(begin)
         assert bench.last(do.VoterChangeDone).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert bench.node.voters == voter_set(1, 2, 3, 4)
@@ -138,7 +139,7 @@ class TestRemoving:
         assert bench.last(do.VoterChangeDone).error is ErrorCode.NONE
         assert bench.role == "Resigned"
         bench.advance(1)
-        assert [one.destination for one in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
         bench.advance(60_000)
         assert bench.role == "Unattached"
 
@@ -160,14 +161,14 @@ class TestRemoving:
 
     def test_the_last_one_stays(self) -> None:
         bench = RaftBench(voters=voter_set(1))
-        bench.step(events.Tick())
+        bench.step(Tick())
         assert refusal(bench, RemoveVoter(key_of(1))) is ErrorCode.INVALID_REQUEST
 
 
 class TestUpdating:
     def test_endpoints_change_and_the_directory_does_not(self) -> None:
         bench = leader()
-        moved = Voter(key_of(3), (Endpoint("CONTROLLER", "elsewhere", 9093),))
+        moved = Voter(key_of(3), (VoterListener("CONTROLLER", "elsewhere", 9093),))
         change(bench, UpdateVoter(moved))
         bench.fetch(2, FIRST + 1, 1)
         assert bench.last(do.VoterChangeDone).error is ErrorCode.NONE

@@ -21,9 +21,9 @@ from tailrace.protocol.records.control import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeVoter,
+    RecordedVoter,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
-    Voter,
     VoterEndpoint,
     VotersRecord,
     build_control_batch,
@@ -47,7 +47,7 @@ VALUES: list[ControlValue] = [
     KRaftVersionRecord(k_raft_version=1),
     VotersRecord(
         voters=(
-            Voter(
+            RecordedVoter(
                 voter_id=1,
                 voter_directory_id=DIRECTORY_ID,
                 endpoints=(VoterEndpoint(name="CONTROLLER", host="localhost", port=9093),),

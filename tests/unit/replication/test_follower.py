@@ -2,6 +2,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower import (
     REPORTED_EVERY_MS,
@@ -21,7 +22,6 @@ from tailrace.replication.follower import (
     Store,
     Stored,
     StoreFailed,
-    Tick,
     Unfollow,
     cut_offset,
     may_cut,

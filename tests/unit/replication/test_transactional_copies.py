@@ -9,7 +9,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.partition import READ_COMMITTED, Appended, Partition
 from tailrace.replication.verification import UNVERIFIED
-from tailrace.storage import AbortedTransaction, ReadLimits
+from tailrace.storage import AbortedTxn, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, topic_id_of
 
@@ -94,7 +94,7 @@ def test_a_follower_holds_committed_data_back_as_its_leader_does(leader: Replica
     assert follower.ends == (2, 0), "the marker is there, and not safe"
     follower.copy_from(leader, 3)
     assert leader.ends == follower.ends == (3, 3)
-    assert follower.partition.log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+    assert follower.partition.log.aborted_transactions(0, 3) == [AbortedTxn(7, 0, 2, 3)]
 
 
 def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
@@ -114,7 +114,7 @@ def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     follower.end(ABORT)
     assert follower.ends == (5, 5)
     read = follower.partition.read(ReadLimits(0, 1 << 20, isolation=READ_COMMITTED))
-    assert list(read.aborted) == [AbortedTransaction(7, 2, 4, 5)]
+    assert list(read.aborted) == [AbortedTxn(7, 2, 4, 5)]
 
 
 def test_what_is_cut_off_opens_its_transactions_again(leader: Replica, follower: Replica) -> None:

@@ -13,7 +13,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header, seal
 from tailrace.protocol.records.control import ControlType
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AbortedTransaction, AppendBatch, Log, ReadLimits
+from tailrace.storage import AbortedTxn, AppendBatch, Log, ReadLimits
 from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.disk import SimulatedDisk
@@ -24,7 +24,7 @@ CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, file_delete_delay_ms=0)
 FIRST_FILE = f"{DIRECTORY}/00000000000000000000.txnindex"
 
 
-def index_of(*aborted: AbortedTransaction) -> TransactionIndex:
+def index_of(*aborted: AbortedTxn) -> TransactionIndex:
     index = TransactionIndex()
     for each in aborted:
         index.append(each)
@@ -32,9 +32,9 @@ def index_of(*aborted: AbortedTransaction) -> TransactionIndex:
 
 
 A, B, C = (
-    AbortedTransaction(7, first_offset=0, last_offset=4, last_stable_offset=2),
-    AbortedTransaction(8, first_offset=2, last_offset=5, last_stable_offset=6),
-    AbortedTransaction(7, first_offset=6, last_offset=9, last_stable_offset=10),
+    AbortedTxn(7, first_offset=0, last_offset=4, last_stable_offset=2),
+    AbortedTxn(8, first_offset=2, last_offset=5, last_stable_offset=6),
+    AbortedTxn(7, first_offset=6, last_offset=9, last_stable_offset=10),
 )
 
 
@@ -61,7 +61,7 @@ def test_a_look_up_ends_where_later_transactions_cannot_concern_it() -> None:
 def test_a_look_up_gives_what_a_look_at_all_gives(lengths: list[int], offset: int, size: int) -> None:
     markers = list(range(1, 1 + len(lengths)))
     entries = [
-        AbortedTransaction(at, max(marker - length, 0), marker, 0)  # as if one were open from the start
+        AbortedTxn(at, max(marker - length, 0), marker, 0)  # as if one were open from the start
         for at, (marker, length) in enumerate(zip(markers, lengths, strict=True))
     ]
     index = index_of(*entries)
@@ -130,11 +130,11 @@ def test_the_file_is_written_when_the_segment_is_rolled_and_when_the_log_is_clos
     assert not disk.exists(FIRST_FILE)
     log.append([data(2, sequence=1, value_bytes=300)])
     assert log.segment_count == 2
-    assert list(aborted_transactions(disk.read_bytes(FIRST_FILE))) == [AbortedTransaction(7, 0, 1, 2)]
+    assert list(aborted_transactions(disk.read_bytes(FIRST_FILE))) == [AbortedTxn(7, 0, 1, 2)]
     log.append([abort(3)])
     log.close()
     (last,) = [name for name in disk.list_dir(DIRECTORY) if name.endswith(".txnindex") and name not in FIRST_FILE]
-    assert list(aborted_transactions(disk.read_bytes(f"{DIRECTORY}/{last}"))) == [AbortedTransaction(7, 2, 3, 4)]
+    assert list(aborted_transactions(disk.read_bytes(f"{DIRECTORY}/{last}"))) == [AbortedTxn(7, 2, 3, 4)]
 
 
 def test_a_log_without_aborted_transactions_has_no_such_file(disk: SimulatedDisk) -> None:
@@ -153,7 +153,7 @@ def test_the_file_goes_with_its_segment(disk: SimulatedDisk) -> None:
     assert disk.exists(FIRST_FILE + ".deleted")
     log.apply_retention(1, 3)
     assert not disk.exists(FIRST_FILE + ".deleted")
-    assert log.aborted_transactions(2, 4) == [AbortedTransaction(7, 2, 3, 4)]
+    assert log.aborted_transactions(2, 4) == [AbortedTxn(7, 2, 3, 4)]
 
 
 def test_a_marker_in_a_later_segment_is_found(disk: SimulatedDisk) -> None:
@@ -162,7 +162,7 @@ def test_a_marker_in_a_later_segment_is_found(disk: SimulatedDisk) -> None:
     log.append([stored_batch(1, value_bytes=300)])
     log.append([stored_batch(2, value_bytes=300), abort(3)])
     assert log.segment_count > 2
-    assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, 3, 4)]
+    assert log.aborted_transactions(0, 1) == [AbortedTxn(7, 0, 3, 4)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 7, b"\x00" * ENTRY_SIZE])
@@ -173,7 +173,7 @@ def test_a_damaged_file_is_made_anew(disk: SimulatedDisk, damage: bytes) -> None
     log.close()
     disk.open(FIRST_FILE, create=True).writev([damage])
     log = opened(disk, recovery_point=3, clean=True)
-    assert log.aborted_transactions(0, 3) == ([AbortedTransaction(7, 0, 1, 2)] if damage else [])
+    assert log.aborted_transactions(0, 3) == ([AbortedTxn(7, 0, 1, 2)] if damage else [])
     log.close()
 
 
@@ -183,7 +183,7 @@ def test_recovery_finds_the_aborted_transactions_of_every_segment_it_checks(disk
     log.flush()
     disk.unlink(FIRST_FILE)
     log = opened(disk)
-    wanted = [AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4)]
+    wanted = [AbortedTxn(7, 0, 1, 2), AbortedTxn(7, 2, 3, 4)]
     assert log.aborted_transactions(0, 4) == wanted
     log.close()
     assert opened(disk, recovery_point=4, clean=True).aborted_transactions(0, 4) == wanted
@@ -198,12 +198,12 @@ def test_what_a_roll_wrote_and_no_flush_covered_is_not_believed(disk: SimulatedD
     log.append([data(2, sequence=1, value_bytes=300)])
     disk.open(FIRST_FILE, create=True).close()  # its name came through the power cut, its bytes did not
     log = opened(disk, recovery_point=recovery_point)
-    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    assert log.aborted_transactions(0, 2) == [AbortedTxn(7, 0, 1, 2)]
     log.close()
     assert len(aborted_in(disk)) == 1
 
 
-def aborted_in(disk: SimulatedDisk) -> list[AbortedTransaction]:
+def aborted_in(disk: SimulatedDisk) -> list[AbortedTxn]:
     return list(aborted_transactions(disk.read_bytes(FIRST_FILE)))
 
 
@@ -214,9 +214,9 @@ def test_a_log_that_is_cut_back_into_an_older_segment_keeps_what_that_one_says(d
     log.close()
     log = opened(disk, recovery_point=5, clean=True)
     log.truncate_to(2)
-    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    assert log.aborted_transactions(0, 2) == [AbortedTxn(7, 0, 1, 2)]
     log.close()
-    assert opened(disk, recovery_point=2, clean=True).aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    assert opened(disk, recovery_point=2, clean=True).aborted_transactions(0, 2) == [AbortedTxn(7, 0, 1, 2)]
 
 
 def test_an_append_that_cannot_read_what_was_aborted_before_leaves_the_log_as_it_was(
@@ -270,7 +270,7 @@ def test_a_damaged_file_that_cannot_be_made_anew_does_not_pass_for_one_that_was(
         unreadable.setattr(disk, "begin_read", read_some)
         with pytest.raises(StorageError):
             log.aborted_transactions(0, 4)
-    assert log.aborted_transactions(0, 4) == [AbortedTransaction(7, 0, 1, 2), AbortedTransaction(7, 2, 3, 4)]
+    assert log.aborted_transactions(0, 4) == [AbortedTxn(7, 0, 1, 2), AbortedTxn(7, 2, 3, 4)]
 
 
 def test_an_append_that_meets_damage_of_the_logs_own_files_is_refused_for_the_disk(disk: SimulatedDisk) -> None:
@@ -302,10 +302,10 @@ def compacted(disk: SimulatedDisk, *batches: AppendBatch, now_ms: int = FIRST_TI
 def test_a_compacted_log_names_the_aborted_transactions_that_have_batches_left(disk: SimulatedDisk) -> None:
     """The last batch of a producer stays, emptied; and the marker, or it would end the producer's next transaction."""
     log = compacted(disk, data(0), stored_batch(1), abort(2))
-    assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+    assert log.aborted_transactions(0, 3) == [AbortedTxn(7, 0, 2, 3)]
     log.close()
     log = opened(disk, COMPACTED, recovery_point=log.log_end_offset, clean=True)
-    assert log.aborted_transactions(0, 3) == [AbortedTransaction(7, 0, 2, 3)]
+    assert log.aborted_transactions(0, 3) == [AbortedTxn(7, 0, 2, 3)]
 
 
 @pytest.mark.parametrize("is_commit", [False, True])
@@ -455,7 +455,7 @@ def test_a_log_cut_into_a_gap_keeps_the_aborted_transactions_of_the_segment_befo
     log.truncate_to(3)
     log.close()
     log = opened(disk, COMPACTED, recovery_point=0, clean=True)
-    assert log.aborted_transactions(0, 2) == [AbortedTransaction(7, 0, 1, 2)]
+    assert log.aborted_transactions(0, 2) == [AbortedTxn(7, 0, 1, 2)]
 
 
 def test_a_compacted_log_forgets_an_aborted_transaction_before_its_marker_goes(disk: SimulatedDisk) -> None:
@@ -496,4 +496,4 @@ def test_an_aborted_batch_that_compaction_cannot_read_stays_hidden(disk: Simulat
     compact_again(log, FIRST_TIMESTAMP_MS + 5000)
     compact_again(log, FIRST_TIMESTAMP_MS + 9000)
     assert offsets_of(log)[:2] == [0, 1]
-    assert log.aborted_transactions(0, 2)[0] == AbortedTransaction(7, 0, 1, 2)
+    assert log.aborted_transactions(0, 2)[0] == AbortedTxn(7, 0, 1, 2)

@@ -1,10 +1,10 @@
 """Which transactions hold back the last stable offset (KIP-98)."""
 
-from tailrace.storage.transaction_index import Transactions
+from tailrace.storage.transaction_index import OngoingTransactions
 
 
 def test_the_oldest_open_transaction_counts() -> None:
-    transactions = Transactions()
+    transactions = OngoingTransactions()
     assert not transactions
     for first_offset in (3, 5, 9):
         transactions.begin(first_offset, 100 + first_offset)
@@ -17,7 +17,7 @@ def test_the_oldest_open_transaction_counts() -> None:
 
 
 def test_one_that_has_ended_counts_until_its_marker_is_below_the_high_watermark() -> None:
-    transactions = Transactions([(3, 7)])
+    transactions = OngoingTransactions([(3, 7)])
     transactions.end(3, 7)
     assert transactions.first_open_offset is None
     assert transactions.first_unstable_offset(7) == 3
@@ -27,7 +27,7 @@ def test_one_that_has_ended_counts_until_its_marker_is_below_the_high_watermark(
 
 
 def test_what_is_replicated_is_forgotten_in_the_order_of_the_markers() -> None:
-    transactions = Transactions([(1, 7), (2, 8), (3, 9)])
+    transactions = OngoingTransactions([(1, 7), (2, 8), (3, 9)])
     for first_offset, marker in ((3, 10), (1, 11), (2, 12)):
         transactions.end(first_offset, marker)
     transactions.forget_replicated(11)
@@ -37,7 +37,7 @@ def test_what_is_replicated_is_forgotten_in_the_order_of_the_markers() -> None:
 
 
 def test_a_log_that_is_cut_knows_its_open_transactions_and_the_markers_that_are_left() -> None:
-    transactions = Transactions([(1, 7), (2, 8), (3, 9)])
+    transactions = OngoingTransactions([(1, 7), (2, 8), (3, 9)])
     transactions.end(1, 10)
     transactions.end(2, 11)
     transactions.restart([(3, 9), (2, 8)], end_offset=11)

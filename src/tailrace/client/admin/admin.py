@@ -28,10 +28,10 @@ from tailrace.client.admin.group_health import PartitionHealth
 from tailrace.client.admin.group_queries import GroupDescription, GroupListing
 from tailrace.client.admin.log_dirs import LogDirectorySize, ReplicaLog
 from tailrace.client.admin.quorum import QuorumDescription, QuorumEndpoint
-from tailrace.client.admin.replicas import ElectionType, PartitionReassignment
+from tailrace.client.admin.replicas import PartitionReassignment
 from tailrace.client.admin.topic_changes import NewTopic
 from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
-from tailrace.client.cluster_view import Broker, TopicInfo
+from tailrace.client.cluster_view import BrokerAddress, TopicInfo
 from tailrace.client.errors import check, several
 from tailrace.client.group import committed_offsets
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
@@ -39,7 +39,7 @@ from tailrace.client.offsets import OffsetAt
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
@@ -61,7 +61,7 @@ class ClusterDescription:
 
     cluster_id: str | None
     controller_id: BrokerId
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerAddress, ...]
 
 
 class Admin:
@@ -168,7 +168,9 @@ class Admin:
                 cluster_id=response.cluster_id,
                 controller_id=BrokerId(response.controller_id),
                 brokers=tuple(
-                    Broker(node_id=BrokerId(broker.broker_id), host=broker.host, port=broker.port, rack=broker.rack)
+                    BrokerAddress(
+                        node_id=BrokerId(broker.broker_id), host=broker.host, port=broker.port, rack=broker.rack
+                    )
                     for broker in sorted(response.brokers, key=lambda broker: broker.broker_id)
                 ),
             )

@@ -11,7 +11,7 @@ from tailrace.client.admin.group_health import PartitionHealth
 from tailrace.client.admin.group_queries import GroupDescription, GroupListing
 from tailrace.client.admin.log_dirs import LogDirectorySize, ReplicaLog
 from tailrace.client.admin.quorum import QuorumDescription, QuorumEndpoint
-from tailrace.client.admin.replicas import ElectionType, PartitionReassignment
+from tailrace.client.admin.replicas import PartitionReassignment
 from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
@@ -19,7 +19,7 @@ from tailrace.client.loop_thread import Facade, loop_thread
 from tailrace.client.offsets import OffsetAt
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -118,7 +118,7 @@ async def delete_records(
     async def attempt() -> None:
         pending = {partition: offset for partition, offset in offsets.items() if partition not in starts}
         await router.ensure_fresh({partition.topic for partition in pending})
-        by_leader: dict[Broker, dict[TopicPartition, int]] = defaultdict(dict)
+        by_leader: dict[BrokerAddress, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, offset in pending.items():
             by_leader[router.view.leader(partition)][partition] = offset
         faults: list[KafkaError] = []
@@ -133,7 +133,7 @@ async def delete_records(
 
 async def _delete_at(
     router: Router,
-    leader: Broker,
+    leader: BrokerAddress,
     offsets: Mapping[TopicPartition, int],
     timeout_ms: int,
     starts: dict[TopicPartition, int],

@@ -37,7 +37,7 @@ _ONE_BATCH_BYTES = 1
 """A fetch brings at least one whole batch, however large."""
 
 
-class Verdict(StrEnum):
+class MemberHealth(StrEnum):
     """The verdict on a member."""
 
     GONE = "gone"
@@ -81,21 +81,21 @@ class PartitionHealth:
         return None if self.unread_since_ms is None else max(now_ms - self.unread_since_ms, 0)
 
 
-def verdict(member: MemberDetails | None, partitions: Sequence[PartitionHealth], now_ms: int) -> Verdict | None:
+def verdict(member: MemberDetails | None, partitions: Sequence[PartitionHealth], now_ms: int) -> MemberHealth | None:
     """The verdict on a member that reads these partitions; None if too little is known."""
     if member is None:
         return None
     if member.silent_ms * 2 > member.session_timeout_ms:
-        return Verdict.GONE
+        return MemberHealth.GONE
     measured = [partition for partition in partitions if partition.lag is not None]
     behind = [partition for partition in measured if partition.lag]
     if any(_is_stuck(partition, now_ms) for partition in behind):
-        return Verdict.STUCK
+        return MemberHealth.STUCK
     if any(_is_slow(partition) for partition in behind):
-        return Verdict.SLOW
+        return MemberHealth.SLOW
     if behind:
-        return Verdict.WORKING
-    return Verdict.IDLE if measured or not partitions else None
+        return MemberHealth.WORKING
+    return MemberHealth.IDLE if measured or not partitions else None
 
 
 def _is_stuck(partition: PartitionHealth, now_ms: int) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tailrace.client.cluster_view import Broker
+from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of
 from tailrace.client.group.protocol import decode_assignment
 from tailrace.client.router import Router
@@ -34,7 +34,7 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
+class DescribedMember:
     """One member of a group."""
 
     member_id: str
@@ -55,7 +55,7 @@ class GroupDescription:
     coordinator_id: int
     coordinator: str
     """The address of the coordinator, HOST:PORT."""
-    members: tuple[GroupMember, ...]
+    members: tuple[DescribedMember, ...]
     details: GroupDetails | None = None
     """The latest events and the health of the members: from a Tailrace coordinator only."""
 
@@ -134,7 +134,7 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
         coordinator_id=coordinator.node_id,
         coordinator=str(Address(coordinator.host, coordinator.port)),
         members=tuple(
-            GroupMember(
+            DescribedMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -167,7 +167,7 @@ async def delete_group(router: Router, group: str) -> None:
     await router.ask_coordinator(group, ask)
 
 
-def _description(described: DescribedGroup, coordinator: Broker) -> GroupDescription:
+def _description(described: DescribedGroup, coordinator: BrokerAddress) -> GroupDescription:
     return GroupDescription(
         group=described.group_id,
         state=described.group_state,
@@ -180,7 +180,7 @@ def _description(described: DescribedGroup, coordinator: Broker) -> GroupDescrip
     )
 
 
-def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
+def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember:
     assignment: tuple[TopicPartition, ...] = ()
     if protocol_type == "consumer" and member.member_assignment:
         try:
@@ -189,7 +189,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
             if fault.code is not ErrorCode.INVALID_REQUEST:
                 raise
             # another client's private format: the group can be shown without it
-    return GroupMember(
+    return DescribedMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,

@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from tailrace.client.errors import check, code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -27,15 +26,6 @@ _ANY = -1
 _FIRST_WITH_TAGGED_FIELDS = 2
 _GRACE_MS = 5_000
 """The margin of an answer beyond the time that the server was given."""
-
-
-class ElectionType(IntEnum):
-    """The type of an election, as on the wire (KIP-460)."""
-
-    PREFERRED = 0
-    """The first replica."""
-    UNCLEAN = 1
-    """Any replica that is alive, for a partition without a leader: what it does not have is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

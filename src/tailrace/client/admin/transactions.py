@@ -10,10 +10,10 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.producers import (
+    ActiveProducer,
     DescribedPartitions,
     DescribeProducersRequest,
     DescribeProducersResponse,
-    ProducerState,
 )
 from tailrace.protocol.messages.transactions import (
     DescribeTransactionsRequest,
@@ -147,10 +147,10 @@ async def abort_transaction(router: Router, topic_partition: TopicPartition, sta
     await router.retry(attempt)
 
 
-async def _producer_at(router: Router, topic_partition: TopicPartition, start_offset: int) -> ProducerState:
+async def _producer_at(router: Router, topic_partition: TopicPartition, start_offset: int) -> ActiveProducer:
     asked = DescribedPartitions(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
 
-    async def attempt() -> tuple[ProducerState, ...]:
+    async def attempt() -> tuple[ActiveProducer, ...]:
         connection = await router.leader_connection(topic_partition)
         response = await connection.ask(
             DescribeProducersRequest(topics=(asked,)), DescribeProducersResponse, timeout_ms=router.request_timeout_ms

@@ -32,7 +32,7 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
-class Membership(NamedTuple):
+class ConsumerGroupMetadata(NamedTuple):
     """The author of a commit: a member in its generation; the default is a client outside the group."""
 
     generation_id: int = -1
@@ -40,7 +40,7 @@ class Membership(NamedTuple):
     group_instance_id: str | None = None
 
 
-OUTSIDE = Membership()
+OUTSIDE = ConsumerGroupMetadata()
 
 _NO_OFFSET = -1
 _LAST_WITH_NAMES = 9
@@ -129,7 +129,7 @@ async def commit_group_offsets(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
-    member: Membership = OUTSIDE,
+    member: ConsumerGroupMetadata = OUTSIDE,
     timeout_ms: int | None = None,
 ) -> None:
     """Commit all of them. Raises the first partition's KafkaError.

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from tailrace.client.group.protocol import decode_assignment
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
 
 
@@ -38,11 +39,6 @@ class State(Enum):
 @dataclass(frozen=True, slots=True)
 class Polled:
     """The user asks for records: whatever it got before is dealt with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from tailrace.client.group.member import Membership, State
 from tailrace.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 from tailrace.protocol.messages.membership import (
@@ -33,7 +34,7 @@ _USE = "group"
 _HEARTBEAT_USE = ""
 
 
-class Listener(Protocol):
+class RebalanceListener(Protocol):
     """The consumer, as the group sees it."""
 
     async def revoke(self) -> None:
@@ -56,7 +57,7 @@ class GroupMember:
         self,
         router: Router,
         group: str,
-        listener: Listener,
+        listener: RebalanceListener,
         *,
         assignors: Sequence[str] = ("range",),
         session_timeout_ms: int = 45_000,
@@ -105,9 +106,9 @@ class GroupMember:
         return self._machine.state is State.STABLE
 
     @property
-    def identity(self) -> committed_offsets.Membership:
+    def identity(self) -> committed_offsets.ConsumerGroupMetadata:
         """The author of commits now."""
-        return committed_offsets.Membership(
+        return committed_offsets.ConsumerGroupMetadata(
             self._machine.generation_id, self._machine.member_id, self._group_instance_id
         )
 
@@ -161,7 +162,7 @@ class GroupMember:
             async with asyncio.timeout(max(deadline_ms - now_ms, 0) / 1000):
                 return await self._events.get()
         except TimeoutError:
-            return events.Tick()
+            return Tick()
 
     async def _step(self, event: events.Event) -> None:
         for effect in self._machine.step(event, self._router.now_ms()):

@@ -120,7 +120,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
+class GroupReport:
     """A group in full. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
 
     group_id: str

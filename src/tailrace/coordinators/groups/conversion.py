@@ -22,7 +22,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ClassicProtocol,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerRecord,
+    ConsumerGroupRecord,
     ConsumerRecordKind,
     ConsumerValue,
     TargetAssignmentMemberValue,
@@ -110,7 +110,7 @@ def as_consumer_group(
     made: list[GroupLogRecord] = [GroupRecord(group_id=classic.group_id, value=None)]
 
     def emit(kind: ConsumerRecordKind, value: ConsumerValue, member_id: str = "") -> None:
-        record = ConsumerRecord(kind=kind, group_id=classic.group_id, member_id=member_id, value=value)
+        record = ConsumerGroupRecord(kind=kind, group_id=classic.group_id, member_id=member_id, value=value)
         group.apply(record)
         made.append(record)
 

@@ -15,9 +15,9 @@ from itertools import count
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
     Command,
-    GroupDescription,
     GroupInsight,
     GroupOverview,
+    GroupReport,
     MemberDescription,
     MemberLiveness,
 )
@@ -35,7 +35,7 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
     ConsumerHeartbeat,
     HeartbeatDecision,
 )
-from tailrace.coordinators.groups.consumer.records import ConsumerRecord, ConsumerRecordKind
+from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
 from tailrace.coordinators.groups.conversion import as_consumer_group
 from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
@@ -50,15 +50,14 @@ from tailrace.coordinators.groups.events import (
     LeaveAsked,
     MemberExpired,
     OffsetsCommitted,
-    Persist,
+    PersistGroup,
     Retire,
     SyncAsked,
-    Tick,
 )
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
-from tailrace.coordinators.groups.membership import Membership
+from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.groups.progress import ProgressBook
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
@@ -70,6 +69,7 @@ from tailrace.coordinators.groups.records import (
 from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import replace
 
@@ -85,7 +85,7 @@ class GroupCoordinator:
         self._new_member_id = new_member_id
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
-        self._memberships: dict[str, Membership] = {}
+        self._memberships: dict[str, GroupMembership] = {}
         self._decisions = GroupDecisions(self._latest, self._memberships, config)
         self._histories: dict[str, GroupHistory] = {}
         self._consumers = ConsumerGroups(config, self._histories, topics=topics, new_member_id=new_member_id)
@@ -154,7 +154,7 @@ class GroupCoordinator:
         if consumer is not None and not consumer.members and not membership.is_idle:
             effects = (Retire(records=retirement(group_id, consumer)), *effects)
             consumer = None
-        is_leaving_a_trace = any(isinstance(effect, Persist) for effect in effects)
+        is_leaving_a_trace = any(isinstance(effect, PersistGroup) for effect in effects)
         is_nothing = consumer is not None or self._latest.get(group_id) is None
         if membership.is_idle and not is_leaving_a_trace and is_nothing:
             self._close(group_id)
@@ -197,7 +197,7 @@ class GroupCoordinator:
             effect for membership in self._memberships.values() for effect in membership.step(Abandoned(), now_ms=0)
         ]
 
-    def _open(self, group_id: str, now_ms: int) -> Membership:
+    def _open(self, group_id: str, now_ms: int) -> GroupMembership:
         stored = self._latest.get(group_id)
         if stored is None or stored.metadata is None:
             group = ClassicGroup(group_id)
@@ -209,8 +209,8 @@ class GroupCoordinator:
             self._schedule.set(group_id, membership.next_deadline_ms)
         return membership
 
-    def _keep(self, group: ClassicGroup) -> Membership:
-        membership = Membership(
+    def _keep(self, group: ClassicGroup) -> GroupMembership:
+        membership = GroupMembership(
             group,
             config=self._config,
             history=self._histories.setdefault(group.group_id, GroupHistory()),
@@ -256,7 +256,7 @@ class GroupCoordinator:
         return decision, ()
 
     def _upgrade(
-        self, membership: Membership, command: ConsumerHeartbeat, now_ms: int
+        self, membership: GroupMembership, command: ConsumerHeartbeat, now_ms: int
     ) -> tuple[HeartbeatDecision, Sequence[Effect]]:
         """A classic group with members becomes a consumer group, and the heartbeat's member joins that."""
         classic = membership.group
@@ -305,7 +305,7 @@ class GroupCoordinator:
             is_joined = record.group_id in self._memberships
             if isinstance(record, GroupRecord) and is_joined:
                 self._close(record.group_id)
-            elif isinstance(record, ConsumerRecord) and record.kind is ConsumerRecordKind.GROUP:
+            elif isinstance(record, ConsumerGroupRecord) and record.kind is ConsumerRecordKind.GROUP:
                 self._consumers.close(record.group_id, keeps_history=is_joined or record.group_id in generations)
         for group_id in generations - self._memberships.keys():
             self._open(group_id, self._now_ms)
@@ -410,7 +410,7 @@ class GroupCoordinator:
         group = membership.group
         return GroupOverview(group_id=group_id, protocol_type=group.protocol_type or "", state=group.state)
 
-    def describe(self, group_id: str) -> GroupDescription:
+    def describe(self, group_id: str) -> GroupReport:
         """The group in full. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
             raise no_such_group(group_id)
@@ -421,7 +421,7 @@ class GroupCoordinator:
         is_stable = overview.state is GroupState.STABLE
         members = () if membership is None else membership.group.members.values()
         protocol_name = None if membership is None or not is_stable else membership.group.protocol_name
-        return GroupDescription(
+        return GroupReport(
             group_id=group_id,
             state=overview.state,
             protocol_type=overview.protocol_type,

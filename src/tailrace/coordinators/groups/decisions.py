@@ -23,7 +23,7 @@ from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.coordinator import fault_of_commit
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState
-from tailrace.coordinators.groups.membership import Membership
+from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.groups.offsets import subscribed_topics
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
 from tailrace.coordinators.groups.store import LatestGroups, StoredGroup
@@ -38,7 +38,7 @@ GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 class GroupDecisions:
     """Decisions for one coordinator partition: `latest` is its log, `memberships` the members of its groups."""
 
-    def __init__(self, latest: LatestGroups, memberships: Mapping[str, Membership], config: GroupConfig) -> None:
+    def __init__(self, latest: LatestGroups, memberships: Mapping[str, GroupMembership], config: GroupConfig) -> None:
         self._latest = latest
         self._memberships = memberships
         self._config = config

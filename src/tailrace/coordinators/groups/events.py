@@ -7,6 +7,7 @@ from typing import NewType
 from tailrace.coordinators.groups.group import RequestId
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupMetadataValue
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -76,11 +77,6 @@ class MetadataFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
     """This coordinator is not active any more; every waiting member gets NOT_COORDINATOR."""
 
@@ -101,7 +97,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class PersistGroup:
     """Commit this generation, then come back with MetadataCommitted or MetadataFailed."""
 
     group_id: str
@@ -139,10 +135,10 @@ class Decided:
     """The records are written together or not at all."""
 
 
-Effect = Answer | Persist | Retire | MemberExpired | Decided
+Effect = Answer | PersistGroup | Retire | MemberExpired | Decided
 
 
-class Outbox:
+class GroupEffects:
     """The effects of the step that is under way."""
 
     def __init__(self, group_id: str, write_ids: Iterator[int]) -> None:
@@ -155,7 +151,7 @@ class Outbox:
 
     def persist(self, metadata: GroupMetadataValue) -> WriteId:
         write_id = WriteId(next(self._write_ids))
-        self._effects.append(Persist(group_id=self._group_id, write_id=write_id, metadata=metadata))
+        self._effects.append(PersistGroup(group_id=self._group_id, write_id=write_id, metadata=metadata))
         return write_id
 
     def take(self) -> list[Effect]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from tailrace.coordinators.groups.events import JoinAsked, Outbox, WriteId
+from tailrace.coordinators.groups.events import GroupEffects, JoinAsked, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words
 from tailrace.coordinators.groups.rebalance import Rebalance
@@ -33,7 +33,7 @@ class Joining:
         self,
         group: ClassicGroup,
         rebalance: Rebalance,
-        outbox: Outbox,
+        outbox: GroupEffects,
         *,
         config: GroupConfig,
         history: GroupHistory,

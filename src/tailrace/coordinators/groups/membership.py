@@ -16,21 +16,21 @@ from tailrace.coordinators.groups.events import (
     Abandoned,
     Effect,
     Event,
+    GroupEffects,
     HeartbeatAsked,
     JoinAsked,
     LeaveAsked,
     MetadataCommitted,
     MetadataFailed,
     OffsetsCommitted,
-    Outbox,
     SyncAsked,
-    Tick,
 )
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words
 from tailrace.coordinators.groups.joining import Joining, NewMemberId
 from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.protocol.messages.membership import (
     HeartbeatResponse,
     LeaveGroupResponse,
@@ -40,7 +40,7 @@ from tailrace.protocol.messages.membership import (
 )
 
 
-class Membership:
+class GroupMembership:
     """The machine of one group. Times in ms of the host's monotonic clock."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Membership:
         self.group = group
         self._config = config
         self._history = history
-        self._outbox = Outbox(group.group_id, write_ids)
+        self._outbox = GroupEffects(group.group_id, write_ids)
         self._rebalance = Rebalance(group, self._outbox, config, history)
         self._joining = Joining(
             group, self._rebalance, self._outbox, config=config, history=history, new_member_id=new_member_id

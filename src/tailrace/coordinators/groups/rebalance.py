@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.events import Outbox, WriteId
+from tailrace.coordinators.groups.events import GroupEffects, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
 from tailrace.model.errors import ErrorCode
@@ -25,7 +25,7 @@ from tailrace.model.errors import ErrorCode
 class Rebalance:
     """The rebalances of one group. Deadlines in ms of the host's monotonic clock."""
 
-    def __init__(self, group: ClassicGroup, outbox: Outbox, config: GroupConfig, history: GroupHistory) -> None:
+    def __init__(self, group: ClassicGroup, outbox: GroupEffects, config: GroupConfig, history: GroupHistory) -> None:
         self._group = group
         self._outbox = outbox
         self._config = config

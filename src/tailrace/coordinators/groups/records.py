@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tailrace.coordinators.groups.consumer.records import (
-    ConsumerRecord,
+    ConsumerGroupRecord,
     ConsumerRecordKind,
     decode_consumer_record,
     encode_key,
@@ -123,7 +123,7 @@ class TransactionEnd:
     is_committed: bool
 
 
-GroupLogRecord = OffsetRecord | GroupRecord | ConsumerRecord | PendingOffset | TransactionEnd
+GroupLogRecord = OffsetRecord | GroupRecord | ConsumerGroupRecord | PendingOffset | TransactionEnd
 
 
 def pending_offset(record: OffsetRecord, producer_id: int, value: OffsetCommitValue) -> PendingOffset:
@@ -143,7 +143,7 @@ T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
 def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
     """The record as key and value of a log record; not for a TransactionEnd, which is none."""
     assert not isinstance(record, TransactionEnd), "a marker is a batch of its own kind"
-    if isinstance(record, ConsumerRecord):
+    if isinstance(record, ConsumerGroupRecord):
         key = _KIND.pack(record.kind) + encode_key(record)
         return key, None if record.value is None else _KIND.pack(0) + encode_bytes(record.value, 0)
     if isinstance(record, GroupRecord):
@@ -158,7 +158,7 @@ def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
     )
 
 
-def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | ConsumerRecord | None:
+def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | ConsumerGroupRecord | None:
     """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
     try:
         if key is None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
-from tailrace.coordinators.groups.consumer.records import ConsumerRecord
+from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupMetadataValue,
@@ -46,7 +46,7 @@ class StoredGroup:
     def apply(self, record: GroupLogRecord) -> None:
         if isinstance(record, GroupRecord):
             self.metadata = record.value
-        elif isinstance(record, ConsumerRecord):
+        elif isinstance(record, ConsumerGroupRecord):
             self.consumer = with_record(self.consumer, record)
         elif isinstance(record, PendingOffset):
             partition = TopicPartition(record.topic, record.partition)
@@ -186,7 +186,7 @@ class LatestGroups:
         stored = self._committed.get(group_id)
         group = None if stored is None else stored.consumer
         staged = self._staged.get(group_id, _NOTHING)
-        records = [record for record in staged.values() if isinstance(record, ConsumerRecord)]
+        records = [record for record in staged.values() if isinstance(record, ConsumerGroupRecord)]
         if records and group is not None:
             group = group.copy()
         for record in records:

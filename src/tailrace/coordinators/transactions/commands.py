@@ -94,11 +94,11 @@ class AbortedFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Completed:
     """That was all."""
 
 
-Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Done
+Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
     Command,
+    Completed,
     CompleteTransaction,
-    Done,
     EndTransaction,
     ForgetUnused,
     InitializeProducer,
@@ -37,7 +37,7 @@ from tailrace.model.partitions import TopicPartition
 
 TransactionDecision = Decision[TransactionRecord, Response]
 
-_DONE = Done()
+_DONE = Completed()
 
 
 class TransactionCoordinator:
@@ -212,7 +212,7 @@ def _decision(
     transactional_id: str, following: Transaction | None, answer: Response | None = None
 ) -> TransactionDecision:
     record = TransactionRecord(transactional_id=transactional_id, transaction=following)
-    return Decision(records=(record,), response=Done() if answer is None else answer)
+    return Decision(records=(record,), response=Completed() if answer is None else answer)
 
 
 Initialized = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | AbortedFirst]

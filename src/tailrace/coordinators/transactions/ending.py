@@ -17,7 +17,7 @@ decided; one that comes with the present epoch ends a transaction that has not b
 makes sure that it never will with this epoch.
 """
 
-from tailrace.coordinators.transactions.commands import Done, EndTransaction, NeedsProducerId, ProducerIdentity
+from tailrace.coordinators.transactions.commands import Completed, EndTransaction, NeedsProducerId, ProducerIdentity
 from tailrace.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
     LAST_EPOCH,
@@ -28,7 +28,7 @@ from tailrace.coordinators.transactions.transaction import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID
 
-Ended = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Done]
+Ended = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Completed]
 """The next state of the transaction, None if it stays as it is; and the answer."""
 
 
@@ -98,7 +98,7 @@ def _is_same_end(transaction: Transaction, command: EndTransaction) -> bool:
 
 def _decided(transaction: Transaction, command: EndTransaction, now_ms: int) -> Ended:
     if command.client_version < EPOCH_PER_TRANSACTION:
-        return transaction.prepared(is_commit=command.is_commit, now_ms=now_ms), Done()
+        return transaction.prepared(is_commit=command.is_commit, now_ms=now_ms), Completed()
     next_producer_id: int = NO_PRODUCER_ID
     if transaction.is_exhausted:
         if command.fresh_producer_id == NO_PRODUCER_ID:

@@ -5,15 +5,15 @@ from dataclasses import replace
 from tailrace.metadata.deciding.new_partitions import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import ElectionType, ElectLeaders, LeadersElected, PartitionOutcome
+from tailrace.metadata.partition_commands import ElectLeaders, LeadersElected, PartitionOutcome
 from tailrace.metadata.records import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.machines import Decision
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
 
 
-class Elections:
+class LeaderElections:
     """One ElectLeaders command on its way to a decision."""
 
     def __init__(self, image: ClusterImage) -> None:

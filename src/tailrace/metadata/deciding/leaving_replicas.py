@@ -15,36 +15,36 @@ from dataclasses import replace
 
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import Leaving
+from tailrace.metadata.partition_commands import LeaveReason
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
-def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: Leaving) -> bool:
+def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: LeaveReason) -> bool:
     """Whether the cluster counts on this replica in a way that ends when it leaves like this."""
     if broker_id == state.leader or broker_id in state.in_sync_replicas:
         return True
     is_candidate = broker_id in state.eligible_leader_replicas or broker_id in state.last_known_leaders
-    return leaving is Leaving.LOST and is_candidate
+    return leaving is LeaveReason.LOST and is_candidate
 
 
 def without_replica(
-    image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: Leaving
+    image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: LeaveReason
 ) -> PartitionState:
     """The state without this replica; the same one if nothing counts on it, and no leader could by its old fetches.
 
     Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled one that no other could stand in for.
     """
     if not is_wanted(broker_id, state, leaving):
-        return state if leaving is Leaving.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)
+        return state if leaving is LeaveReason.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)
     circumstances = ImageCircumstances(image)
 
     def may_lead(replica: BrokerId) -> bool:
         return replica != broker_id and circumstances.is_alive(replica)
 
     remaining = _without(state.in_sync_replicas, broker_id)
-    if leaving is Leaving.STALLED:
+    if leaving is LeaveReason.STALLED:
         if not any(map(may_lead, (*remaining, *state.eligible_leader_replicas))):
             raise KafkaError(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

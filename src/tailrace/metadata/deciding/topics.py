@@ -8,8 +8,7 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    MorePartitions,
-    NewTopic,
+    PartitionIncrease,
     PartitionsCreated,
     TopicCreated,
     TopicDeletion,
@@ -18,6 +17,7 @@ from tailrace.metadata.commands import (
     TopicRefused,
     TopicsCreated,
     TopicsDeleted,
+    TopicSpec,
 )
 from tailrace.metadata.deciding.config_changes import stated_value
 from tailrace.metadata.deciding.new_partitions import (
@@ -93,12 +93,12 @@ class TopicCreation:
                 f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
             )
 
-    def _partition_count(self, topic: NewTopic) -> int:
+    def _partition_count(self, topic: TopicSpec) -> int:
         if topic.assignments:
             return len(topic.assignments)
         return self._rules.num_partitions if topic.num_partitions == DEFAULT_COUNT else topic.num_partitions
 
-    def _create(self, topic: NewTopic, records: list[MetadataRecord]) -> TopicCreated:
+    def _create(self, topic: TopicSpec, records: list[MetadataRecord]) -> TopicCreated:
         self._check_name(topic.name)
         overrides = self._checked_configs(topic)
         replicas = self._manual_placement(topic) if topic.assignments else self._placement(topic)
@@ -142,7 +142,7 @@ class TopicCreation:
                 f"topic {name!r} collides with {other!r}: names that differ only in '.' and '_' have the same metrics",
             )
 
-    def _checked_configs(self, topic: NewTopic) -> dict[str, str]:
+    def _checked_configs(self, topic: TopicSpec) -> dict[str, str]:
         overrides: dict[str, str] = {}
         for name, value in topic.configs:
             if value is None:
@@ -151,7 +151,7 @@ class TopicCreation:
         self._rules.config.with_overrides(overrides)
         return overrides
 
-    def _placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
+    def _placement(self, topic: TopicSpec) -> tuple[Replicas, ...]:
         factor = topic.replication_factor
         if factor == DEFAULT_COUNT:
             factor = self._rules.replication_factor
@@ -168,7 +168,7 @@ class TopicCreation:
             )
         return self._partitions.placed(partitions, factor)
 
-    def _manual_placement(self, topic: NewTopic) -> tuple[Replicas, ...]:
+    def _manual_placement(self, topic: TopicSpec) -> tuple[Replicas, ...]:
         if topic.num_partitions != DEFAULT_COUNT or topic.replication_factor != DEFAULT_COUNT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "with an assignment of replicas, both counts must be -1: it says them itself"
@@ -237,7 +237,7 @@ class PartitionCreation:
                 f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
             )
 
-    def _create(self, wanted: MorePartitions) -> list[MetadataRecord]:
+    def _create(self, wanted: PartitionIncrease) -> list[MetadataRecord]:
         topic = self._image.topics.get(wanted.name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}")
@@ -259,7 +259,7 @@ class PartitionCreation:
             for number, each in enumerate(replicas, start=existing)
         ]
 
-    def _replicas(self, wanted: MorePartitions, topic: TopicImage, count: int) -> tuple[Replicas, ...]:
+    def _replicas(self, wanted: PartitionIncrease, topic: TopicImage, count: int) -> tuple[Replicas, ...]:
         replication_factor = len(topic.partitions[0].replicas)
         if wanted.assignments is None:
             return self._partitions.placed(count, replication_factor)

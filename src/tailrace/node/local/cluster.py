@@ -18,7 +18,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.data_directory import make_durably
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import Endpoint, is_wildcard_host, parse_endpoint
+from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host, parse_endpoint
 from tailrace.node.settings.sources import read_file
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import META_PROPERTIES, replace_file
@@ -49,7 +49,7 @@ class ClusterWish:
     """Given to the brokers round and round."""
     controllers: int | None = None
     """Nodes that are controllers only; 0, the default: brokers do it."""
-    listen: Endpoint | None = None
+    listen: ListenerAddress | None = None
     """Where the first broker listens; the next ports are those of the others. Port 0: free ones."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """For every node."""
@@ -181,7 +181,7 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
         )
 
 
-def _is_at(known: Endpoint, wanted: Endpoint) -> bool:
+def _is_at(known: ListenerAddress, wanted: ListenerAddress) -> bool:
     """Whether a broker that listens there is where it is wanted. Any port will do for port 0."""
     hosts = {known.host.lower(), wanted.host.lower()}
     return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})

@@ -38,10 +38,10 @@ Labelled = Iterable[tuple[tuple[str, ...], float]]
 
 def render(measurements: Measurements) -> bytes:
     """The page of /metrics. Needs no event loop: it may run on a thread of its own."""
-    return generate_latest(_Page(measurements))
+    return generate_latest(_MetricsPage(measurements))
 
 
-class _Page(Collector):
+class _MetricsPage(Collector):
     """One page: collected once."""
 
     def __init__(self, measurements: Measurements) -> None:

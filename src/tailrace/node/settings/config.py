@@ -14,7 +14,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
-from tailrace.node.settings.endpoints import Endpoint, parse_address
+from tailrace.node.settings.endpoints import ListenerAddress, parse_address
 from tailrace.node.settings.listeners import read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum_config import read_quorum_config
@@ -100,13 +100,13 @@ class NodeConfig:
         return self.integer("node.id")
 
     @property
-    def client_listeners(self) -> tuple[Endpoint, ...]:
+    def client_listeners(self) -> tuple[ListenerAddress, ...]:
         """Those that are for clients and other brokers."""
         names = self.quorum.listener_names
         return tuple(each for each in self.addresses.listeners if each.name not in names)
 
     @property
-    def controller_listeners(self) -> tuple[Endpoint, ...]:
+    def controller_listeners(self) -> tuple[ListenerAddress, ...]:
         """Those that are for other controllers and for brokers that ask the active one."""
         names = self.quorum.listener_names
         return tuple(each for each in self.addresses.listeners if each.name in names)

@@ -8,7 +8,7 @@ from tailrace.net.connection import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class ListenerAddress:
     """An address with the name of its listener. An empty host stands for every address of the machine."""
 
     name: str
@@ -20,7 +20,7 @@ class Endpoint:
         return f"{self.name}://{host}:{self.port}"
 
 
-def parse_endpoint(text: str, *, setting: str = "listeners") -> Endpoint:
+def parse_endpoint(text: str, *, setting: str = "listeners") -> ListenerAddress:
     """`PLAINTEXT://127.0.0.1:9092`, or `127.0.0.1:9092` for short; IPv6 hosts in brackets."""
     name, separator, address = text.rpartition("://")
     host, colon, port = address.rpartition(":")
@@ -31,7 +31,7 @@ def parse_endpoint(text: str, *, setting: str = "listeners") -> Endpoint:
         host = host[1:-1]
     elif ":" in host:
         raise _refusal(f"{setting}={text!r}: an IPv6 address stands in brackets, as in [::1]:9092")
-    return Endpoint(name=(name or "PLAINTEXT").upper(), host=host, port=int(port))
+    return ListenerAddress(name=(name or "PLAINTEXT").upper(), host=host, port=int(port))
 
 
 def parse_address(text: str, setting: str) -> Address:

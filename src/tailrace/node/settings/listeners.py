@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.settings.endpoints import Endpoint, is_loopback_host, is_wildcard_host, parse_endpoint
+from tailrace.node.settings.endpoints import ListenerAddress, is_loopback_host, is_wildcard_host, parse_endpoint
 
 _PLAINTEXT = "PLAINTEXT"
 _SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Listeners of these names have this protocol unless the map says otherwise, as in Kafka."""
 
 
-class Settings(Protocol):
+class ListenerSettings(Protocol):
     """The node's settings."""
 
     def flag(self, name: str) -> bool: ...
@@ -27,16 +27,16 @@ class Settings(Protocol):
 class ListenerConfig:
     """All addresses of one node."""
 
-    listeners: tuple[Endpoint, ...]
-    advertised: tuple[Endpoint, ...]
+    listeners: tuple[ListenerAddress, ...]
+    advertised: tuple[ListenerAddress, ...]
     """`advertised.listeners`: of those whose address others are told to be another."""
-    metrics: Endpoint | None
+    metrics: ListenerAddress | None
 
     def is_advertised(self, name: str) -> bool:
         """Whether others are told another address of this listener than where it listens."""
         return any(one.name == name for one in self.advertised)
 
-    def address_of(self, name: str, *, taken_port: int) -> Endpoint:
+    def address_of(self, name: str, *, taken_port: int) -> ListenerAddress:
         """Where others find the listener of this name: as they are told, else where it listens.
 
         Port 0, which nobody can connect to, stands for the port that was taken.
@@ -48,7 +48,7 @@ class ListenerConfig:
         return replace(told, port=told.port or taken_port)
 
 
-def read_listener_config(settings: Settings) -> ListenerConfig:
+def read_listener_config(settings: ListenerSettings) -> ListenerConfig:
     """Raises KafkaError(INVALID_CONFIG) that names what does not fit, and the way out."""
     metrics = settings.text("metrics.listener")
     config = ListenerConfig(
@@ -69,11 +69,11 @@ def read_listener_config(settings: Settings) -> ListenerConfig:
     return config
 
 
-def _has_twins(endpoints: Sequence[Endpoint]) -> bool:
+def _has_twins(endpoints: Sequence[ListenerAddress]) -> bool:
     return any(count > 1 for count in Counter(endpoint.name for endpoint in endpoints).values())
 
 
-def _check_listener(settings: Settings, config: ListenerConfig, endpoint: Endpoint) -> None:
+def _check_listener(settings: ListenerSettings, config: ListenerConfig, endpoint: ListenerAddress) -> None:
     protocols = {
         pair.partition(":")[0].upper(): pair.partition(":")[2].upper()
         for pair in settings.words("listener.security.protocol.map")
@@ -108,7 +108,7 @@ def _check_advertised(config: ListenerConfig) -> None:
         raise _refusal("advertised.listeners: clients are told one address of each listener; leave the others out")
 
 
-def _check_metrics_listener(settings: Settings, endpoint: Endpoint | None) -> None:
+def _check_metrics_listener(settings: ListenerSettings, endpoint: ListenerAddress | None) -> None:
     if endpoint is not None and not is_loopback_host(endpoint.host) and not settings.flag("listener.insecure.allow"):
         raise _refusal(
             f"metrics.listener={settings.text('metrics.listener')}: other machines could read the names of topics."

@@ -24,7 +24,7 @@ class Listening(Protocol):
     def port(self) -> int: ...
 
 
-class Settings(Protocol):
+class QuorumSettings(Protocol):
     """The node's settings."""
 
     def integer(self, name: str) -> int: ...
@@ -64,7 +64,7 @@ class QuorumConfig:
 
 
 def read_quorum_config(
-    settings: Settings, listeners: Sequence[Listening], parse_address: Callable[[str, str], Address]
+    settings: QuorumSettings, listeners: Sequence[Listening], parse_address: Callable[[str, str], Address]
 ) -> QuorumConfig:
     """Raises KafkaError(INVALID_CONFIG) that names what does not fit, and the way out.
 
@@ -108,7 +108,7 @@ def _founders(words: Sequence[str], parse_address: Callable[[str, str], Address]
     return dict(sorted(found.items()))
 
 
-def _raft_config(settings: Settings) -> RaftConfig:
+def _raft_config(settings: QuorumSettings) -> RaftConfig:
     fetch_timeout_ms = settings.integer("controller.quorum.fetch.timeout.ms")
     request_timeout_ms = settings.integer("controller.quorum.request.timeout.ms")
     return RaftConfig(
@@ -125,7 +125,7 @@ def _raft_config(settings: Settings) -> RaftConfig:
     )
 
 
-def _snapshot_max_bytes(settings: Settings) -> int:
+def _snapshot_max_bytes(settings: QuorumSettings) -> int:
     """KIP-630 has one setting for this, KIP-1219 a closer one. With no byte at a time nothing would ever arrive."""
     names = ("controller.quorum.fetch.snapshot.max.bytes", "replica.fetch.response.max.bytes")
     return max(1, min(map(settings.integer, names)))

@@ -72,7 +72,7 @@ class FetchRequest:
 
 
 @struct
-class EpochEndOffset:
+class DivergingEpoch:
     """The offset and epoch at which the follower's log diverges from the leader's (KIP-595)."""
 
     epoch: Int32 = field(versions="12+", default=-1)
@@ -88,7 +88,7 @@ class LeaderIdAndEpoch:
 
 
 @struct
-class SnapshotId:
+class WireSnapshotId:
     """The snapshot that a follower must load because the log no longer reaches back (KIP-630)."""
 
     end_offset: Int64 = -1
@@ -115,9 +115,9 @@ class PartitionData:
     high_watermark: Int64
     last_stable_offset: Int64 = -1
     log_start_offset: Int64 = field(versions="5+", default=-1)
-    diverging_epoch: EpochEndOffset = field(versions="12+", tag=0, default=EpochEndOffset())
+    diverging_epoch: DivergingEpoch = field(versions="12+", tag=0, default=DivergingEpoch())
     current_leader: LeaderIdAndEpoch = field(versions="12+", tag=1, default=LeaderIdAndEpoch())
-    snapshot_id: SnapshotId = field(versions="12+", tag=2, default=SnapshotId())
+    snapshot_id: WireSnapshotId = field(versions="12+", tag=2, default=WireSnapshotId())
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: Int32 = field(versions="11+", default=-1)
     records: Records = None

@@ -1,6 +1,6 @@
 """FetchSnapshot (59): the bytes of snapshots, for a replica whose log ends before the leader's begins (KIP-630)."""
 
-from tailrace.protocol.messages.fetch import SnapshotId
+from tailrace.protocol.messages.fetch import WireSnapshotId
 from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Records, UInt16, Uuid, field, message, struct
 
 
@@ -11,7 +11,7 @@ class SnapshotPosition:
     partition: Int32
     current_leader_epoch: Int32
     """-1: not known."""
-    snapshot_id: SnapshotId
+    snapshot_id: WireSnapshotId
     position: Int64
     replica_directory_id: Uuid = field(versions="1+", tag=0, default=ZERO_UUID)
 
@@ -44,7 +44,7 @@ class SnapshotPart:
 
     index: Int32
     error_code: Int16 = 0
-    snapshot_id: SnapshotId
+    snapshot_id: WireSnapshotId
     current_leader: SnapshotLeader = field(tag=0, default=SnapshotLeader())
     size: Int64
     """Of the whole snapshot, in bytes."""

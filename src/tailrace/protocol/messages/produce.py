@@ -44,7 +44,7 @@ class BatchIndexAndErrorMessage:
 
 
 @struct
-class LeaderIdAndEpoch:
+class NewerLeader:
     """The newer leader, named with error 6 (KIP-951)."""
 
     leader_id: Int32 = field(versions="10+", default=-1)
@@ -62,7 +62,7 @@ class PartitionProduceResponse:
     log_start_offset: Int64 = field(versions="5+", default=-1)
     record_errors: tuple[BatchIndexAndErrorMessage, ...] = field(versions="8+", default=())
     error_message: str | None = field(versions="8+", default=None)
-    current_leader: LeaderIdAndEpoch = field(versions="10+", tag=0, default=LeaderIdAndEpoch())
+    current_leader: NewerLeader = field(versions="10+", tag=0, default=NewerLeader())
 
 
 @struct
@@ -75,7 +75,7 @@ class TopicProduceResponse:
 
 
 @struct
-class NodeEndpoint:
+class NewerLeaderEndpoint:
     """The address of a leader (KIP-951)."""
 
     node_id: Int32 = field(versions="10+", default=0)
@@ -90,7 +90,7 @@ class ProduceResponse:
 
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Int32 = 0
-    node_endpoints: tuple[NodeEndpoint, ...] = field(versions="10+", tag=0, default=())
+    node_endpoints: tuple[NewerLeaderEndpoint, ...] = field(versions="10+", tag=0, default=())
 
 
 _FIRST_WITH_LOG_START: Final = 5

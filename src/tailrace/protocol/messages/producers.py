@@ -19,7 +19,7 @@ class DescribeProducersRequest:
 
 
 @struct
-class ProducerState:
+class ActiveProducer:
     """A producer with an id: its last batch, and where its open transaction begins."""
 
     producer_id: Int64
@@ -37,7 +37,7 @@ class PartitionProducers:
     partition_index: Int32
     error_code: Int16 = 0
     error_message: str | None = None
-    active_producers: tuple[ProducerState, ...]
+    active_producers: tuple[ActiveProducer, ...]
 
 
 @struct

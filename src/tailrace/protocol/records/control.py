@@ -95,7 +95,7 @@ class KRaftVersionFeature:
 
 
 @struct
-class Voter:
+class RecordedVoter:
     voter_id: Int32
     voter_directory_id: Uuid
     endpoints: tuple[VoterEndpoint, ...]
@@ -105,7 +105,7 @@ class Voter:
 @message(name="VotersRecord", versions="0", flexible="0+")
 class VotersRecord:
     version: Int16 = 0
-    voters: tuple[Voter, ...]
+    voters: tuple[RecordedVoter, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class DescribedConfig:
     """A setting in force."""
 
     setting: Setting
@@ -121,13 +121,13 @@ METADATA_CLEANUP_POLICY: Final = Setting(
 )
 
 
-def metadata_topic_entries() -> Iterator[ConfigEntry]:
+def metadata_topic_entries() -> Iterator[DescribedConfig]:
     """The one setting of `__cluster_metadata`."""
     setting = METADATA_CLEANUP_POLICY
     value = setting.format(setting.default)
     source = ConfigSource.DEFAULT_CONFIG
     own = Synonym(name=setting.name, value=value, source=source)
-    yield ConfigEntry(setting=setting, value=value, source=source, synonyms=(own,), read_only=True)
+    yield DescribedConfig(setting=setting, value=value, source=source, synonyms=(own,), read_only=True)
 
 
 _BROKER_NAMES_OF_GROUPS: Final = {
@@ -146,19 +146,19 @@ class InheritedEntries:
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
 
-    def topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    def topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
         """Every setting of a topic that has these overrides, by name."""
         return _under(overrides, self._of_topics, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
-    def group(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    def group(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
         """Every setting of a group that has these overrides, by name."""
         return _under(overrides, self._of_groups, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
     @cached_property
-    def _of_topics(self) -> tuple[ConfigEntry, ...]:
+    def _of_topics(self) -> tuple[DescribedConfig, ...]:
         return tuple(self._of_topic(setting) for _, setting in sorted(TOPIC_SETTINGS.items()))
 
-    def _of_topic(self, setting: Setting) -> ConfigEntry:
+    def _of_topic(self, setting: Setting) -> DescribedConfig:
         synonyms = [
             synonym
             for broker_name in BROKER_NAMES[setting.name]
@@ -166,7 +166,7 @@ class InheritedEntries:
             if synonym.value is not None
         ]
         synonyms.sort(key=lambda synonym: synonym.source)
-        return ConfigEntry(
+        return DescribedConfig(
             setting=setting,
             value=setting.format(getattr(self._broker.topic_defaults, attribute_name(setting.name))),
             source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
@@ -175,25 +175,25 @@ class InheritedEntries:
         )
 
     @cached_property
-    def _of_groups(self) -> tuple[ConfigEntry, ...]:
+    def _of_groups(self) -> tuple[DescribedConfig, ...]:
         return tuple(self._of_group(setting) for _, setting in sorted(SETTINGS_OF_GROUPS.items()))
 
-    def _of_group(self, setting: Setting) -> ConfigEntry:
+    def _of_group(self, setting: Setting) -> DescribedConfig:
         broker_name = _BROKER_NAMES_OF_GROUPS.get(setting.name)
         if broker_name is None:
             return _default_entry(setting, setting.format(setting.default))
         return _default_entry(setting, next(_synonyms(self._broker.entry(broker_name))).value)
 
 
-def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
     """Every setting of a subscription to client metrics that has these overrides, by name."""
     return _under(overrides, _OF_CLIENT_METRICS, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
 
 
-def _default_entry(setting: Setting, value: str | None) -> ConfigEntry:
+def _default_entry(setting: Setting, value: str | None) -> DescribedConfig:
     source = ConfigSource.DEFAULT_CONFIG
     own = Synonym(name=setting.name, value=value, source=source)
-    return ConfigEntry(setting=setting, value=value, source=source, synonyms=(own,), read_only=False)
+    return DescribedConfig(setting=setting, value=value, source=source, synonyms=(own,), read_only=False)
 
 
 _OF_CLIENT_METRICS: Final = tuple(
@@ -203,8 +203,8 @@ _OF_CLIENT_METRICS: Final = tuple(
 
 
 def _under(
-    overrides: Mapping[str, str], inherited: Iterable[ConfigEntry], source: ConfigSource
-) -> Iterator[ConfigEntry]:
+    overrides: Mapping[str, str], inherited: Iterable[DescribedConfig], source: ConfigSource
+) -> Iterator[DescribedConfig]:
     """The entries, with what the overrides say in front of what they have without them."""
     for entry in inherited:
         name = entry.setting.name
@@ -215,13 +215,13 @@ def _under(
             yield entry
 
 
-def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
+def broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:
     """Every setting of this broker, by name."""
     for entry in broker.entries():
         yield _broker_entry(entry.setting, tuple(_synonyms(entry)))
 
 
-def shared_broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
+def shared_broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:
     """The settings that all brokers were given while they run, by name."""
     for entry in broker.entries():
         shared = [s for s in _synonyms(entry) if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
@@ -229,9 +229,9 @@ def shared_broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
             yield _broker_entry(entry.setting, tuple(shared))
 
 
-def _broker_entry(setting: Setting, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+def _broker_entry(setting: Setting, synonyms: tuple[Synonym, ...]) -> DescribedConfig:
     in_force = synonyms[0]
-    return ConfigEntry(
+    return DescribedConfig(
         setting=setting,
         value=in_force.value,
         source=in_force.source,

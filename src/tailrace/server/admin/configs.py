@@ -20,7 +20,7 @@ from tailrace.protocol.messages.configs import (
     DescribeConfigsSynonym,
 )
 from tailrace.server.admin.config_entries import (
-    ConfigEntry,
+    DescribedConfig,
     InheritedEntries,
     broker_entries,
     client_metrics_entries,
@@ -73,7 +73,7 @@ class DescribeConfigsHandler:
             configs=tuple(_results(entries, resource.configuration_keys, request)),
         )
 
-    def _entries(self, resource: DescribeConfigsResource, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
+    def _entries(self, resource: DescribeConfigsResource, inherited: InheritedEntries) -> Iterable[DescribedConfig]:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             return self._topic_entries(name, inherited)
@@ -94,7 +94,7 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a group, or a subscription to client metrics, has a name")
         return self._controller.image.overrides(ConfigResource(kind, name))
 
-    def _topic_entries(self, name: str, inherited: InheritedEntries) -> Iterable[ConfigEntry]:
+    def _topic_entries(self, name: str, inherited: InheritedEntries) -> Iterable[DescribedConfig]:
         fault = topic_name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -105,7 +105,7 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return inherited.topic(image.topic_overrides(name))
 
-    def _broker_entries(self, name: str) -> Iterable[ConfigEntry]:
+    def _broker_entries(self, name: str) -> Iterable[DescribedConfig]:
         in_force = self._settings.at(self._controller.image)
         if not name:
             return shared_broker_entries(in_force)
@@ -118,7 +118,7 @@ class DescribeConfigsHandler:
 
 
 def _results(
-    entries: Iterable[ConfigEntry], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
+    entries: Iterable[DescribedConfig], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
 ) -> Iterator[DescribeConfigsResourceResult]:
     wanted = frozenset(keys or ())  # none named means all, as in Kafka
     for entry in entries:

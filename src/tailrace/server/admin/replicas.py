@@ -13,7 +13,6 @@ from tailrace.metadata.commands import ControllerResponse
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.partition_commands import (
     AlterReassignments,
-    ElectionType,
     ElectLeaders,
     LeadersElected,
     PartitionOutcome,
@@ -22,7 +21,7 @@ from tailrace.metadata.partition_commands import (
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -11,8 +11,7 @@ from tailrace.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    MorePartitions,
-    NewTopic,
+    PartitionIncrease,
     PartitionsCreated,
     ReplicaAssignment,
     TopicCreated,
@@ -21,6 +20,7 @@ from tailrace.metadata.commands import (
     TopicRefused,
     TopicsCreated,
     TopicsDeleted,
+    TopicSpec,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, TopicId
@@ -97,8 +97,8 @@ def _result(result: TopicCreated | TopicRefused, inherited: InheritedEntries) ->
     )
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
-    return NewTopic(
+def _new_topic(topic: CreatableTopic) -> TopicSpec:
+    return TopicSpec(
         name=topic.name,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
@@ -184,8 +184,8 @@ class CreatePartitionsHandler:
         self._controller.submit(command, answer)
 
 
-def _more_partitions(topic: CreatePartitionsTopic) -> MorePartitions:
+def _more_partitions(topic: CreatePartitionsTopic) -> PartitionIncrease:
     assignments = None
     if topic.assignments is not None:
         assignments = tuple(tuple(BrokerId(broker_id) for broker_id in each.broker_ids) for each in topic.assignments)
-    return MorePartitions(name=topic.name, count=topic.count, assignments=assignments)
+    return PartitionIncrease(name=topic.name, count=topic.count, assignments=assignments)

@@ -81,7 +81,7 @@ class Applied(Protocol):
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None: ...
 
 
-class BrokerLifecycle:
+class BrokerSession:
     """One process that is a broker."""
 
     def __init__(

@@ -69,7 +69,7 @@ class _Request:
             on_answer(data)
 
 
-class Sender:
+class EnvelopeSender:
     """What one sender has asked for in this epoch, by number."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class EnvelopeHandler:
             on_broken_invariant=on_broken_invariant,
         )
         self._epoch = -1
-        self._senders: OrderedDict[bytes, Sender] = OrderedDict()
+        self._senders: OrderedDict[bytes, EnvelopeSender] = OrderedDict()
 
     def handle(self, request: EnvelopeRequest, context: RequestContext) -> None:
         """Raises KafkaError as above."""
@@ -179,7 +179,7 @@ class EnvelopeHandler:
 
         return answer
 
-    def _sender(self, sender_id: bytes) -> Sender:
+    def _sender(self, sender_id: bytes) -> EnvelopeSender:
         epoch = self._quorum.leader_epoch
         if epoch != self._epoch:
             # What was asked of an earlier epoch is refused by its number.
@@ -187,7 +187,7 @@ class EnvelopeHandler:
             self._senders.clear()
         sender = self._senders.get(sender_id)
         if sender is None:
-            sender = self._senders[sender_id] = Sender()
+            sender = self._senders[sender_id] = EnvelopeSender()
             if len(self._senders) > MAX_SENDERS:
                 self._senders.popitem(last=False)
         self._senders.move_to_end(sender_id)

@@ -14,7 +14,7 @@ from tailrace.metadata.partition_commands import (
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
-    Leaving,
+    LeaveReason,
     PartitionsAltered,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -82,11 +82,11 @@ def alter_partition_command(request: replicas.AlterPartitionRequest, version: in
     )
 
 
-def _leaving(proposal: replicas.AlterPartitionData) -> Leaving | None:
+def _leaving(proposal: replicas.AlterPartitionData) -> LeaveReason | None:
     if proposal.leaving == _STAYS:
         return None
     try:
-        return Leaving(proposal.leaving)
+        return LeaveReason(proposal.leaving)
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no replica leaves for reason {proposal.leaving}") from None
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tailrace.metadata.commands import CreateTopics, NewTopic, TopicCreated, TopicRefused, TopicsCreated
+from tailrace.metadata.commands import CreateTopics, TopicCreated, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.messages.topics import (
@@ -24,7 +24,7 @@ def create_topics_request(command: CreateTopics) -> CreateTopicsRequest:
     )
 
 
-def _creatable(topic: NewTopic) -> CreatableTopic:
+def _creatable(topic: TopicSpec) -> CreatableTopic:
     return CreatableTopic(
         name=topic.name,
         num_partitions=topic.num_partitions,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tailrace.coordinators.addressing import TOPIC_OF, CoordinatorType
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic
+from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -53,9 +53,9 @@ class FindCoordinatorHandler:
 
         self._controller.submit(CreateTopics(topics=(new,), requested_by="FindCoordinator"), created)
 
-    def _offsets_topic(self, alive: int) -> NewTopic:
+    def _offsets_topic(self, alive: int) -> TopicSpec:
         config = self._config
-        return NewTopic(
+        return TopicSpec(
             name=GROUP_OFFSETS_TOPIC,
             num_partitions=config.offsets_topic_num_partitions,
             replication_factor=min(config.offsets_topic_replication_factor, alive),
@@ -66,10 +66,10 @@ class FindCoordinatorHandler:
             ),
         )
 
-    def _transactions_topic(self, alive: int) -> NewTopic:
+    def _transactions_topic(self, alive: int) -> TopicSpec:
         config = self._transactions
         replication_factor = min(config.transaction_state_log_replication_factor, alive)
-        return NewTopic(
+        return TopicSpec(
             name=TRANSACTION_STATE_TOPIC,
             num_partitions=config.transaction_state_log_num_partitions,
             replication_factor=replication_factor,

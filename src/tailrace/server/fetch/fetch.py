@@ -21,7 +21,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import (
     AbortedTransaction,
-    EpochEndOffset,
+    DivergingEpoch,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -309,7 +309,7 @@ class _Fetch:
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
-            diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.offset),
+            diverging_epoch=DivergingEpoch(epoch=end.epoch, end_offset=end.offset),
             aborted_transactions=None,
             records=b"",
         )

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.coordinators.groups.commands import DeleteGroup, GroupDescription, GroupInsight, GroupOverview
+from tailrace.coordinators.groups.commands import DeleteGroup, GroupInsight, GroupOverview, GroupReport
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.groups import (
@@ -80,7 +80,7 @@ def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedG
     )
 
 
-def _described(description: GroupDescription, operations: int, details: tuple[GroupDetails, ...]) -> DescribedGroup:
+def _described(description: GroupReport, operations: int, details: tuple[GroupDetails, ...]) -> DescribedGroup:
     return DescribedGroup(
         group_id=description.group_id,
         group_state=description.state,

@@ -30,7 +30,7 @@ from tailrace.coordinators.groups.events import (
     MetadataCommitted,
     MetadataFailed,
     OffsetsCommitted,
-    Persist,
+    PersistGroup,
     Retire,
 )
 from tailrace.coordinators.groups.group import RequestId
@@ -238,7 +238,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             match effect:
                 case Answer():
                     tell(self._waiting.pop(effect.request_id), effect.response)
-                case Persist():
+                case PersistGroup():
                     self._persist(effect)
                 case Retire():
                     self._append(effect.records, lambda _: None)
@@ -248,7 +248,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
                     self._remove_expired(effect)
         self._set_timer()
 
-    def _persist(self, effect: Persist) -> None:
+    def _persist(self, effect: PersistGroup) -> None:
         metadata = replace(effect.metadata, current_state_timestamp=self._clock.now_ms())
 
         def outcome(failure: KafkaError | None) -> None:

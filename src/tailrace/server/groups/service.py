@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.group import TopicInfo
+from tailrace.coordinators.groups.consumer.group import SubscribableTopic
 from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.metadata.image import ClusterImage, ImageDelta
@@ -51,10 +51,10 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         """Of the topics: another number after each change of the cluster's metadata."""
         return self._images + self.patterns.version
 
-    def find(self, name: str) -> TopicInfo | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         """The topic that has this name now."""
         topic = self._image.topics.get(name)
-        return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
+        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of the topic that has this id now."""

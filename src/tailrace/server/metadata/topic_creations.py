@@ -8,7 +8,7 @@ does not send a topic twice either.)
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from tailrace.metadata.commands import ControllerResponse, CreateTopics, NewTopic, TopicRefused, TopicsCreated
+from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.server.ports import Controller
 
@@ -23,7 +23,7 @@ OnDone = Callable[[Mapping[str, KafkaError]], None]
 """Told which topics could not be created, and why."""
 
 
-class _Waiting:
+class _WaitingTopic:
     """A request that waits for topics."""
 
     __slots__ = ("asked_for", "left", "on_done", "refusals")
@@ -40,7 +40,7 @@ class TopicCreations:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._by_name: dict[str, list[_Waiting]] = {}
+        self._by_name: dict[str, list[_WaitingTopic]] = {}
         self._waiting = 0
         self._asked_for = 0
 
@@ -60,7 +60,7 @@ class TopicCreations:
             return
         self._waiting += 1
         self._asked_for += asked_for
-        waiting = _Waiting(awaited, refusals, on_done, asked_for)
+        waiting = _WaitingTopic(awaited, refusals, on_done, asked_for)
         for name in awaited:
             self._by_name.setdefault(name, []).append(waiting)
         if new:
@@ -68,13 +68,13 @@ class TopicCreations:
 
     def _send(self, names: Sequence[str]) -> None:
         # Sizes are the cluster's defaults: the client has no say here.
-        topics = tuple(NewTopic(name=name) for name in names)
+        topics = tuple(TopicSpec(name=name) for name in names)
         command = CreateTopics(topics=topics, requested_by="auto.create.topics.enable")
         self._controller.submit(command, lambda outcome: self._decided(names, outcome))
 
     def _decided(self, names: Sequence[str], outcome: ControllerResponse | KafkaError) -> None:
         refusals = _refusals(outcome, names)
-        over: list[_Waiting] = []
+        over: list[_WaitingTopic] = []
         for name in names:
             refusal = refusals.get(name)
             for waiting in self._by_name.pop(name):

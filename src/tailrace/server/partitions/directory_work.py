@@ -73,7 +73,7 @@ class _Deletion(NamedTuple):
     """Whether it is kept, under a name that nothing removes."""
 
 
-class _Batch:
+class _FlushBatch:
     """What goes to the disk in one go. Made on the event loop, `run` on the disk's thread."""
 
     def __init__(self, directory: LogDirectory) -> None:
@@ -127,7 +127,7 @@ class DirectoryWork:
         self._clock = clock
         self._new: dict[TopicPartition, _NewLog] = {}
         self._to_make: deque[_NewLog] = deque()
-        self._next = _Batch(directory)
+        self._next = _FlushBatch(directory)
         self._is_busy = False
         self._is_making = False
         self._asked_for = 0
@@ -275,7 +275,7 @@ class DirectoryWork:
             batch.deletions.append(self._deletions.popleft())
         if batch:
             self._is_busy = True
-            self._next = _Batch(self._directory)
+            self._next = _FlushBatch(self._directory)
             for name in batch.writes:
                 batch.writes[name] = self._directory.checkpoint(name).begin_write()
             self._disk.carry_out(batch.run, lambda: self._finished(batch))
@@ -328,7 +328,7 @@ class DirectoryWork:
             self._settled += 1
         self._on_made.reached(self._settled)
 
-    def _finished(self, batch: _Batch) -> None:
+    def _finished(self, batch: _FlushBatch) -> None:
         self._is_busy = False
         faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
         self._news.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)

@@ -37,7 +37,7 @@ class UpkeepConfig:
     scrubber: ScrubberConfig = field(default_factory=ScrubberConfig)
 
 
-class Upkeep:
+class LogUpkeep:
     """Runs the chores of one table by the clock, from `start` to `stop`."""
 
     def __init__(

@@ -13,8 +13,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
+    NewerLeader,
+    NewerLeaderEndpoint,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceData,
@@ -34,7 +34,7 @@ MAX_TIMEOUT_MS: Final = 300_000
 """The longest a producer may wait for acks=-1: a limit of ours."""
 
 _ALL: Final = -1
-_NO_LEADER_HINT = LeaderIdAndEpoch()
+_NO_LEADER_HINT = NewerLeader()
 
 
 class _Refusal(NamedTuple):
@@ -43,10 +43,10 @@ class _Refusal(NamedTuple):
     error_code: int
     error_message: str | None
     record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
-    leader: LeaderIdAndEpoch = _NO_LEADER_HINT
+    leader: NewerLeader = _NO_LEADER_HINT
 
 
-class Answer(ABC):
+class PartitionAnswer(ABC):
     """What one partition answers, as far as it is known. Keeps none of the request's bytes: they are used again."""
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
@@ -120,7 +120,7 @@ class Answer(ABC):
                 for index, message in error.record_errors
             )
         elif isinstance(error, NotLeader) and error.leader != NO_LEADER:
-            leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
+            leader = NewerLeader(leader_id=error.leader, leader_epoch=error.leader_epoch)
         self.refusal = _Refusal(error.code, error.detail or None, record_errors, leader)
 
     def response(self, leaders: list[int]) -> PartitionProduceResponse:
@@ -146,7 +146,7 @@ class Answer(ABC):
         )
 
 
-class SoleAnswer(Answer):
+class SoleAnswer(PartitionAnswer):
     """A request of one partition: most requests of most clients. It is its own deadline and its own end."""
 
     __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms")
@@ -277,7 +277,7 @@ class SeveralAnswers:
         _finish(self._context, self._acks, answers, self._endpoints)
 
 
-class _PartOfAnswer(Answer):
+class _PartOfAnswer(PartitionAnswer):
     """One partition of several."""
 
     __slots__ = ("_several",)
@@ -299,7 +299,9 @@ def _bounded(timeout_ms: int) -> int:
     return min(max(0, timeout_ms), MAX_TIMEOUT_MS)
 
 
-def _finish(context: RequestContext, acks: int, answers: Sequence[Answer], endpoints: LeaderEndpoints | None) -> None:
+def _finish(
+    context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints | None
+) -> None:
     """Send the answer that the acks ask for."""
     if acks != 0:
         leaders: list[int] = []
@@ -309,9 +311,9 @@ def _finish(context: RequestContext, acks: int, answers: Sequence[Answer], endpo
             )
             for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
         )
-        told: tuple[NodeEndpoint, ...] = ()
+        told: tuple[NewerLeaderEndpoint, ...] = ()
         if leaders and endpoints is not None and context.api_version >= FIRST_WITH_ENDPOINTS:
-            told = endpoints.of(leaders, context.connection.listener_name, NodeEndpoint)
+            told = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
         context.respond(ProduceResponse(responses=topics, node_endpoints=told))
         return
     for answer in answers:

@@ -30,7 +30,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
-from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, Answer, SeveralAnswers, SoleAnswer
+from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, PartitionAnswer, SeveralAnswers, SoleAnswer
 from tailrace.server.produce.transaction_verifier import TransactionVerifier
 from tailrace.server.produce.transactional_appends import TransactionalAppends
 from tailrace.server.response_errors import ResponseErrors
@@ -162,7 +162,7 @@ class ProduceHandler:
 
     def _append(
         self,
-        answer: Answer,
+        answer: PartitionAnswer,
         topic: TopicProduceData,
         index: int,
         records: Buffer | None,
@@ -201,7 +201,7 @@ class ProduceHandler:
             answer.is_open = True
 
     def _append_in_transaction(
-        self, answer: Answer, partition: Partition, records: Buffer | None, transaction: TransactionalAppends
+        self, answer: PartitionAnswer, partition: Partition, records: Buffer | None, transaction: TransactionalAppends
     ) -> None:
         """Stage the batch, or have it wait until its transaction is known to include the partition."""
 

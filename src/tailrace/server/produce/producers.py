@@ -3,10 +3,10 @@
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import topic_name_fault
 from tailrace.protocol.messages.producers import (
+    ActiveProducer,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionProducers,
-    ProducerState,
     TopicProducers,
 )
 from tailrace.server.context import RequestContext
@@ -50,8 +50,8 @@ class DescribeProducersHandler:
         )
 
 
-def _state(producer_id: int, entry: ProducerEntry) -> ProducerState:
-    return ProducerState(
+def _state(producer_id: int, entry: ProducerEntry) -> ActiveProducer:
+    return ActiveProducer(
         producer_id=producer_id,
         producer_epoch=entry.producer_epoch,
         last_sequence=entry.batches[-1].last_sequence if entry.batches else _NO_SEQUENCE,

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.quorum import (
     QuorumReplica,
     QuorumTopic,
 )
-from tailrace.raft.rpc import QuorumDescription, ReplicaDescription
+from tailrace.raft.rpc import DescribeQuorumReply, ReplicaDescription
 from tailrace.raft.voters import Voter, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Clock, Controller
@@ -52,7 +52,7 @@ class QuorumDescriptionHandler:
         self._host.describe(lambda description: context.respond(self._response(description)))
         return None
 
-    def _response(self, description: QuorumDescription) -> DescribeQuorumResponse:
+    def _response(self, description: DescribeQuorumReply) -> DescribeQuorumResponse:
         is_known = description.error is ErrorCode.NONE
         partition = QuorumPartition(
             partition_index=METADATA_PARTITION.partition,

@@ -7,14 +7,14 @@ from typing import Any
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages import quorum
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    VoteRequest,
-    VoteResponse,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    EndEpochReply,
+    Vote,
+    VoteReply,
 )
-from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.quorum.metadata_partition_wire import (
     INDEX,
     TOPIC,
@@ -30,7 +30,7 @@ from tailrace.server.quorum.metadata_partition_wire import (
 Listeners = tuple[quorum.NamedEndpoint, ...]
 
 
-def named(listeners: Sequence[Endpoint]) -> Listeners:
+def named(listeners: Sequence[VoterListener]) -> Listeners:
     """Where the sender listens, for those who may be led by it."""
     return tuple(quorum.NamedEndpoint(name=one.name, host=one.host, port=one.port) for one in listeners)
 
@@ -38,7 +38,7 @@ def named(listeners: Sequence[Endpoint]) -> Listeners:
 # What is asked
 
 
-def vote_request(request: VoteRequest) -> quorum.VoteRequest:
+def vote_request(request: Vote) -> quorum.VoteRequest:
     voter = request.voter or ReplicaKey(-1)
     partition = quorum.VotePartition(
         partition_index=INDEX,
@@ -54,7 +54,7 @@ def vote_request(request: VoteRequest) -> quorum.VoteRequest:
     return quorum.VoteRequest(cluster_id=request.cluster_id, voter_id=voter.id, topics=(topic,))
 
 
-def begin_request(request: BeginQuorumEpochRequest, listeners: Listeners) -> quorum.BeginQuorumEpochRequest:
+def begin_request(request: BeginEpoch, listeners: Listeners) -> quorum.BeginQuorumEpochRequest:
     voter = request.voter or ReplicaKey(-1)
     partition = quorum.BeginEpochPartition(
         partition_index=INDEX,
@@ -68,7 +68,7 @@ def begin_request(request: BeginQuorumEpochRequest, listeners: Listeners) -> quo
     )
 
 
-def end_request(request: EndQuorumEpochRequest, listeners: Listeners) -> quorum.EndQuorumEpochRequest:
+def end_request(request: EndEpoch, listeners: Listeners) -> quorum.EndQuorumEpochRequest:
     partition = quorum.EndEpochPartition(
         partition_index=INDEX,
         leader_id=request.leader_id,
@@ -83,9 +83,9 @@ def end_request(request: EndQuorumEpochRequest, listeners: Listeners) -> quorum.
     return quorum.EndQuorumEpochRequest(cluster_id=request.cluster_id, topics=(topic,), leader_endpoints=listeners)
 
 
-def vote_asked(message: quorum.VoteRequest) -> VoteRequest:
+def vote_asked(message: quorum.VoteRequest) -> Vote:
     part = only(message.topics, "topic_name", "partition_index")
-    return VoteRequest(
+    return Vote(
         cluster_id=message.cluster_id,
         candidate_epoch=asked_epoch(part.replica_epoch),
         candidate=ReplicaKey(part.replica_id, part.replica_directory_id),
@@ -96,9 +96,9 @@ def vote_asked(message: quorum.VoteRequest) -> VoteRequest:
     )
 
 
-def begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginQuorumEpochRequest:
+def begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginEpoch:
     part = only(message.topics, "topic_name", "partition_index")
-    return BeginQuorumEpochRequest(
+    return BeginEpoch(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
         leader_epoch=asked_epoch(part.leader_epoch),
@@ -106,11 +106,11 @@ def begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginQuorumEpochRequ
     )
 
 
-def end_asked(message: quorum.EndQuorumEpochRequest) -> EndQuorumEpochRequest:
+def end_asked(message: quorum.EndQuorumEpochRequest) -> EndEpoch:
     part = only(message.topics, "topic_name", "partition_index")
     by_id = (ReplicaKey(one) for one in part.preferred_successors)
     by_key = (ReplicaKey(one.candidate_id, one.candidate_directory_id) for one in part.preferred_candidates)
-    return EndQuorumEpochRequest(
+    return EndEpoch(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
         leader_epoch=asked_epoch(part.leader_epoch),
@@ -125,7 +125,7 @@ def _voter(voter_id: int, directory_id: bytes) -> ReplicaKey | None:
 # What is answered
 
 
-def vote_response(response: VoteResponse, where: Where) -> quorum.VoteResponse:
+def vote_response(response: VoteReply, where: Where) -> quorum.VoteResponse:
     if is_for_all(response):
         return quorum.VoteResponse(error_code=response.error, topics=())
     partition = quorum.VotedPartition(
@@ -140,9 +140,9 @@ def vote_response(response: VoteResponse, where: Where) -> quorum.VoteResponse:
 
 
 def epoch_response(
-    response: BeginQuorumEpochResponse | EndQuorumEpochResponse, where: Where
+    response: BeginEpochReply | EndEpochReply, where: Where
 ) -> quorum.BeginQuorumEpochResponse | quorum.EndQuorumEpochResponse:
-    is_begin = isinstance(response, BeginQuorumEpochResponse)
+    is_begin = isinstance(response, BeginEpochReply)
     kind = quorum.BeginQuorumEpochResponse if is_begin else quorum.EndQuorumEpochResponse
     if is_for_all(response):
         return kind(error_code=response.error, topics=())
@@ -160,12 +160,12 @@ def _leader_endpoints(where: Where) -> tuple[quorum.LeaderEndpoint, ...]:
     return () if where is None else (quorum.LeaderEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
 
 
-def vote_answer(message: quorum.VoteResponse, for_all: ErrorCode) -> VoteResponse:
+def vote_answer(message: quorum.VoteResponse, for_all: ErrorCode) -> VoteReply:
     if for_all is not ErrorCode.NONE:
-        return VoteResponse(error=for_all)
+        return VoteReply(error=for_all)
     part = answered(message.topics, _named_here)
     known = leadership(part.leader_id, part.leader_epoch)
-    return VoteResponse(error=known_code(part.error_code), vote_granted=part.vote_granted, **known)
+    return VoteReply(error=known_code(part.error_code), vote_granted=part.vote_granted, **known)
 
 
 def epoch_answer(topics: Sequence[quorum.EpochTopic], for_all: ErrorCode) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.messages import fetch, fetch_snapshot
 from tailrace.raft.rpc import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     LogEnd,
     SnapshotId,
 )
@@ -34,7 +34,7 @@ _MOST_SNAPSHOTS: Final = 16
 # What is asked
 
 
-def fetch_request(request: FetchRequest) -> fetch.FetchRequest:
+def fetch_request(request: FetchRecords) -> fetch.FetchRequest:
     partition = fetch.FetchPartition(
         partition=INDEX,
         current_leader_epoch=request.leader_epoch,
@@ -55,7 +55,7 @@ def fetch_request(request: FetchRequest) -> fetch.FetchRequest:
     )
 
 
-def fetch_snapshot_request(request: FetchSnapshotRequest) -> fetch_snapshot.FetchSnapshotRequest:
+def fetch_snapshot_request(request: FetchSnapshot) -> fetch_snapshot.FetchSnapshotRequest:
     position = fetch_snapshot.SnapshotPosition(
         partition=INDEX,
         current_leader_epoch=request.leader_epoch,
@@ -69,10 +69,10 @@ def fetch_snapshot_request(request: FetchSnapshotRequest) -> fetch_snapshot.Fetc
     )
 
 
-def _wire_id(snapshot_id: SnapshotId | None) -> fetch.SnapshotId:
+def _wire_id(snapshot_id: SnapshotId | None) -> fetch.WireSnapshotId:
     if snapshot_id is None:
-        return fetch.SnapshotId()
-    return fetch.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+        return fetch.WireSnapshotId()
+    return fetch.WireSnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
 
 
 def is_of_metadata(message: fetch.FetchRequest) -> bool:
@@ -81,14 +81,14 @@ def is_of_metadata(message: fetch.FetchRequest) -> bool:
     return len(topics) == 1 and (topics[0].topic == TOPIC or topics[0].topic_id == METADATA_TOPIC_ID)
 
 
-def fetch_asked(message: fetch.FetchRequest) -> FetchRequest:
+def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
     if not is_of_metadata(message) or len(message.topics[0].partitions) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"asked for anything else than {METADATA_PARTITION}")
     part = message.topics[0].partitions[0]
     if part.partition != INDEX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{TOPIC} has no partition {part.partition}")
     replica_id = message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
-    return FetchRequest(
+    return FetchRecords(
         cluster_id=message.cluster_id,
         replica=ReplicaKey(replica_id, part.replica_directory_id),
         leader_epoch=part.current_leader_epoch,
@@ -100,7 +100,7 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRequest:
     )
 
 
-def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple[FetchSnapshotRequest, ...]:
+def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
     """One for each snapshot, or position in one, that is asked for; partitions without snapshots have none.
 
     Each may have `max_bytes` of the message, which is what all of them together may have.
@@ -119,8 +119,8 @@ def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple
 
 def _snapshot_asked(
     message: fetch_snapshot.FetchSnapshotRequest, part: fetch_snapshot.SnapshotPosition
-) -> FetchSnapshotRequest:
-    return FetchSnapshotRequest(
+) -> FetchSnapshot:
+    return FetchSnapshot(
         cluster_id=message.cluster_id,
         replica=ReplicaKey(message.replica_id, part.replica_directory_id),
         leader_epoch=part.current_leader_epoch,
@@ -133,7 +133,7 @@ def _snapshot_asked(
 # What is answered
 
 
-def fetch_response(response: FetchResponse, where: Where) -> fetch.FetchResponse:
+def fetch_response(response: FetchRecordsReply, where: Where) -> fetch.FetchResponse:
     if is_for_all(response):
         return fetch.FetchResponse(error_code=response.error, responses=())
     diverging = response.diverging
@@ -145,9 +145,9 @@ def fetch_response(response: FetchResponse, where: Where) -> fetch.FetchResponse
         high_watermark=response.high_watermark,
         last_stable_offset=response.high_watermark,
         log_start_offset=response.log_start_offset,
-        diverging_epoch=fetch.EpochEndOffset()
+        diverging_epoch=fetch.DivergingEpoch()
         if diverging is None
-        else fetch.EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.offset),
+        else fetch.DivergingEpoch(epoch=diverging.epoch, end_offset=diverging.offset),
         current_leader=fetch.LeaderIdAndEpoch(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
         snapshot_id=_wire_id(response.snapshot_id),
         aborted_transactions=None,
@@ -159,7 +159,7 @@ def fetch_response(response: FetchResponse, where: Where) -> fetch.FetchResponse
 
 
 def fetch_snapshot_response(
-    responses: Sequence[FetchSnapshotResponse], request: fetch_snapshot.FetchSnapshotRequest, where: Where
+    responses: Sequence[FetchSnapshotReply], request: fetch_snapshot.FetchSnapshotRequest, where: Where
 ) -> fetch_snapshot.FetchSnapshotResponse:
     """`responses` answer, in order, what `fetch_snapshots_asked` has made of the request."""
     for response in responses:
@@ -184,7 +184,7 @@ def fetch_snapshot_response(
     return fetch_snapshot.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
 
 
-def _snapshot_part(response: FetchSnapshotResponse) -> fetch_snapshot.SnapshotPart:
+def _snapshot_part(response: FetchSnapshotReply) -> fetch_snapshot.SnapshotPart:
     return fetch_snapshot.SnapshotPart(
         index=INDEX,
         error_code=response.error,
@@ -196,9 +196,9 @@ def _snapshot_part(response: FetchSnapshotResponse) -> fetch_snapshot.SnapshotPa
     )
 
 
-def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchResponse:
+def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecordsReply:
     if for_all is not ErrorCode.NONE:
-        return FetchResponse(error=for_all)
+        return FetchRecordsReply(error=for_all)
     part = answered(
         message.responses,
         lambda topic, one: (
@@ -206,7 +206,7 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRespo
         ),
     )
     diverging, snapshot_id = part.diverging_epoch, part.snapshot_id
-    return FetchResponse(
+    return FetchRecordsReply(
         error=known_code(part.error_code),
         high_watermark=part.high_watermark,
         log_start_offset=part.log_start_offset,
@@ -217,13 +217,13 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRespo
     )
 
 
-def fetch_snapshot_answer(message: fetch_snapshot.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotResponse:
+def fetch_snapshot_answer(message: fetch_snapshot.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotReply:
     if for_all is not ErrorCode.NONE:
-        return FetchSnapshotResponse(error=for_all)
+        return FetchSnapshotReply(error=for_all)
     part = answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)
     if part.size < 0 or part.position < 0:
         raise MalformedMessage(f"bytes of a snapshot at {part.position} of {part.size}")
-    return FetchSnapshotResponse(
+    return FetchSnapshotReply(
         error=known_code(part.error_code),
         snapshot_id=_known_id(part.snapshot_id),
         size=part.size,
@@ -246,7 +246,7 @@ def _whole(*pair: int) -> tuple[int, ...] | None:
     return pair
 
 
-def _known_id(snapshot_id: fetch.SnapshotId) -> SnapshotId | None:
+def _known_id(snapshot_id: fetch.WireSnapshotId) -> SnapshotId | None:
     if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0:
         return None
     return SnapshotId(snapshot_id.end_offset, snapshot_id.epoch)

@@ -14,7 +14,7 @@ from tailrace.protocol.messages.quorum import (
     QuorumTopic,
 )
 from tailrace.raft.rpc import NO_LEADER
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.quorum.description import WANTED, unknown_topic
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
@@ -70,7 +70,8 @@ def stated_voters(response: DescribeQuorumResponse) -> VoterSet | None:
     if partition is None or not partition.current_voters:
         return None
     endpoints = {
-        node.node_id: tuple(Endpoint(one.name, one.host, one.port) for one in node.listeners) for node in response.nodes
+        node.node_id: tuple(VoterListener(one.name, one.host, one.port) for one in node.listeners)
+        for node in response.nodes
     }
     voters = {
         one.replica_id: Voter(ReplicaKey(one.replica_id, one.replica_directory_id), endpoints.get(one.replica_id, ()))

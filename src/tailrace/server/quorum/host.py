@@ -17,20 +17,21 @@ from typing import Final, Protocol
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
+from tailrace.model.machines import Tick
 from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, QuorumState, RaftConfig
-from tailrace.raft.rpc import FetchRequest, QuorumDescription, Request, Response, SnapshotId
-from tailrace.raft.voters import Endpoint, ReplicaKey, VoterSet
+from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Request, Response, SnapshotId
+from tailrace.raft.voters import ReplicaKey, VoterListener, VoterSet
 from tailrace.server.alarm import Alarm
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, answer, filled, unreadable
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
-from tailrace.server.quorum.state import QuorumState as StoredState
+from tailrace.server.quorum.state import StoredQuorumState as StoredState
 from tailrace.server.quorum.task_queue import Task, TaskQueue
 from tailrace.storage.snapshots.writer import Publication
 
@@ -86,7 +87,7 @@ class QuorumHost:
         clock: Clock,
         disk: Disk,
         peer: Peer,
-        listeners: Sequence[Endpoint] = (),
+        listeners: Sequence[VoterListener] = (),
         on_storage_failed: Callable[[KafkaError], None] = lambda _: None,
         on_broken_step: Callable[[Exception], None] = lambda _: None,
     ) -> None:
@@ -140,7 +141,7 @@ class QuorumHost:
         """Take part from now on."""
         self._machine = machine
         self._retire_later()
-        self.step(events.Tick())
+        self.step(Tick())
 
     def shut_down(self, on_done: Callable[[], None]) -> None:
         """Leave in good order, then call `on_done`: somebody else leads, or it does not matter. `close` comes next."""
@@ -216,11 +217,11 @@ class QuorumHost:
             self._alarm.set(max(deadline_ms, self._clock.monotonic_ms() + 1))
 
     def _tick(self) -> None:
-        self.step(events.Tick())
+        self.step(Tick())
 
     # What others ask
 
-    def leader_endpoint(self, listener_name: str, leader_id: int) -> Endpoint | None:
+    def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
         """Where this leader listens, under this name if it has one of that name; None if that is not known.
 
         It is the one that an answer names: another may lead when the answer leaves, which has waited for the disk.
@@ -232,15 +233,15 @@ class QuorumHost:
 
     def receive(self, request: Request, on_answer: OnAnswer) -> None:
         """A replica asks. It is answered once, now or later; never, if this replica closes before."""
-        if isinstance(request, FetchRequest) and request.max_wait_ms > LONGEST_WAIT_MS:
+        if isinstance(request, FetchRecords) and request.max_wait_ms > LONGEST_WAIT_MS:
             request = replace(request, max_wait_ms=LONGEST_WAIT_MS)
         self.step(events.RequestReceived(on_answer, request))
 
-    def describe(self, on_answer: Callable[[QuorumDescription], None]) -> None:
+    def describe(self, on_answer: Callable[[DescribeQuorumReply], None]) -> None:
         """How the replicas stand, if this one leads. Times are of the clock that never jumps."""
 
         def answer(response: Response) -> None:
-            assert isinstance(response, QuorumDescription), f"no description: {response}"
+            assert isinstance(response, DescribeQuorumReply), f"no description: {response}"
             on_answer(response)
 
         self.step(events.DescribeQuorum(answer))

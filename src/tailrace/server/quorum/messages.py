@@ -10,8 +10,8 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
-from tailrace.raft.rpc import FetchResponse, FetchSnapshotResponse, Request, Response
-from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Response
+from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.ports import Clock, Peer, QuorumResponse
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.raft_wire import oldest_version, request_to_wire, response_from_wire
@@ -48,7 +48,7 @@ class QuorumRequests:
         cluster_id: str | None,
         *,
         peer: Peer,
-        listeners: Sequence[Endpoint],
+        listeners: Sequence[VoterListener],
         on_outcome: Callable[[events.Event], None],
         refusals: RefusalLines,
     ) -> None:
@@ -104,9 +104,9 @@ def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapsho
     """The answer with what it shall carry. Raises CorruptRecords, StorageError: then nobody gets any bytes."""
     try:
         if isinstance(read, do.ReadLog):
-            assert isinstance(response, FetchResponse), f"records are for a Fetch, not {response}"
+            assert isinstance(response, FetchRecordsReply), f"records are for a Fetch, not {response}"
             return replace(response, records=b"".join(log.read(read.offset, max_bytes=read.max_bytes)))
-        assert isinstance(response, FetchSnapshotResponse), f"bytes are for a FetchSnapshot, not {response}"
+        assert isinstance(response, FetchSnapshotReply), f"bytes are for a FetchSnapshot, not {response}"
         return replace(response, data=bytes(log.read_snapshot(read.snapshot_id, read.position, read.size_bytes)))
     except (CorruptRecords, StorageError):
         raise

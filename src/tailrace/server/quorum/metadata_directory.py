@@ -4,7 +4,7 @@ from typing import Final
 
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.quorum.state import QuorumState, format_quorum_state, parse_quorum_state
+from tailrace.server.quorum.state import StoredQuorumState, format_quorum_state, parse_quorum_state
 from tailrace.storage import FileSystem, Log
 from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets, replace_file, write_offsets
 from tailrace.storage.files import join, parent
@@ -41,13 +41,13 @@ class MetadataDirectory:
         """Remember that the log is on disk below this offset."""
         write_offsets(self._files, self.path, RECOVERY_POINTS, {METADATA_PARTITION: offset})
 
-    def read_quorum_state(self) -> QuorumState:
+    def read_quorum_state(self) -> StoredQuorumState:
         """What was written last; in a new directory nobody has led yet. Raises CorruptRecords if it is illegible."""
         path = join(self.path, QUORUM_STATE)
         if not self._files.exists(path):
-            return QuorumState()
+            return StoredQuorumState()
         return parse_quorum_state(self._files.read_bytes(path), path=path)
 
-    def write_quorum_state(self, state: QuorumState) -> None:
+    def write_quorum_state(self, state: StoredQuorumState) -> None:
         """Remember who leads, and whom this voter gave its vote."""
         replace_file(self._files, join(self.path, QUORUM_STATE), format_quorum_state(state))

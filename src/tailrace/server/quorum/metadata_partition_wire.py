@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.raft.rpc import NO_LEADER, Response
-from tailrace.raft.voters import Endpoint
+from tailrace.raft.voters import VoterListener
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 TOPIC: Final = METADATA_PARTITION.topic
@@ -21,7 +21,7 @@ more. In files, batches and messages an epoch is an int32: a lone voter that had
 one that nothing can hold, end there, and do so again at each start. From here it still has 65,536 elections. No quorum
 comes here by its elections: one in each second would take 68 years."""
 
-Where = tuple[Endpoint, int] | None
+Where = tuple[VoterListener, int] | None
 """Where the leader listens that an answer names, and its id; None if that is not known."""
 
 

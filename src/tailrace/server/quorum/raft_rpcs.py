@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
-from tailrace.raft.rpc import FetchSnapshotResponse, Response
+from tailrace.raft.rpc import FetchSnapshotReply, Response
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.host import QuorumHost
@@ -47,10 +47,10 @@ class RaftRpcHandler:
         asked = snapshots_from_wire(request)
         shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in asked], request.max_bytes)
         listener_name = context.connection.listener_name
-        answers: dict[int, FetchSnapshotResponse] = {}
+        answers: dict[int, FetchSnapshotReply] = {}
 
         def answered(place: int, response: Response) -> None:
-            assert isinstance(response, FetchSnapshotResponse), f"not an answer to a FetchSnapshot: {response}"
+            assert isinstance(response, FetchSnapshotReply), f"not an answer to a FetchSnapshot: {response}"
             answers[place] = response
             if len(answers) == len(asked):
                 in_order = [answers[place] for place in range(len(asked))]

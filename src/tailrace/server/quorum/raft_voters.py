@@ -20,7 +20,7 @@ from tailrace.protocol.messages.quorum import (
     UpdateRaftVoterResponse,
 )
 from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.quorum.host import QuorumHost
@@ -126,10 +126,10 @@ def _key(voter_id: int, directory_id: bytes) -> ReplicaKey:
     return ReplicaKey(voter_id, directory_id)
 
 
-def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[Endpoint, ...]:
+def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[VoterListener, ...]:
     names = [one.name for one in listeners]
     if len(names) > MAX_LISTENERS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has at most {MAX_LISTENERS} listeners, not {len(names)}")
     if not listeners or len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter needs listeners, each with a name of its own: {names}")
-    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
+    return tuple(VoterListener(one.name, one.host, one.port) for one in listeners)

@@ -15,21 +15,21 @@ from typing import assert_never
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.raft.rpc import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    QuorumDescription,
+    BeginEpoch,
+    BeginEpochReply,
+    DescribeQuorumReply,
+    EndEpoch,
+    EndEpochReply,
+    FetchRecords,
+    FetchRecordsReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Request,
     Response,
-    VoteRequest,
-    VoteResponse,
+    Vote,
+    VoteReply,
 )
-from tailrace.raft.voters import Endpoint, ReplicaKey
+from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum import elections_wire as elections
 from tailrace.server.quorum import fetches_wire as fetches
@@ -51,16 +51,16 @@ __all__ = [
 def oldest_version(request: Request) -> int:
     """The lowest version that says all that matters: directories, and that a vote is only asked about."""
     match request:
-        case VoteRequest():
+        case Vote():
             keys = (request.candidate, *([request.voter] if request.voter is not None else ()))
             return 2 if request.pre_vote else int(_any_directory(keys))
-        case BeginQuorumEpochRequest():
+        case BeginEpoch():
             return int(request.voter is not None and _any_directory((request.voter,)))
-        case EndQuorumEpochRequest():
+        case EndEpoch():
             return int(_any_directory(request.preferred_candidates))
-        case FetchRequest():
+        case FetchRecords():
             return 17 if _any_directory((request.replica,)) else 12
-        case FetchSnapshotRequest():
+        case FetchSnapshot():
             return int(_any_directory((request.replica,)))
     assert_never(request)
 
@@ -69,18 +69,18 @@ def _any_directory(keys: Sequence[ReplicaKey]) -> bool:
     return any(any(key.directory_id) for key in keys)
 
 
-def request_to_wire(request: Request, *, listeners: Sequence[Endpoint] = ()) -> QuorumRequest:
+def request_to_wire(request: Request, *, listeners: Sequence[VoterListener] = ()) -> QuorumRequest:
     """The message that asks this. `listeners` are the sender's, for those who may be led by it."""
     match request:
-        case VoteRequest():
+        case Vote():
             return elections.vote_request(request)
-        case BeginQuorumEpochRequest():
+        case BeginEpoch():
             return elections.begin_request(request, elections.named(listeners))
-        case EndQuorumEpochRequest():
+        case EndEpoch():
             return elections.end_request(request, elections.named(listeners))
-        case FetchRequest():
+        case FetchRecords():
             return fetches.fetch_request(request)
-        case FetchSnapshotRequest():
+        case FetchSnapshot():
             return fetches.fetch_snapshot_request(request)
     assert_never(request)
 
@@ -108,44 +108,46 @@ def request_from_wire(message: QuorumRequest) -> Request:
     assert_never(message)
 
 
-def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshotRequest]:
+def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
     """The requests that a FetchSnapshot makes of this log, one for each snapshot. Raises as `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 
 def response_for_snapshots(
-    responses: Sequence[FetchSnapshotResponse],
+    responses: Sequence[FetchSnapshotReply],
     request: fetch_snapshot.FetchSnapshotRequest,
     *,
-    leader: Endpoint | None = None,
+    leader: VoterListener | None = None,
 ) -> fetch_snapshot.FetchSnapshotResponse:
     """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
     return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
 
 
-Answered = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+Answered = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | FetchSnapshotReply
 """All answers but a description, which is no replica's business."""
 
 
-def response_to_wire(response: Response, request: QuorumRequest, *, leader: Endpoint | None = None) -> QuorumResponse:
+def response_to_wire(
+    response: Response, request: QuorumRequest, *, leader: VoterListener | None = None
+) -> QuorumResponse:
     """The message that answers this. `leader` is where the leader named in it listens, if that is known."""
     where = _where(leader, response.leader_id)
     match response:
-        case VoteResponse():
+        case VoteReply():
             return elections.vote_response(response, where)
-        case BeginQuorumEpochResponse() | EndQuorumEpochResponse():
+        case BeginEpochReply() | EndEpochReply():
             return elections.epoch_response(response, where)
-        case FetchResponse():
+        case FetchRecordsReply():
             return fetches.fetch_response(response, where)
-        case FetchSnapshotResponse():
+        case FetchSnapshotReply():
             assert isinstance(request, fetch_snapshot.FetchSnapshotRequest), f"not an answer to {request}"
             return fetches.fetch_snapshot_response((response,), request, where)
-        case QuorumDescription():
+        case DescribeQuorumReply():
             raise AssertionError("a description is not for replicas")
     assert_never(response)
 
 
-def _where(leader: Endpoint | None, leader_id: int) -> Where:
+def _where(leader: VoterListener | None, leader_id: int) -> Where:
     return (leader, leader_id) if leader is not None and leader_id >= 0 else None
 
 
@@ -156,9 +158,9 @@ def response_from_wire(message: QuorumResponse) -> Answered:
         case quorum.VoteResponse():
             return elections.vote_answer(message, for_all)
         case quorum.BeginQuorumEpochResponse():
-            return BeginQuorumEpochResponse(**elections.epoch_answer(message.topics, for_all))
+            return BeginEpochReply(**elections.epoch_answer(message.topics, for_all))
         case quorum.EndQuorumEpochResponse():
-            return EndQuorumEpochResponse(**elections.epoch_answer(message.topics, for_all))
+            return EndEpochReply(**elections.epoch_answer(message.topics, for_all))
         case fetch.FetchResponse():
             return fetches.fetch_answer(message, for_all)
         case fetch_snapshot.FetchSnapshotResponse():

@@ -14,10 +14,10 @@ from tailrace.protocol.records.control import (
     VotersRecord,
     control_values,
 )
-from tailrace.protocol.records.control import Voter as VoterFields
+from tailrace.protocol.records.control import RecordedVoter as VoterFields
 from tailrace.protocol.records.record import read_records
 from tailrace.raft.effects import ControlRecord, KRaftVersion, LeaderChange, Voters
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 from tailrace.storage.snapshots.format import HeaderControl
 
 
@@ -70,7 +70,7 @@ def voter_set(record: VotersRecord) -> VoterSet:
 def _voter(fields: VoterFields) -> Voter:
     return Voter(
         ReplicaKey(fields.voter_id, bytes(fields.voter_directory_id)),
-        tuple(Endpoint(e.name, e.host, e.port) for e in fields.endpoints),
+        tuple(VoterListener(e.name, e.host, e.port) for e in fields.endpoints),
         fields.k_raft_version_feature.min_supported_version,
         fields.k_raft_version_feature.max_supported_version,
     )

@@ -18,7 +18,7 @@ _NO_DIRECTORY = "A" * 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
+class StoredQuorumState:
     """Who leads in which epoch, whom this voter gave its vote, and who may vote."""
 
     leader_id: BrokerId = NO_LEADER
@@ -30,7 +30,7 @@ class QuorumState:
     """Kept where the log says who votes. Zeros: not known."""
 
 
-def format_quorum_state(state: QuorumState) -> bytes:
+def format_quorum_state(state: StoredQuorumState) -> bytes:
     """The content of the file."""
     content: dict[str, object] = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch}
     content["votedId"] = state.voted_id
@@ -45,7 +45,7 @@ def format_quorum_state(state: QuorumState) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def parse_quorum_state(data: bytes, *, path: str) -> QuorumState:
+def parse_quorum_state(data: bytes, *, path: str) -> StoredQuorumState:
     """The inverse of `format_quorum_state`. Raises CorruptRecords that names the file."""
     try:
         content = json.loads(data)
@@ -54,7 +54,7 @@ def parse_quorum_state(data: bytes, *, path: str) -> QuorumState:
             raise ValueError(f"data_version {version} is not known")
         voters = content["currentVoters"] if version == _STATIC_VERSION else ()
         directory = content["votedDirectoryId"] if version == _DYNAMIC_VERSION else _NO_DIRECTORY
-        return QuorumState(
+        return StoredQuorumState(
             leader_id=BrokerId(int(content["leaderId"])),
             leader_epoch=int(content["leaderEpoch"]),
             voted_id=BrokerId(int(content["votedId"])),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.quorum import KRaftVersionRange, RaftVoterListener, UpdateRaftVoterRequest
 from tailrace.raft.events import UpdateVoter
-from tailrace.raft.voters import Endpoint, Voter
+from tailrace.raft.voters import Voter, VoterListener
 from tailrace.server.ports import Clock, Peer, Timer
 from tailrace.server.quorum.host import QuorumHost
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger("tailrace.server")
 class VoterAddress:
     """Looks now and then, from `start` to `stop`. Does nothing for an observer, and for who listens nowhere."""
 
-    def __init__(self, host: QuorumHost, *, endpoints: Sequence[Endpoint], peer: Peer, clock: Clock) -> None:
+    def __init__(self, host: QuorumHost, *, endpoints: Sequence[VoterListener], peer: Peer, clock: Clock) -> None:
         self._host = host
         self._endpoints = tuple(endpoints)
         self._peer = peer

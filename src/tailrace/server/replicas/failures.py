@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from tailrace.metadata.deciding.leaving_replicas import is_wanted
 from tailrace.metadata.deciding.state_changes import ImageCircumstances
 from tailrace.metadata.image import ClusterImage, ImageDelta
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, Leaving, PartitionsAltered
+from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, LeaveReason, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -56,7 +56,7 @@ OnReplica = Callable[[TopicPartition, PartitionState], None]
 class _Failed(NamedTuple):
     """One replica that has failed by itself."""
 
-    leaving: Leaving
+    leaving: LeaveReason
     topic_id: TopicId
 
 
@@ -72,7 +72,7 @@ class _Proposed(NamedTuple):
 
     topic_partition: TopicPartition
     state: PartitionState
-    leaving: Leaving
+    leaving: LeaveReason
 
 
 class ReplicaFailures:
@@ -121,19 +121,19 @@ class ReplicaFailures:
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
         """Those that lack, or may lack, something that they have acknowledged."""
-        return tuple(one for one, failed in self._failed.items() if failed.leaving is Leaving.LOST)
+        return tuple(one for one, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
 
     def is_lost(self, topic_partition: TopicPartition) -> bool:
         """Whether this replica was reported as `lost`, and has not recovered."""
         failed = self._failed.get(topic_partition)
-        return failed is not None and failed.leaving is Leaving.LOST
+        return failed is not None and failed.leaving is LeaveReason.LOST
 
-    def leaving_of(self, topic_partition: TopicPartition) -> Leaving | None:
+    def leaving_of(self, topic_partition: TopicPartition) -> LeaveReason | None:
         """How this replica has failed; None if it is well."""
         failed = self._failed.get(topic_partition)
         if failed is not None:
             return failed.leaving
-        return Leaving.STALLED if self._is_directory_stalled else None
+        return LeaveReason.STALLED if self._is_directory_stalled else None
 
     @property
     def failed_count(self) -> int:
@@ -144,12 +144,12 @@ class ReplicaFailures:
 
     def lost(self, topic_partition: TopicPartition) -> None:
         """This replica lacks, or may lack, something that it has acknowledged."""
-        self._take(topic_partition, Leaving.LOST)
+        self._take(topic_partition, LeaveReason.LOST)
 
     def stalled(self, topic_partition: TopicPartition) -> None:
         """This replica has everything, and cannot store more for now. One that is lost stays lost."""
         if not self.is_lost(topic_partition):
-            self._take(topic_partition, Leaving.STALLED)
+            self._take(topic_partition, LeaveReason.STALLED)
 
     def recovered(self, topic_partition: TopicPartition) -> None:
         """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
@@ -224,7 +224,7 @@ class ReplicaFailures:
 
     # Looking
 
-    def _take(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
+    def _take(self, topic_partition: TopicPartition, leaving: LeaveReason) -> None:
         topic = self._controller.image.topics.get(topic_partition.topic)
         if topic is not None:
             known = self._failed.get(topic_partition)
@@ -232,7 +232,7 @@ class ReplicaFailures:
                 self._forget(topic_partition)  # of a deleted topic of this name
             self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
             self._left.pop(topic_partition, None)
-            if leaving is Leaving.LOST:
+            if leaving is LeaveReason.LOST:
                 self._to_fence[topic_partition] = None
             self._look_at((topic_partition,))
 
@@ -313,15 +313,15 @@ class ReplicaFailures:
         leaving = self.leaving_of(topic_partition)
         if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
             return None
-        if leaving is Leaving.LOST and self._is_named(topic_partition, state):
+        if leaving is LeaveReason.LOST and self._is_named(topic_partition, state):
             return None
-        is_of_directory = leaving is Leaving.STALLED and topic_partition not in self._failed
+        is_of_directory = leaving is LeaveReason.STALLED and topic_partition not in self._failed
         if is_of_directory and not self._leaves_enough(image, state):
             self._stays[topic_partition] = None
             return None
         return _Proposed(topic_partition, state, leaving)
 
-    def _counts_on(self, topic_partition: TopicPartition, state: PartitionState, leaving: Leaving) -> bool:
+    def _counts_on(self, topic_partition: TopicPartition, state: PartitionState, leaving: LeaveReason) -> bool:
         is_to_fence = topic_partition in self._to_fence and state.leader != NO_LEADER
         if self._broker_id not in state.replicas or not (is_to_fence or is_wanted(self._broker_id, state, leaving)):
             return False
@@ -366,7 +366,7 @@ class ReplicaFailures:
         if self._is_undecided:
             return
         for one in proposed:
-            if one.leaving is Leaving.STALLED:
+            if one.leaving is LeaveReason.STALLED:
                 self._paused[one.topic_partition] = one.state
                 self._on_leaving(one.topic_partition, one.state)
         if self._paused:
@@ -462,7 +462,7 @@ class ReplicaFailures:
         state = self._controller.image.partition(*topic_partition)
         if state is None or state.topic_id != self._failed[topic_partition].topic_id:
             return False
-        return self._broker_id in state.replicas and is_wanted(self._broker_id, state, Leaving.LOST)
+        return self._broker_id in state.replicas and is_wanted(self._broker_id, state, LeaveReason.LOST)
 
 
 def _shown(counts: Counter[str]) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.model.ids import BrokerId
-from tailrace.replication.follower import Answered, Event, Follow, Follower, PartitionKey, SendFetch, Tick, Unfollow
+from tailrace.model.machines import Tick
+from tailrace.replication.follower import Answered, Event, Follow, Follower, PartitionKey, SendFetch, Unfollow
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, ReplicaFetchConfig
 from tailrace.server.alarm import Alarm

@@ -47,7 +47,7 @@ class WriteTxnMarkersHandler:
         self._timeout_ms = timeout_ms
 
     def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> None:
-        waiting = _Waiting(request, context, self._deadlines, self._timeout_ms)
+        waiting = _WaitingMarkers(request, context, self._deadlines, self._timeout_ms)
         self._deadlines.add(waiting, self._timeout_ms)
         waiting.known = write_markers(
             self._partitions,
@@ -58,7 +58,7 @@ class WriteTxnMarkersHandler:
         )
 
 
-class _Waiting:
+class _WaitingMarkers:
     """One request until it is answered."""
 
     def __init__(

@@ -25,7 +25,7 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
-from tailrace.storage.transaction_index import CompletedTransaction, Transactions
+from tailrace.storage.transaction_index import CompletedTransaction, OngoingTransactions
 
 REMEMBERED_BATCHES: Final = 5
 """As many as an idempotent producer may have in flight."""
@@ -85,7 +85,7 @@ class ProducerState:
         self._staged: dict[int, ProducerEntry] = {}
         self.stages_transactions = False
         """Whether a staged batch belongs to a transaction; then all are to be applied one by one."""
-        self.transactions = Transactions(_begun(self._producers))
+        self.transactions = OngoingTransactions(_begun(self._producers))
 
     def __len__(self) -> int:
         return len(self._producers)

@@ -24,7 +24,7 @@ from tailrace.storage.snapshots.format import (
     snapshot_name,
     walk,
 )
-from tailrace.storage.snapshots.writer import Publication, SnapshotPart, SnapshotWriter
+from tailrace.storage.snapshots.writer import Publication, SnapshotPartFile, SnapshotWriter
 
 _OWN = "-own"
 
@@ -79,8 +79,8 @@ class SnapshotStore:
         """By ascending id."""
         self._files = files
         self._open: dict[OffsetAndEpoch, File] = {}
-        self._fetched: dict[OffsetAndEpoch, SnapshotPart] = {}
-        self._written: list[SnapshotPart] = []
+        self._fetched: dict[OffsetAndEpoch, SnapshotPartFile] = {}
+        self._written: list[SnapshotPartFile] = []
         self._readers: dict[OffsetAndEpoch, int] = {}
         self._going: set[OffsetAndEpoch] = set()
 
@@ -167,7 +167,7 @@ class SnapshotStore:
     def begin_writing(self, snapshot_id: OffsetAndEpoch, header: SnapshotHeader) -> SnapshotWriter:
         """A writer of a snapshot of this node's own. Raises StorageError."""
         # Not the name of a fetched part: the leader may have a snapshot of this id for us while we write ours.
-        part = SnapshotPart(self.directory, snapshot_id, files=self._files, infix=_OWN)
+        part = SnapshotPartFile(self.directory, snapshot_id, files=self._files, infix=_OWN)
         self._written.append(part)
         try:
             return SnapshotWriter(part, header)
@@ -182,7 +182,7 @@ class SnapshotStore:
         """
         if position == 0:
             self.discard_part(snapshot_id)
-            self._fetched[snapshot_id] = SnapshotPart(self.directory, snapshot_id, files=self._files)
+            self._fetched[snapshot_id] = SnapshotPartFile(self.directory, snapshot_id, files=self._files)
         part = self._fetched[snapshot_id]
         assert position == part.size_bytes, f"{part.path} has {part.size_bytes} bytes; {position} is not its end"
         try:
@@ -192,7 +192,7 @@ class SnapshotStore:
             raise
         return part.size_bytes
 
-    def part(self, snapshot_id: OffsetAndEpoch) -> SnapshotPart | None:
+    def part(self, snapshot_id: OffsetAndEpoch) -> SnapshotPartFile | None:
         """The part of this id that is being fetched."""
         return self._fetched.get(snapshot_id)
 
@@ -202,12 +202,12 @@ class SnapshotStore:
         if part is not None:
             self.abandon(part)
 
-    def abandon(self, part: SnapshotPart) -> None:
+    def abandon(self, part: SnapshotPartFile) -> None:
         """Remove the part that was written or fetched, unless it is gone already. There are no more writes to it."""
         if self._forget(part):
             part.discard()
 
-    def _forget(self, part: SnapshotPart) -> bool:
+    def _forget(self, part: SnapshotPartFile) -> bool:
         if self._fetched.get(part.id) is part:
             del self._fetched[part.id]
         elif part in self._written:

@@ -30,7 +30,7 @@ _HEADROOM: Final = 1 << 10
 _CHECK_BYTES: Final = 8 << 20
 
 
-class SnapshotPart:
+class SnapshotPartFile:
     """Bytes on their way to being a snapshot. Made by `SnapshotStore`."""
 
     __slots__ = ("_check", "_checked_bytes", "_directory", "_file", "_files", "header", "id", "path", "size_bytes")
@@ -104,7 +104,7 @@ class Publication:
 
     __slots__ = ("_after", "fault", "is_over", "part")
 
-    def __init__(self, part: SnapshotPart, *, after: Callable[[], None] | None = None) -> None:
+    def __init__(self, part: SnapshotPartFile, *, after: Callable[[], None] | None = None) -> None:
         """`after` runs when the name of the snapshot is durable, before any callback."""
         self.part = part
         self._after = after
@@ -140,7 +140,7 @@ class SnapshotWriter:
 
     __slots__ = ("_builder", "_header", "_next_offset", "part", "records_count")
 
-    def __init__(self, part: SnapshotPart, header: SnapshotHeader) -> None:
+    def __init__(self, part: SnapshotPartFile, header: SnapshotHeader) -> None:
         self.part = part
         self.records_count = 0
         self._header = header

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.client.admin.group_health import STUCK_AFTER_MS, PartitionHealth, Verdict, verdict
+from tailrace.client.admin.group_health import STUCK_AFTER_MS, MemberHealth, PartitionHealth, verdict
 from tailrace.protocol.messages.groups import MemberDetails, PartitionProgress
 
 NOW = 1_700_000_000_000
@@ -40,7 +40,7 @@ def _health(
     )
 
 
-def _verdict(*partitions: PartitionHealth, silent_ms: int = 0) -> Verdict | None:
+def _verdict(*partitions: PartitionHealth, silent_ms: int = 0) -> MemberHealth | None:
     member = MemberDetails(member_id="m", silent_ms=silent_ms, session_timeout_ms=SESSION_MS)
     return verdict(member, partitions, NOW)
 
@@ -52,25 +52,25 @@ LONG_MS = STUCK_AFTER_MS
 @pytest.mark.parametrize(
     ("partitions", "silent_ms", "wanted"),
     [
-        ([_health()], 0, Verdict.IDLE),
-        ([], 0, Verdict.IDLE),
-        ([_health(**BEHIND)], 0, Verdict.WORKING),
-        ([_health(**BEHIND), _health()], 0, Verdict.WORKING),
-        ([_health(**BEHIND, pace=(90, 100))], 0, Verdict.SLOW),
-        ([_health(**BEHIND, pace=(96, 100))], 0, Verdict.WORKING),
-        ([_health(**BEHIND, pace=(0, 0))], 0, Verdict.WORKING),
-        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS)], 0, Verdict.STUCK),
-        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS), _health()], 0, Verdict.STUCK),
-        ([_health(**BEHIND, waits_ms=LONG_MS - 1, moved_ms_ago=LONG_MS)], 0, Verdict.WORKING),
-        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS - 1)], 0, Verdict.WORKING),
-        ([_health(moved_ms_ago=10 * LONG_MS, waits_ms=10 * LONG_MS)], 0, Verdict.IDLE),
-        ([_health()], SESSION_MS // 2, Verdict.IDLE),
-        ([_health()], SESSION_MS // 2 + 1, Verdict.GONE),
+        ([_health()], 0, MemberHealth.IDLE),
+        ([], 0, MemberHealth.IDLE),
+        ([_health(**BEHIND)], 0, MemberHealth.WORKING),
+        ([_health(**BEHIND), _health()], 0, MemberHealth.WORKING),
+        ([_health(**BEHIND, pace=(90, 100))], 0, MemberHealth.SLOW),
+        ([_health(**BEHIND, pace=(96, 100))], 0, MemberHealth.WORKING),
+        ([_health(**BEHIND, pace=(0, 0))], 0, MemberHealth.WORKING),
+        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS)], 0, MemberHealth.STUCK),
+        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS), _health()], 0, MemberHealth.STUCK),
+        ([_health(**BEHIND, waits_ms=LONG_MS - 1, moved_ms_ago=LONG_MS)], 0, MemberHealth.WORKING),
+        ([_health(**BEHIND, waits_ms=LONG_MS, moved_ms_ago=LONG_MS - 1)], 0, MemberHealth.WORKING),
+        ([_health(moved_ms_ago=10 * LONG_MS, waits_ms=10 * LONG_MS)], 0, MemberHealth.IDLE),
+        ([_health()], SESSION_MS // 2, MemberHealth.IDLE),
+        ([_health()], SESSION_MS // 2 + 1, MemberHealth.GONE),
         ([_health(None)], 0, None),
-        ([_health(None), _health(**BEHIND)], 0, Verdict.WORKING),
+        ([_health(None), _health(**BEHIND)], 0, MemberHealth.WORKING),
     ],
 )
-def test_verdicts(partitions: list[PartitionHealth], silent_ms: int, wanted: Verdict | None) -> None:
+def test_verdicts(partitions: list[PartitionHealth], silent_ms: int, wanted: MemberHealth | None) -> None:
     assert _verdict(*partitions, silent_ms=silent_ms) is wanted
 
 

@@ -22,10 +22,10 @@ from tailrace.client.group.member import (
     State,
     SubscriptionChanged,
     SyncAnswered,
-    Tick,
 )
 from tailrace.client.group.protocol import encode_assignment
 from tailrace.model.errors import ErrorCode
+from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
 
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))

@@ -9,7 +9,7 @@ from tailrace.coordinators.groups.consumer.records import (
     ClassicProtocol,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerRecord,
+    ConsumerGroupRecord,
     ConsumerRecordKind,
     ConsumerValue,
     CurrentMemberAssignmentValue,
@@ -85,23 +85,23 @@ RECORDS: list[tuple[ConsumerRecordKind, str, ConsumerValue, bytes]] = [
 
 @pytest.mark.parametrize(("kind", "member_id", "value", "encoded"), RECORDS)
 def test_a_record_is_kafkas(kind: ConsumerRecordKind, member_id: str, value: ConsumerValue, encoded: bytes) -> None:
-    record = ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=value)
+    record = ConsumerGroupRecord(kind=kind, group_id="g", member_id=member_id, value=value)
     key = kind.to_bytes(2, "big") + b"\0\x01g" + (b"\0\x01m" if member_id else b"")
     assert encode_record(record) == (key, b"\0\0" + encoded)
     assert decode_record(key, b"\0\0" + encoded) == record
-    tombstone = ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=None)
+    tombstone = ConsumerGroupRecord(kind=kind, group_id="g", member_id=member_id, value=None)
     assert encode_record(tombstone) == (key, None)
     assert decode_record(key, None) == tombstone
 
 
 def test_a_regular_expression_is_recorded_as_kafka_does() -> None:
     value = RegularExpressionValue(topics=("t", "u"), version=7, timestamp=9)
-    record = ConsumerRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=value)
+    record = ConsumerGroupRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=value)
     key = bytes.fromhex("0010 000167 00036f2e2a")
     encoded = bytes.fromhex("0000 03027402750000000000000007000000000000000900")  # as Kafka 4.1 writes it
     assert encode_record(record) == (key, encoded)
     assert decode_record(key, encoded) == record
-    tombstone = ConsumerRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=None)
+    tombstone = ConsumerGroupRecord(kind=K.EXPRESSION, group_id="g", regular_expression="o.*", value=None)
     assert decode_record(key, None) == tombstone
     group = ConsumerGroup()
     group.apply(record)
@@ -119,9 +119,9 @@ def test_kinds_that_newer_servers_write_are_passed_over() -> None:
 def test_tombstones_of_all_that_there_is_leave_nothing() -> None:
     group = ConsumerGroup()
     for kind, member_id, value, _ in RECORDS:
-        group.apply(ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=value))
+        group.apply(ConsumerGroupRecord(kind=kind, group_id="g", member_id=member_id, value=value))
     assert not group.is_gone
     for kind, member_id, _, _ in RECORDS:
-        group.apply(ConsumerRecord(kind=kind, group_id="g", member_id=member_id, value=None))
+        group.apply(ConsumerGroupRecord(kind=kind, group_id="g", member_id=member_id, value=None))
     assert group.is_gone
     assert group == ConsumerGroup()

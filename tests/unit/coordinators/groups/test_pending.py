@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.consumer.records import ConsumerRecord
+from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     OffsetCommitValue,
@@ -169,5 +169,5 @@ def test_a_pending_offset_is_an_offset_in_a_transactional_batch() -> None:
     decoded = decode_record(*encode_record(record))
     assert isinstance(decoded, OffsetRecord)
     assert decoded.value is not None
-    assert not isinstance(decoded, ConsumerRecord)
+    assert not isinstance(decoded, ConsumerGroupRecord)
     assert pending_offset(decoded, 7, decoded.value) == record

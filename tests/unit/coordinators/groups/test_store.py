@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tailrace.coordinators.groups.consumer.records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerRecord,
+    ConsumerGroupRecord,
     ConsumerRecordKind,
     ConsumerValue,
     CurrentMemberAssignmentValue,
@@ -44,7 +44,7 @@ def _group(group_id: str, generation: int | None) -> GroupRecord:
 K = ConsumerRecordKind
 
 
-def _consumer(group_id: str, kind: ConsumerRecordKind, member_id: str, number: int | None) -> ConsumerRecord:
+def _consumer(group_id: str, kind: ConsumerRecordKind, member_id: str, number: int | None) -> ConsumerGroupRecord:
     """A record of a consumer group; another number makes another value, None a tombstone."""
     value: ConsumerValue | None = None
     if number is not None:
@@ -65,8 +65,8 @@ def _consumer(group_id: str, kind: ConsumerRecordKind, member_id: str, number: i
         }
         value = values[kind]
     if kind is K.EXPRESSION:
-        return ConsumerRecord(kind=kind, group_id=group_id, regular_expression=member_id, value=value)
-    return ConsumerRecord(
+        return ConsumerGroupRecord(kind=kind, group_id=group_id, regular_expression=member_id, value=value)
+    return ConsumerGroupRecord(
         kind=kind, group_id=group_id, member_id="" if kind in (K.GROUP, K.TARGET) else member_id, value=value
     )
 
@@ -124,7 +124,7 @@ def _whole_ends(records: list[GroupLogRecord]) -> list[GroupLogRecord]:
     """With all three tombstones of a member wherever there is one for its subscription."""
     found: list[GroupLogRecord] = []
     for record in records:
-        if isinstance(record, ConsumerRecord) and record.kind is K.MEMBER and record.value is None:
+        if isinstance(record, ConsumerGroupRecord) and record.kind is K.MEMBER and record.value is None:
             kinds = (K.CURRENT, K.TARGET_MEMBER, K.MEMBER)
             found += [_consumer(record.group_id, kind, record.member_id, None) for kind in kinds]
         else:

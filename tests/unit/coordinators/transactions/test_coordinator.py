@@ -9,8 +9,8 @@ from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
     Command,
+    Completed,
     CompleteTransaction,
-    Done,
     EndTransaction,
     ForgetUnused,
     InitializeProducer,
@@ -152,7 +152,7 @@ class TestAddPartitions:
     @pytest.mark.parametrize("state", IDLE)
     def test_the_first_partition_begins_the_transaction(self, state: TransactionState) -> None:
         following, answer = outcome(transaction(state), ADD)
-        assert answer == Done()
+        assert answer == Completed()
         assert following is not None
         assert (following.state, following.partitions, following.started_at_ms) == (S.ONGOING, {BILLS}, NOW)
 
@@ -164,7 +164,7 @@ class TestAddPartitions:
     def test_what_is_in_it_is_not_written_again(self) -> None:
         assert outcome(transaction(S.ONGOING), dataclasses.replace(ADD, partitions=frozenset((ORDERS,)))) == (
             None,
-            Done(),
+            Completed(),
         )
 
     @pytest.mark.parametrize("state", PREPARED)
@@ -322,7 +322,7 @@ def test_one_change_at_a_time(command: Command) -> None:
 @pytest.mark.parametrize("command", [CompleteTransaction, AbortTimedOut, ForgetUnused])
 def test_the_coordinators_own_changes_wait_for_the_one_under_way(command: type[AbortTimedOut]) -> None:
     for known in (transaction(S.PREPARE_COMMIT), transaction(S.ONGOING, started_at_ms=0)):
-        assert outcome(known, command(transactional_id="pay"), is_pending=True) == (None, Done())
+        assert outcome(known, command(transactional_id="pay"), is_pending=True) == (None, Completed())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from tailrace.metadata.broker_commands import RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import CreateTopics, NewTopic, ReplicaAssignment
+from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.partition_commands import AssignDirectories, DirectoriesAssigned, DirectoryAssignment
@@ -29,7 +29,7 @@ class Controller:
 
     def _create(self, name: str, *broker_ids: int) -> TopicId:
         replicas = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, broker_ids)))
-        self.do(CreateTopics(topics=(NewTopic(name=name, assignments=(replicas,)),)))
+        self.do(CreateTopics(topics=(TopicSpec(name=name, assignments=(replicas,)),)))
         return self.image.topics[name].topic_id
 
     @property

@@ -12,9 +12,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.config import NodeConfig, load_config
-from tailrace.node.settings.endpoints import Endpoint
+from tailrace.node.settings.endpoints import ListenerAddress
 
-ANY_PORT = Endpoint(name="PLAINTEXT", host="127.0.0.1", port=0)
+ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
 def opened(directory: Path, wish: ClusterWish) -> list[LocalNode]:
@@ -61,7 +61,7 @@ def test_an_odd_number_of_nodes_are_controllers(
 
 def test_ports_follow_the_first_one(tmp_path: Path) -> None:
     first = first_of_free_ports(6)
-    nodes = opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.1", port=first)))
+    nodes = opened(tmp_path, ClusterWish(listen=ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=first)))
     assert [node.address for node in nodes] == [f"127.0.0.1:{first + number}" for number in range(3)]
     ports_of_controllers = [one.port for node in nodes for one in NodeConfig(node.settings).controller_listeners]
     assert ports_of_controllers == [first + number for number in (3, 4, 5)]
@@ -96,7 +96,7 @@ def test_a_directory_with_a_cluster_is_used_as_it_is(tmp_path: Path) -> None:
         (ClusterWish(brokers=3), "--brokers"),
         (ClusterWish(controllers=1), "--controllers"),
         (ClusterWish(racks=["c"]), "--racks"),
-        (ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.1", port=1)), "--listen"),
+        (ClusterWish(listen=ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=1)), "--listen"),
     ],
 )
 def test_a_cluster_of_another_form_is_not_what_was_asked_for(tmp_path: Path, wish: ClusterWish, option: str) -> None:
@@ -107,13 +107,13 @@ def test_a_cluster_of_another_form_is_not_what_was_asked_for(tmp_path: Path, wis
 
 def test_a_cluster_is_looked_for_on_the_host_too(tmp_path: Path) -> None:
     ran(opened(tmp_path, ClusterWish(brokers=1, listen=ANY_PORT)))
-    assert opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="localhost", port=0)))
+    assert opened(tmp_path, ClusterWish(listen=ListenerAddress(name="PLAINTEXT", host="localhost", port=0)))
     with pytest.raises(KafkaError, match="--listen"):
-        opened(tmp_path, ClusterWish(listen=Endpoint(name="PLAINTEXT", host="127.0.0.2", port=0)))
+        opened(tmp_path, ClusterWish(listen=ListenerAddress(name="PLAINTEXT", host="127.0.0.2", port=0)))
 
 
 def test_several_nodes_that_listen_on_a_wildcard_are_asked_for_a_host(tmp_path: Path) -> None:
-    wildcard, insecure = Endpoint(name="PLAINTEXT", host="0.0.0.0", port=0), {"listener.insecure.allow": "true"}
+    wildcard, insecure = ListenerAddress(name="PLAINTEXT", host="0.0.0.0", port=0), {"listener.insecure.allow": "true"}
     with pytest.raises(KafkaError, match="--listen 0.0.0.0:0: .*name this machine"):
         opened(tmp_path, ClusterWish(listen=wildcard, settings=insecure))
     told = {**insecure, "advertised.listeners": "PLAINTEXT://db.example:0"}

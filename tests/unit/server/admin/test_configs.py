@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.commands import CreateTopics, TopicSpec
 from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
@@ -37,7 +37,7 @@ from testkit.admin_path import AdminPath
 def node() -> AdminPath:
     settings = {"log.retention.hours": "2", "log.segment.bytes": "1000000", "num.partitions": "3"}
     node = AdminPath("/data", files=SimulatedDisk(), settings=settings)
-    node.submit(CreateTopics(topics=(NewTopic(name="orders", configs=(("segment.bytes", "5000"),)),)))
+    node.submit(CreateTopics(topics=(TopicSpec(name="orders", configs=(("segment.bytes", "5000"),)),)))
     node.end_turn()
     return node
 

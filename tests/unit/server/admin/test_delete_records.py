@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.commands import CreateTopics, TopicSpec
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.topics import (
     DeleteRecordsPartition,
@@ -105,7 +105,7 @@ def test_the_clusters_own_logs_are_left_alone(node: AdminPath, topic: str, code:
 
 @pytest.mark.parametrize(("policy", "code"), [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", 0)])
 def test_a_topic_that_keeps_the_last_word_of_every_key_loses_none(node: AdminPath, policy: str, code: int) -> None:
-    node.submit(CreateTopics(topics=(NewTopic(name="table", configs=(("cleanup.policy", policy),)),)))
+    node.submit(CreateTopics(topics=(TopicSpec(name="table", configs=(("cleanup.policy", policy),)),)))
     node.end_turn()
     assert delete(node, "table", 0)[1] == code
 

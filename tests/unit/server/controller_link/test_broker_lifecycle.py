@@ -17,7 +17,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.server.controller_link.broker_lifecycle import BrokerLifecycle, BrokerState
+from tailrace.server.controller_link.broker_lifecycle import BrokerSession, BrokerState
 from tailrace.testing.clock import ManualClock
 
 BROKER = BrokerId(3)
@@ -47,7 +47,7 @@ class Cluster:
         self.clock = ManualClock()
         self.events: list[object] = []
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = BrokerSession(
             controller=self,
             applied=self,
             clock=self.clock,

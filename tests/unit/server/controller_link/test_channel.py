@@ -25,11 +25,11 @@ from tailrace.metadata.commands import (
     ControllerResponse,
     CreateTopics,
     DeleteTopics,
-    NewTopic,
     TopicCreated,
     TopicReference,
     TopicRefused,
     TopicsCreated,
+    TopicSpec,
 )
 from tailrace.metadata.partition_commands import (
     AlterPartition,
@@ -94,7 +94,7 @@ class Nodes:
         return answer
 
     def create(self, name: str) -> TopicCreated:
-        topic = NewTopic(name=name, num_partitions=1, replication_factor=4)
+        topic = TopicSpec(name=name, num_partitions=1, replication_factor=4)
         answer = self.answer(CreateTopics(topics=(topic,)))
         assert isinstance(answer, TopicsCreated)
         (created,) = answer.results
@@ -116,7 +116,7 @@ def nodes() -> Nodes:
 
 def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: Nodes) -> None:
     seen: list[bool] = []
-    command = CreateTopics(topics=(NewTopic(name="orders", configs=(("retention.ms", "1"),)),))
+    command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)),))
     image = nodes.node.controller
     nodes.node.do(lambda: nodes.node.channel.submit(command, lambda _: seen.append("orders" in image.image.topics)))
     nodes.go_on(1_000)
@@ -214,7 +214,7 @@ def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_director
     ids = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     assert isinstance(nodes.answer(ids), ProducerIdBlock)
     waiting.clear()
-    created = nodes.submit(CreateTopics(topics=(NewTopic(name="orders"),)))
+    created = nodes.submit(CreateTopics(topics=(TopicSpec(name="orders"),)))
     nodes.go_on(1_000)
     assert "orders" in nodes.leader.controller.image.topics
     assert created == []
@@ -248,7 +248,7 @@ def test_producer_ids_come_in_blocks_and_those_who_ask_together_share_a_request(
 
 def test_a_command_survives_the_death_of_the_controller(nodes: Nodes) -> None:
     nodes.leader.crash()
-    answers = nodes.submit(CreateTopics(topics=(NewTopic(name="orders"),)))
+    answers = nodes.submit(CreateTopics(topics=(TopicSpec(name="orders"),)))
     nodes.go_on(6_000)
     (answer,) = answers
     assert isinstance(answer, TopicsCreated)

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tailrace.protocol.schema import ZERO_UUID, replace
-from tailrace.server.controller_link.envelope_handler import MAX_NUMBERS, MAX_REMEMBERED, Sender
+from tailrace.server.controller_link.envelope_handler import MAX_NUMBERS, MAX_REMEMBERED, EnvelopeSender
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed, encode_principal
 
 CALM = BrokerPlan(voters=1, observers=0, requests_per_s=0, chaos_ms=2_000)
@@ -151,7 +151,7 @@ def test_a_number_that_comes_late_and_for_the_first_time_is_carried_out(controll
 
 
 def test_numbers_are_remembered_longer_than_their_answers_and_not_for_ever() -> None:
-    sender = Sender()
+    sender = EnvelopeSender()
     numbers = [*range(1, MAX_NUMBERS, 2), *range(0, MAX_NUMBERS, 2), *range(MAX_NUMBERS, MAX_NUMBERS + 300)]
     for number in numbers:
         assert not sender.has_forgotten(number)

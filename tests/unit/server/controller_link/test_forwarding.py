@@ -18,7 +18,7 @@ from tailrace.protocol.messages.configs import (
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.protocol.registry import FORWARDED_APIS
-from tailrace.server.controller_link.envelope_handler import Sender
+from tailrace.server.controller_link.envelope_handler import EnvelopeSender
 from tailrace.server.controller_link.forwarding import MAX_FORWARDED, SHORTEST_MS
 from testkit.ports import RecordingConnection
 
@@ -134,7 +134,7 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> 
 
 
 def test_a_request_that_nobody_remembers_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sender, "has_forgotten", lambda *_: True)
+    monkeypatch.setattr(EnvelopeSender, "has_forgotten", lambda *_: True)
     (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.metadata.broker_commands import FenceBroker, RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import CreateTopics, NewTopic
+from tailrace.metadata.commands import CreateTopics, TopicSpec
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
@@ -34,7 +34,7 @@ def node() -> AdminPath:
     epoch = node.controller.image.brokers[OTHER].broker_epoch
     node.submit(UnfenceBroker(broker_id=OTHER, broker_epoch=epoch))
     node.end_turn()
-    node.submit(CreateTopics(topics=(NewTopic(name="shared", num_partitions=PARTITIONS, replication_factor=2),)))
+    node.submit(CreateTopics(topics=(TopicSpec(name="shared", num_partitions=PARTITIONS, replication_factor=2),)))
     node.end_turn()
     assert len(led_by_the_other(node)) == PARTITIONS // 2
     return node

@@ -7,10 +7,10 @@ import pytest
 
 from tailrace.metadata.commands import (
     CreateTopics,
-    NewTopic,
     TopicCreated,
     TopicRefused,
     TopicsCreated,
+    TopicSpec,
 )
 from tailrace.metadata.records import FeatureLevelRecord, encode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
@@ -36,7 +36,7 @@ QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
 
 
 def create(*names: str) -> CreateTopics:
-    return CreateTopics(topics=tuple(NewTopic(name=name) for name in names))
+    return CreateTopics(topics=tuple(TopicSpec(name=name) for name in names))
 
 
 def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:

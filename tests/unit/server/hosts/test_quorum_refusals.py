@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.model.machines import Tick
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages import fetch
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig
-from tailrace.raft.rpc import FetchRequest
+from tailrace.raft.rpc import FetchRecords
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.log import QuorumLog
@@ -33,7 +34,7 @@ def half_a_snapshot_id(epoch: int) -> fetch.FetchResponse:
         last_stable_offset=2,
         log_start_offset=7,
         current_leader=fetch.LeaderIdAndEpoch(leader_id=LEADER.id, leader_epoch=5),
-        snapshot_id=fetch.SnapshotId(end_offset=-1, epoch=epoch),
+        snapshot_id=fetch.WireSnapshotId(end_offset=-1, epoch=epoch),
         aborted_transactions=None,
         records=b"",
     )
@@ -77,18 +78,18 @@ class Replica:
         self.host.node.step = self._step  # type: ignore[method-assign]
 
     def _step(self, event: events.Event, now_ms: int) -> Iterable[do.Effect]:
-        if not isinstance(event, events.Tick):
+        if not isinstance(event, Tick):
             self.outcomes.append(event)
         effects, self._effects = self._effects, []
         return effects
 
     def carry_out(self, effect: do.Effect) -> None:
         self._effects = [effect]
-        self.host.step(events.Tick())
+        self.host.step(Tick())
 
 
 def ask() -> do.Effect:
-    request = FetchRequest(
+    request = FetchRecords(
         cluster_id=None, replica=KEY, leader_epoch=5, fetch_offset=0, last_fetched_epoch=0, max_wait_ms=500
     )
     return do.SendRequest(1, LEADER.id, request)

@@ -11,8 +11,8 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.commands import (
     CreateTopics,
     DeleteTopics,
-    NewTopic,
     TopicReference,
+    TopicSpec,
 )
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
@@ -193,7 +193,7 @@ def with_second_broker(node: AdminPath, *listeners: str) -> None:
     epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
     node.submit(UnfenceBroker(broker_id=BrokerId(2), broker_epoch=epoch))
     node.end_turn()
-    node.submit(CreateTopics(topics=(NewTopic(name="shared", num_partitions=2, replication_factor=2),)))
+    node.submit(CreateTopics(topics=(TopicSpec(name="shared", num_partitions=2, replication_factor=2),)))
     node.end_turn()
 
 

@@ -1,5 +1,5 @@
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.partitions.upkeep import Upkeep, UpkeepConfig
+from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
 from tailrace.storage import checkpoints
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
@@ -9,7 +9,7 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     partition = node.create().topic_partition
-    upkeep = Upkeep(node.table, clock=node.clock, config=UpkeepConfig())
+    upkeep = LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig())
     upkeep.start()
     node.produce("orders", b"a")
     node.clock.advance(5_000)
@@ -38,7 +38,7 @@ def test_page_cache_durability_flushes_what_has_waited_long_enough_when_it_is_lo
     node = DataPath("/logs", files=SimulatedDisk(), is_flushed=False)
     log = node.create(config=TopicConfig(flush_ms=2_000)).log
     plain = node.create("plain").log
-    Upkeep(node.table, clock=node.clock, config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000)).start()
+    LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000)).start()
     for topic in ("orders", "plain"):
         node.produce(topic, b"a")
     node.clock.advance(2_999)

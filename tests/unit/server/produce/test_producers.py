@@ -4,10 +4,10 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.producers import (
+    ActiveProducer,
     DescribedPartitions,
     DescribeProducersRequest,
     PartitionProducers,
-    ProducerState,
 )
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.testing.disk import SimulatedDisk
@@ -36,7 +36,7 @@ def test_a_producer_is_told_with_its_last_batch(node: AdminPath) -> None:
     node.produce("orders", b"from nobody")
     told, untouched = describe(node, "orders", 0, 1)
     assert told.active_producers == (
-        ProducerState(
+        ActiveProducer(
             producer_id=7,
             producer_epoch=2,
             last_sequence=2,

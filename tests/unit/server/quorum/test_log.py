@@ -13,7 +13,7 @@ from tailrace.raft.effects import AppendAsLeader, AppendFetched, KRaftVersion, L
 from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled, SnapshotRejected
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import snapshot_fault
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.files import append_all
@@ -25,7 +25,7 @@ DIRECTORY = f"/data/{PARTITION}"
 NOW_MS = 1_700_000_000_000
 CONFIG = TopicConfig(segment_bytes=600)
 VOTERS = VoterSet.of(
-    Voter(ReplicaKey(number, bytes([number]) * 16), (Endpoint("CONTROLLER", "localhost", 9000 + number),))
+    Voter(ReplicaKey(number, bytes([number]) * 16), (VoterListener("CONTROLLER", "localhost", 9000 + number),))
     for number in (1, 2, 3)
 )
 

@@ -16,8 +16,8 @@ from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.schema import replace
 from tailrace.raft.events import UpdateVoter
-from tailrace.raft.rpc import VoteResponse
-from tailrace.raft.voters import Endpoint, Voter
+from tailrace.raft.rpc import VoteReply
+from tailrace.raft.voters import Voter, VoterListener
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.fetch.fetch import FetchHandler
@@ -133,7 +133,7 @@ def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> fetch_sn
     part = fetch_snapshot.SnapshotPosition(
         partition=0,
         current_leader_epoch=epoch,
-        snapshot_id=fetch.SnapshotId(end_offset=end_offset, epoch=1),
+        snapshot_id=fetch.WireSnapshotId(end_offset=end_offset, epoch=1),
         position=position,
     )
     topic = fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(part,))
@@ -323,7 +323,7 @@ class SlowHost:
     def receive(self, request: Any, on_answer: OnAnswer) -> None:
         self.answers.append(on_answer)
 
-    def leader_endpoint(self, *asked: Any) -> Endpoint | None:
+    def leader_endpoint(self, *asked: Any) -> VoterListener | None:
         return self._host.leader_endpoint(*asked)
 
 
@@ -332,14 +332,14 @@ def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCl
     named = next(key for key in keys if key != leader.key)
     for key in keys:
         changes: list[ErrorCode] = []
-        moved = UpdateVoter(Voter(key, (Endpoint("CONTROLLER", f"host-{key.id}", 9093),)))
+        moved = UpdateVoter(Voter(key, (VoterListener("CONTROLLER", f"host-{key.id}", 9093),)))
         leader.host.change_voters(moved, lambda error, _, told=changes: told.append(error))
         cluster.world.run(until_ms=cluster.world.now_ms + 2000)
         assert changes == [ErrorCode.NONE]
     slow = SlowHost(leader.host)
     asked = Asked(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
     (on_answer,) = slow.answers
-    on_answer(VoteResponse(leader_id=named.id, leader_epoch=leader.host.node.epoch))
+    on_answer(VoteReply(leader_id=named.id, leader_epoch=leader.host.node.epoch))
     (endpoint,) = asked.answer().node_endpoints
     assert (endpoint.node_id, endpoint.host) == (named.id, f"host-{named.id}")
 
@@ -376,7 +376,7 @@ def test_an_observer_is_added_described_anew_and_removed(
     assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.NONE
     voter = leader.host.node.voters.find(4)
     assert voter is not None
-    assert voter.endpoints == (Endpoint("CONTROLLER", "there", 9093),)
+    assert voter.endpoints == (VoterListener("CONTROLLER", "there", 9093),)
     assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.DUPLICATE_VOTER
 
     def update(epoch: int) -> quorum.UpdateRaftVoterRequest:

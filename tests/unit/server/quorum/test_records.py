@@ -12,7 +12,7 @@ from tailrace.protocol.records.control import (
     build_control_batch,
 )
 from tailrace.raft.effects import KRaftVersion, LeaderChange, Voters
-from tailrace.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 from tailrace.server.quorum.records import (
     control_value,
     snapshot_control,
@@ -26,7 +26,7 @@ keys = st.builds(ReplicaKey, st.integers(0, 2**31 - 1), st.binary(min_size=16, m
 voters = st.builds(
     Voter,
     keys,
-    st.lists(st.builds(Endpoint, st.text(max_size=9), st.text(max_size=9), st.integers(0, 65535)), max_size=2).map(
+    st.lists(st.builds(VoterListener, st.text(max_size=9), st.text(max_size=9), st.integers(0, 65535)), max_size=2).map(
         tuple
     ),
     st.integers(0, 9),

@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import BrokerId
-from tailrace.server.quorum.state import QuorumState, format_quorum_state, parse_quorum_state
+from tailrace.server.quorum.state import StoredQuorumState, format_quorum_state, parse_quorum_state
 
 ids = st.integers(-1, 2**31 - 1).map(BrokerId)
 states = st.builds(
-    QuorumState,
+    StoredQuorumState,
     leader_id=ids,
     leader_epoch=st.integers(0, 2**31 - 1),
     voted_id=ids,
     voters=st.lists(ids, min_size=1, max_size=3).map(tuple),
 ) | st.builds(
-    QuorumState,
+    StoredQuorumState,
     leader_id=ids,
     leader_epoch=st.integers(0, 2**31 - 1),
     voted_id=ids,
@@ -25,12 +25,12 @@ states = st.builds(
 
 
 @given(states)
-def test_a_state_survives_the_file(state: QuorumState) -> None:
+def test_a_state_survives_the_file(state: StoredQuorumState) -> None:
     assert parse_quorum_state(format_quorum_state(state), path="p") == state
 
 
 def test_the_file_is_kafkas_version_0() -> None:
-    state = QuorumState(leader_id=BrokerId(1), leader_epoch=5, voted_id=BrokerId(-1), voters=(BrokerId(1),))
+    state = StoredQuorumState(leader_id=BrokerId(1), leader_epoch=5, voted_id=BrokerId(-1), voters=(BrokerId(1),))
     assert format_quorum_state(state) == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":0,'
         b'"currentVoters":[{"voterId":1}],"data_version":0}'
@@ -38,7 +38,7 @@ def test_the_file_is_kafkas_version_0() -> None:
 
 
 def test_the_file_is_kafkas_version_1_where_the_log_names_the_voters() -> None:
-    state = QuorumState(
+    state = StoredQuorumState(
         leader_id=BrokerId(-1), leader_epoch=5, voted_id=BrokerId(2), voted_directory_id=bytes(15) + b"\x01"
     )
     assert format_quorum_state(state) == (

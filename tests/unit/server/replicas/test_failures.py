@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.metadata.image import ALL_BROKERS, BrokerImage, ClusterImage, ImageDelta, TopicImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, Leaving, PartitionsAltered
+from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, LeaveReason, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -87,7 +87,7 @@ class Bench:
         return told
 
     @property
-    def asked(self) -> list[list[tuple[int, Leaving | None, int]]]:
+    def asked(self) -> list[list[tuple[int, LeaveReason | None, int]]]:
         """(partition, kind, partition epoch) of each command that waits."""
         self.clock.advance(0)
         return [
@@ -151,7 +151,7 @@ def test_all_failures_of_a_turn_are_one_command() -> None:
     bench.failures.lost(orders(0))
     bench.failures.stalled(orders(1))
     bench.failures.lost(orders(2))
-    assert bench.asked == [[(0, Leaving.LOST, 7), (1, Leaving.STALLED, 7), (2, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7), (1, LeaveReason.STALLED, 7), (2, LeaveReason.LOST, 7)]]
     ((command, _),) = bench.controller.waiting
     assert (command.broker_id, command.broker_epoch) == (1, 11)
     assert {(one.leader_epoch, one.in_sync_replicas) for one in command.changes} == {(4, ())}
@@ -163,7 +163,7 @@ def test_what_nothing_counts_on_is_not_asked_for() -> None:
     bench.failures.stalled(orders(1))
     assert bench.asked == [], "an eligible replica that is stalled still has everything"
     bench.failures.lost(orders(2))
-    assert bench.asked == [[(2, Leaving.LOST, 7)]], "a last known leader is elected without being asked"
+    assert bench.asked == [[(2, LeaveReason.LOST, 7)]], "a last known leader is elected without being asked"
 
 
 def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
@@ -171,7 +171,7 @@ def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
     before = state((2, 3), leader=2)
     bench = Bench(before)
     bench.failures.lost(orders(0))
-    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
     changed = replace(before, leader_epoch=LeaderEpoch(before.leader_epoch + 1), partition_epoch=8)
     bench.answer(changed)
     bench.take(0, changed)
@@ -207,7 +207,7 @@ def test_nothing_is_asked_or_told_before_the_start() -> None:
     early.when_reported(lambda: bench.reported.append(True))
     assert (bench.asked, bench.reported) == ([], [])
     early.start()
-    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_after_a_refusal_it_is_asked_again_with_the_state_of_then(code: ErrorCod
     bench.answer(refusal(code))
     bench.take(0, replace(state((1, 2)), partition_epoch=8))
     bench.clock.advance(50)
-    assert bench.asked == [[(0, Leaving.LOST, 8)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 8)]]
 
 
 def test_a_command_that_came_to_nothing_is_sent_again() -> None:
@@ -231,7 +231,7 @@ def test_a_command_that_came_to_nothing_is_sent_again() -> None:
     bench.answer(refusal=refusal(ErrorCode.REQUEST_TIMED_OUT))
     assert bench.asked == []
     bench.clock.advance(50)
-    assert bench.asked == [[(0, Leaving.LOST, 7), (1, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7), (1, LeaveReason.LOST, 7)]]
 
 
 def test_one_command_is_under_way_at_a_time_and_none_is_too_large() -> None:
@@ -240,7 +240,7 @@ def test_one_command_is_under_way_at_a_time_and_none_is_too_large() -> None:
         bench.failures.lost(orders(number))
     assert [len(one) for one in bench.asked] == [MOST_PER_COMMAND]
     bench.answer(*[after(state((1, 2)), 2, leader=2)] * MOST_PER_COMMAND)
-    assert bench.asked == [[(MOST_PER_COMMAND, Leaving.LOST, 7)]]
+    assert bench.asked == [[(MOST_PER_COMMAND, LeaveReason.LOST, 7)]]
 
 
 def test_a_replica_that_is_counted_on_again_is_taken_out_again() -> None:
@@ -253,7 +253,7 @@ def test_a_replica_that_is_counted_on_again_is_taken_out_again() -> None:
     assert bench.asked == []
     elected = replace(first, leader=BROKER, in_sync_replicas=(BROKER,), partition_epoch=9)
     bench.take(0, elected)
-    assert bench.asked == [[(0, Leaving.LOST, 9)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 9)]]
 
 
 def test_a_replica_that_has_recovered_may_be_counted_on() -> None:
@@ -275,21 +275,21 @@ def test_the_last_copy_that_is_stalled_asks_again_when_brokers_come_and_now_and_
     bench.clock.advance(900)
     assert bench.asked == []
     bench.fence(2, fenced=False)
-    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]
     bench.answer(refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE))
     assert bench.asked == []
     bench.clock.advance(1_000)
-    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]
 
 
 def test_a_stalled_directory_gives_up_all_that_it_has_and_what_it_gets_meanwhile() -> None:
     bench = Bench(state((1, 2, 3)), state((2, 3), leader=2), state((2, 1, 3), leader=2))
     bench.failures.directory_stalled()
-    assert bench.asked == [[(0, Leaving.STALLED, 7), (2, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7), (2, LeaveReason.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2), after(state((2, 1, 3)), 2, 3, leader=2))
     assert bench.asked == []
     bench.take(1, replace(state((1, 2, 3), leader=2), partition_epoch=8))
-    assert bench.asked == [[(1, Leaving.STALLED, 8)]]
+    assert bench.asked == [[(1, LeaveReason.STALLED, 8)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2))
     bench.failures.directory_recovered()
     bench.take(0, replace(state((1, 2, 3)), partition_epoch=9))
@@ -300,17 +300,17 @@ def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
     """All nodes of a test may share one disk: the last two must not both leave."""
     bench = Bench(state((1, 2, 3)), state((1, 2)))
     bench.failures.directory_stalled()
-    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2))
     assert bench.asked == []
     bench.take(1, replace(state((1, 2, 3)), partition_epoch=8))
-    assert bench.asked == [[(1, Leaving.STALLED, 8)]], "a third one is in sync now"
+    assert bench.asked == [[(1, LeaveReason.STALLED, 8)]], "a third one is in sync now"
     bench.answer(refusal(ErrorCode.INVALID_UPDATE_VERSION))
     bench.take(1, replace(state((1, 2)), partition_epoch=9))
     bench.clock.advance(50)
     assert bench.asked == []
     bench.failures.stalled(orders(1))
-    assert bench.asked == [[(1, Leaving.STALLED, 9)]], "its own log fails: others can store"
+    assert bench.asked == [[(1, LeaveReason.STALLED, 9)]], "its own log fails: others can store"
     bench.failures.resumed(orders(1))
     assert bench.failures.failed_count == 0
 
@@ -319,7 +319,7 @@ def test_a_lost_replica_that_can_store_is_still_lost() -> None:
     bench = Bench(state((1, 2)))
     bench.failures.lost(orders())
     bench.failures.resumed(orders())
-    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
 def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
@@ -344,7 +344,7 @@ def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:
     bench.failures.lost(orders())
     bench.failures.stalled(orders())
     bench.failures.directory_stalled()
-    assert bench.asked == [[(0, Leaving.LOST, 7)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
 def test_of_a_topic_that_is_deleted_nothing_has_failed() -> None:
@@ -385,7 +385,7 @@ def test_a_lost_replica_that_was_named_to_lead_stays_until_its_log_cannot_be_cut
     bench.take(0, chosen)
     assert bench.asked == []
     bench.failures.given_up(orders())
-    assert bench.asked == [[(0, Leaving.LOST, chosen.partition_epoch)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, chosen.partition_epoch)]]
     left = after(chosen, leader=-1)
     bench.answer(left)
     bench.take(0, left)
@@ -399,7 +399,7 @@ def test_a_lost_replica_that_is_elected_otherwise_leaves_again() -> None:
     bench.failures.lost(orders())
     elected = replace(named(leaderless), accepts_loss=False)
     bench.take(0, elected)
-    assert bench.asked == [[(0, Leaving.LOST, elected.partition_epoch)]]
+    assert bench.asked == [[(0, LeaveReason.LOST, elected.partition_epoch)]]
 
 
 def stalled_bench(*states: PartitionState) -> Bench:
@@ -420,7 +420,7 @@ def test_a_stalled_replica_is_told_that_it_leaves_before_the_controller_is_asked
 
     bench.controller.submit = note  # type: ignore[method-assign]
     bench.failures.directory_stalled()
-    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]
     assert (asked_before, bench.heard()) == ([1], [("leaving", 0)])
     bench.answer(after(state((1, 2, 3), leader=2), 2, 3, leader=2))
     assert bench.heard() == [("left", 0)]
@@ -528,7 +528,7 @@ def test_of_a_topic_that_was_made_again_a_stalled_replica_leaves_too(is_heard_at
     bench.answer(left)
     bench.take(0, left)
     make_again(bench, anew(first), is_heard_at_once=is_heard_at_once)
-    assert bench.asked == [[(0, Leaving.STALLED, 0)]], "its partition epochs are others"
+    assert bench.asked == [[(0, LeaveReason.STALLED, 0)]], "its partition epochs are others"
 
 
 def test_an_answer_for_a_topic_that_was_made_again_meanwhile_says_nothing_of_the_new_one() -> None:
@@ -537,7 +537,7 @@ def test_an_answer_for_a_topic_that_was_made_again_meanwhile_says_nothing_of_the
     assert bench.asked
     make_again(bench, anew(first))
     bench.answer(after(first, 2, 3, leader=2))
-    assert bench.asked == [[(0, Leaving.STALLED, 0)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 0)]]
 
 
 def test_a_replica_of_a_topic_that_was_made_again_is_given_another_try() -> None:
@@ -561,7 +561,7 @@ def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_n
     make_again(bench, anew(first))
     bench.failures.lost(orders())
     bench.answer(after(first, 2, 3, leader=2))
-    assert bench.asked == [[(0, Leaving.LOST, 0)]], "the new leader may count on what this replica has fetched"
+    assert bench.asked == [[(0, LeaveReason.LOST, 0)]], "the new leader may count on what this replica has fetched"
 
 
 def test_a_replica_that_stays_leaves_when_fewer_have_to_be_in_sync() -> None:
@@ -570,4 +570,4 @@ def test_a_replica_that_stays_leaves_when_fewer_have_to_be_in_sync() -> None:
     lowered = {ALL_BROKERS: {"min.insync.replicas": "1"}}
     bench.controller.image = replace(bench.controller.image, configs=lowered)
     bench.failures.on_image(bench.controller.image, ImageDelta(changed_configs=(ALL_BROKERS,)))
-    assert bench.asked == [[(0, Leaving.STALLED, 7)]]
+    assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]

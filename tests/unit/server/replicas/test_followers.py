@@ -10,7 +10,7 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import (
-    EpochEndOffset,
+    DivergingEpoch,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -207,7 +207,7 @@ def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None
     bench.settle()
     bench.node.table.write_recovery_points()
     bench.disk.run()
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=2, end_offset=2)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=2, end_offset=2)))
     assert (bench.partition().log.log_end_offset, bench.asked) == (3, [])
     bench.settle()
     assert bench.partition().log.log_end_offset == 2
@@ -227,7 +227,7 @@ def committed(bench: Bench, *, leader: int, epoch: int) -> None:
 def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(state(2, 1))
     committed(bench, leader=3, epoch=2)
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
     log = bench.partition().log
     assert (log.log_end_offset, bench.partition().high_watermark) == (3, 3)
@@ -250,7 +250,7 @@ def test_what_an_unclean_election_has_lost_is_cut() -> None:
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=2))
     bench.peer.waiting = bench.peer.waiting[-1:]
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
     assert (bench.partition().log.log_end_offset, bench.partition().high_watermark) == (1, 1)
     assert bench.hosts.failed_partitions == 0
@@ -261,7 +261,7 @@ def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=1))
     bench.peer.waiting = bench.peer.waiting[-1:]
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
     assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
 
@@ -276,7 +276,7 @@ def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_
     bench.settle()
     bench.take(0, state(2, 4, unclean_epoch=3))
     bench.peer.waiting = bench.peer.waiting[-1:]
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
     assert (bench.partition().log.log_end_offset, bench.hosts.failed_partitions) == (3, 1)
 
@@ -337,7 +337,7 @@ def test_a_cut_that_comes_too_late_is_not_made() -> None:
     bench = Bench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2)))
     bench.settle()
-    bench.answer(data(0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=1)))
+    bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.take(0, state(1, 4))
     assert bench.partition().log.log_end_offset == 2
     assert bench.partition().recovery_point == 2

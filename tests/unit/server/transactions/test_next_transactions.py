@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from tailrace.coordinators.transactions.commands import AddPartitions, Done, Response
+from tailrace.coordinators.transactions.commands import AddPartitions, Completed, Response
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.server.transactions import next_transactions
 from tailrace.server.transactions.next_transactions import WAIT_MS, Asked, NextTransactions, OnDone, WaitingRoom
@@ -81,10 +81,10 @@ def test_each_has_its_turn(world: World) -> None:
     assert "pay" in world.waiting
     world.end()
     assert list(world.writing) == [1]
-    world.written(Done())
+    world.written(Completed())
     assert list(world.writing) == [2]
-    world.written(Done())
-    assert world.answers == {1: Done(), 2: Done()}
+    world.written(Completed())
+    assert world.answers == {1: Completed(), 2: Completed()}
 
 
 def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
@@ -92,8 +92,8 @@ def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
     world.end()
     failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     world.written(failure)
-    world.written(Done())
-    assert world.answers == {1: failure, 2: Done()}
+    world.written(Completed())
+    assert world.answers == {1: failure, 2: Completed()}
 
 
 def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
@@ -101,8 +101,8 @@ def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
     world.add(1)
     world.changing.clear()
     world.clock.advance(WAIT_MS)
-    world.written(Done())
-    assert world.answers == {1: Done()}
+    world.written(Completed())
+    assert world.answers == {1: Completed()}
 
 
 def test_all_are_told_that_it_took_too_long(world: World) -> None:
@@ -147,7 +147,7 @@ def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPa
         assert "pay" in world.waiting
         if end == "written":
             world.end()
-            world.written(Done())
+            world.written(Completed())
         elif end == "expired":
             world.clock.advance(WAIT_MS)
         elif end == "closed":
@@ -155,7 +155,7 @@ def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPa
         else:
             connection.hang_up()
             connection = RecordingConnection()
-        assert world.answers == {"written": {number: Done()}, "gone": {}}.get(end, {number: BUSY})
+        assert world.answers == {"written": {number: Completed()}, "gone": {}}.get(end, {number: BUSY})
         assert "pay" not in world.waiting
         assert len(world.deadlines) == 0
     assert connection.callbacks == (0 if end == "gone" else 1)

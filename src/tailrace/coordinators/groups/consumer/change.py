@@ -6,7 +6,7 @@ from typing import Final, Generic, TypeVar
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup
 from tailrace.coordinators.groups.consumer.records import (
     ConsumerGroupMetadataValue,
-    ConsumerRecord,
+    ConsumerGroupRecord,
     ConsumerRecordKind,
     ConsumerValue,
     RegularExpressionValue,
@@ -45,15 +45,17 @@ class GroupChange:
     is_conversion: bool = False
 
     def emit(self, kind: ConsumerRecordKind, value: ConsumerValue | None, member_id: str = "") -> None:
-        self._take(ConsumerRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
+        self._take(ConsumerGroupRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
 
     def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
         """The expression matches these topics now; None: no member subscribes to it any more."""
         self._take(
-            ConsumerRecord(kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value)
+            ConsumerGroupRecord(
+                kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value
+            )
         )
 
-    def _take(self, record: ConsumerRecord) -> None:
+    def _take(self, record: ConsumerGroupRecord) -> None:
         if not self.records:
             self.group = self.group.copy()
         self.records.append(record)

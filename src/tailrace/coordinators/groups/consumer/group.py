@@ -16,7 +16,7 @@ from typing import Protocol
 from tailrace.coordinators.groups.consumer.records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
-    ConsumerRecord,
+    ConsumerGroupRecord,
     CurrentMemberAssignmentValue,
     RegularExpressionValue,
     StoredTopicPartitions,
@@ -142,7 +142,7 @@ class ConsumerGroup:
         """Every member with a record of any kind."""
         return list(dict.fromkeys((*self.members, *self.places, *self.targets)))
 
-    def apply(self, record: ConsumerRecord) -> None:
+    def apply(self, record: ConsumerGroupRecord) -> None:
         """Take one record. The only place where the group changes."""
         value, member_id = record.value, record.member_id
         match value:
@@ -185,7 +185,7 @@ class ConsumerGroup:
                 pending_revocation=read_assignment(value.partitions_pending_revocation),
             )
 
-    def _remove(self, record: ConsumerRecord) -> None:
+    def _remove(self, record: ConsumerGroupRecord) -> None:
         match record.kind.name:
             case "GROUP":
                 self.epoch, self.metadata_hash = None, 0
@@ -265,7 +265,7 @@ class ConsumerGroup:
         return max(votes, key=lambda name: (votes[name], name)) if votes else default
 
 
-def with_record(group: ConsumerGroup | None, record: ConsumerRecord) -> ConsumerGroup | None:
+def with_record(group: ConsumerGroup | None, record: ConsumerGroupRecord) -> ConsumerGroup | None:
     """The group after this record, in place; None: there is no group."""
     group = group or ConsumerGroup()
     group.apply(record)
@@ -273,7 +273,7 @@ def with_record(group: ConsumerGroup | None, record: ConsumerRecord) -> Consumer
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
+class SubscribableTopic:
     """A topic that exists."""
 
     topic_id: bytes
@@ -288,7 +288,7 @@ class Topics(Protocol):
         """Another number after each change of a topic, or of what an expression matches."""
         ...
 
-    def find(self, name: str) -> TopicInfo | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         """The topic that has this name."""
         ...
 
@@ -306,7 +306,7 @@ class NoTopics:
 
     version = 0
 
-    def find(self, name: str) -> TopicInfo | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         return None
 
     def name_of(self, topic_id: bytes) -> str | None:

@@ -165,7 +165,7 @@ ConsumerValue = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerRecord:
+class ConsumerGroupRecord:
     """One part of a consumer group is now this; None: it is no more."""
 
     kind: ConsumerRecordKind
@@ -183,7 +183,7 @@ _OF_GROUP = frozenset((ConsumerRecordKind.GROUP, ConsumerRecordKind.TARGET))
 ConsumerKey = GroupKey | GroupMemberKey | ExpressionKey
 
 
-def consumer_key(record: ConsumerRecord) -> ConsumerKey:
+def consumer_key(record: ConsumerGroupRecord) -> ConsumerKey:
     """The type of the record's key."""
     if record.kind is ConsumerRecordKind.EXPRESSION:
         return ExpressionKey(group_id=record.group_id, regular_expression=record.regular_expression)
@@ -192,22 +192,24 @@ def consumer_key(record: ConsumerRecord) -> ConsumerKey:
     return GroupMemberKey(group_id=record.group_id, member_id=record.member_id)
 
 
-def encode_key(record: ConsumerRecord) -> bytes:
+def encode_key(record: ConsumerGroupRecord) -> bytes:
     """The key, without the kind that leads it."""
     return encode_bytes(consumer_key(record), record.kind)
 
 
 def decode_consumer_record(
     kind: ConsumerRecordKind, key: Buffer, key_position: int, value: Buffer | None, value_position: int
-) -> ConsumerRecord:
+) -> ConsumerGroupRecord:
     """The record, of a key and a value behind the numbers that lead them. Raises MalformedMessage."""
     decoded = None if value is None else decode(VALUE_OF[kind], 0, value, value_position)
     if kind in _OF_GROUP:
-        return ConsumerRecord(kind=kind, group_id=decode(GroupKey, kind, key, key_position).group_id, value=decoded)
+        return ConsumerGroupRecord(
+            kind=kind, group_id=decode(GroupKey, kind, key, key_position).group_id, value=decoded
+        )
     if kind is ConsumerRecordKind.EXPRESSION:
         named = decode(ExpressionKey, kind, key, key_position)
-        return ConsumerRecord(
+        return ConsumerGroupRecord(
             kind=kind, group_id=named.group_id, regular_expression=named.regular_expression, value=decoded
         )
     found = decode(GroupMemberKey, kind, key, key_position)
-    return ConsumerRecord(kind=kind, group_id=found.group_id, member_id=found.member_id, value=decoded)
+    return ConsumerGroupRecord(kind=kind, group_id=found.group_id, member_id=found.member_id, value=decoded)
