@@ -16,7 +16,7 @@ from benchmarks.rounds import Rounds
 from tailrace.model.errors import KafkaError
 
 FAULTS = (OSError, AssertionError, KafkaError, NotReady, RuntimeError, subprocess.SubprocessError)
-"""How a server or a client fails; the rest is a mistake of ours."""
+"""Failures of a server or a client; any other exception is a mistake of ours."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Who is compared with whom: servers that promise the same about what they have acknowledged."""
+"""Comparisons of servers: only those that promise the same about what they have acknowledged."""
 
 from contextlib import ExitStack
 
@@ -7,7 +7,7 @@ from benchmarks.peers import MOCK, Peer, mock_cluster, running, tailrace
 from benchmarks.rounds import Rounds
 
 DURABILITIES = ("page-cache", "flushed")
-PAGE_CACHE = "Page-cache: nobody waits for a sync (Kafka's default; `log.durability=page-cache` here)."
+PAGE_CACHE = "Page-cache: no answer waits for a sync (Kafka's default; `log.durability=page-cache` here)."
 FLUSHED = "Flushed: nothing is acknowledged before it is synced (Kafka: `flush.messages=1`; the default here)."
 
 

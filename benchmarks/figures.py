@@ -1,4 +1,4 @@
-"""What was measured, and what it comes to: rounds, medians, ratios to a peer, and whether a target is met."""
+"""Measurements and their results: rounds, medians, ratios to a peer, and whether a target is met."""
 
 import math
 import statistics

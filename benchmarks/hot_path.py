@@ -3,11 +3,11 @@
 Both take the same frame, read all of it, check it, append the batch to a real file with one `writev`, note what an
 index, a reader and a retention need to know, and make the answer's bytes; one request per turn, page-cache durability,
 so that no fsync hides the difference. The flat loop is right for every Produce of version 9 without producer ids:
-several topics and partitions, any order. What it does not have is what the product pays for: other versions,
+several topics and partitions, any order. It lacks the features that the product pays for: other versions,
 errors as answers, layers, objects. So the ratio is the price of the architecture.
 
 A producer of single batches sends requests that are alike up to the partition; the product reads those by comparison
-(`ProduceForm`). The verdict is on them; what full decoding costs is shown beside it.
+(`ProduceForm`). The verdict is on them; the cost of full decoding is shown beside it.
 
     python benchmarks/hot_path.py [--check] [--rounds 5] [--requests 20000]
 """

@@ -57,7 +57,7 @@ _SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def absent() -> str | None:
-    """Why Kafka cannot be run here, with the command that would bring it; None if it can."""
+    """The reason why Kafka cannot run here, with the command that would bring it; None if it can."""
     return _absent(JARS, _POM, "kafka-tools")
 
 

@@ -54,8 +54,8 @@ def consume(bootstrap: str, topic: str, record_bytes: int, count: int, topics: i
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 1_048_576,
             "queued.min.messages": 1_000_000,
-            # Whoever fills the 64 MB that wait for the application by default is left alone for a second after that
-            # (fetch.queue.backoff.ms): it is the fast servers that this would slow down.
+            # A server that fills the default 64 MB of records that wait for the application gets no fetch for a second
+            # (fetch.queue.backoff.ms): that would slow down the fast servers only.
             "queued.max.messages.kbytes": 1_000_000,
             "auto.offset.reset": "earliest",
             "check.crcs": False,

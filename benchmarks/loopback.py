@@ -13,7 +13,7 @@ _PATIENCE_S = 60
 
 
 class Throughput(NamedTuple):
-    """What one stream has carried: MB/s (1,000,000 bytes) and the receiver's CPU microseconds per MB."""
+    """Throughput of one stream: MB/s (1,000,000 bytes) and the receiver's CPU microseconds per MB."""
 
     megabytes_per_second: float
     receiver_cpu_us: float

@@ -1,4 +1,4 @@
-"""What the figures hold for: the machine, and the version of everything that takes part."""
+"""The machine that the figures hold for, and the version of every program that takes part."""
 
 import os
 import platform

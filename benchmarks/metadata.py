@@ -43,7 +43,7 @@ from tailrace.storage.snapshots.writer import Publication
 
 REPLICATION_FACTOR = 3
 STATE_ID = SnapshotId(1_000_000, 1)
-"""Where the snapshot that a replica begins with ends."""
+"""End offset of the snapshot that a replica begins with."""
 VOTER = ReplicaKey(0)
 
 
@@ -170,7 +170,7 @@ class Replica:
             jitter=random.random,
             clock=self.clock,
             disk=self.disk,
-            peer=_Nobody(),
+            peer=_NoPeers(),
         )
         self.controller = QuorumController(
             ControllerMachine(random_bytes=secrets.token_bytes, broker_session_timeout_ms=3_600_000),
@@ -202,8 +202,8 @@ class Replica:
         return answer
 
 
-class _Nobody:
-    """The others, of a quorum of one."""
+class _NoPeers:
+    """The peers of a quorum of one."""
 
     def send(self, node_id: int, request: object, on_reply: object, **_: object) -> None:
         raise AssertionError(f"there is no node {node_id}")

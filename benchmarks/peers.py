@@ -21,7 +21,7 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 READY_TIMEOUT_S = 120
 CREATE_TIMEOUT_MS = 600_000
 _OWN_PORTS = range(20_000, 32_000)
-"""Below those that kernels give to whoever wants any: until its server listens nobody else gets such a port."""
+"""Below the ports that kernels give out by themselves, so that no other program gets one before its server listens."""
 TAILRACE = "tailrace"
 MOCK = "librdkafka mock"
 
@@ -92,7 +92,7 @@ class Peer:
 
 
 def free_addresses(count: int) -> list[str]:
-    """So many addresses `127.0.0.1:PORT`, all different, on which nobody listens at this moment."""
+    """`count` different addresses `127.0.0.1:PORT` on which no program listens at this moment."""
     with ExitStack() as stack:
         servers = [stack.enter_context(_listening()) for _ in range(count)]
         return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
@@ -102,7 +102,7 @@ def _listening() -> socket.socket:
     for port in random.SystemRandom().sample(_OWN_PORTS, 100):
         try:
             return socket.create_server(("127.0.0.1", port))
-        except OSError:  # somebody listens there
+        except OSError:  # the port is in use
             continue
     return socket.create_server(("127.0.0.1", 0))
 
@@ -166,8 +166,8 @@ def _first_line(process: Process) -> str:
 def touch_pages(megabytes: int) -> None:
     """Make the machine's memory ready for that much new page cache, for every peer alike.
 
-    On a virtual machine the first touch of a page costs up to ten times what writing to it does, and whoever comes
-    first would pay for it. Files written and removed just before leave touched pages behind.
+    On a virtual machine the first touch of a page costs up to ten times as much as a write to it, and the first peer
+    would pay for it. Files written and removed just before leave touched pages behind.
     """
     with tempfile.NamedTemporaryFile() as scratch:
         block = bytes(1_000_000)

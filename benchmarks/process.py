@@ -25,7 +25,7 @@ def resident_bytes(status: str) -> int:
 
 
 class Process:
-    """One program that serves until it is stopped. What it writes goes to `output`."""
+    """One program that serves until it is stopped. Its stdout and stderr go to `output`."""
 
     def __init__(self, command: Sequence[str], *, output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)

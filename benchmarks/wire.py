@@ -105,7 +105,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> byte
 
 
 def end_offsets(wire: Wire, topic: str, partitions: int) -> list[int]:
-    """What each partition's next offset is; -1 where this broker does not lead it, or not yet."""
+    """The next offset of each partition; -1 if this broker does not lead it, or not yet."""
     wanted = tuple(ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions))
     request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=topic, partitions=wanted),))
     (answer,) = wire.ask(request, LIST_OFFSETS_VERSION).topics

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib import pyplot as plt
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody who uses Spark calls it
+from pyspark.sql import functions as F  # noqa: N812  # Spark's usual alias
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -164,7 +164,7 @@ Delays = dict[tuple[str, date], Delay]
 
 
 def delays_from_parquet() -> Delays:
-    """What Spark found."""
+    """The results of Spark."""
     rows = pq.read_table(OUTPUT / "delays.parquet").to_pylist()
     return {(row["carrier"], row["day"]): to_delay(row) for row in rows}
 

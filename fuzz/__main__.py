@@ -6,8 +6,8 @@
     make fuzz ARGS="--seconds 5 --mutations 0"   no node
     make fuzz ARGS="--seconds 0"                 the node alone; how long an honest client waits is part of the verdict
 
-Exit status 1 if something was found. Bytes that broke a promise are in build/fuzz/TARGET/crashes; whoever has fixed the
-fault moves them to fuzz/regressions/TARGET, where `make test` feeds them to the target for ever.
+Exit status 1 if something was found. Bytes that broke a promise are in build/fuzz/TARGET/crashes; once the
+fault is fixed, move them to fuzz/regressions/TARGET, where `make test` feeds them to the target for ever.
 """
 
 import argparse
@@ -32,11 +32,11 @@ _START_UP_SECONDS = 120
 
 
 class Outcome(NamedTuple):
-    """What became of one target."""
+    """The result of one target."""
 
     executions: int
     coverage: int
-    """Branches that were reached, 0 where nobody counts them."""
+    """Branches that were reached, 0 if they are not counted."""
     findings: tuple[Path, ...]
 
 

@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.003
 
 
 class ControlClient:
-    """One connection, one topic that nobody else knows of."""
+    """One connection, one topic that no other client uses."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=TOO_LATE_SECONDS)

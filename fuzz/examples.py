@@ -22,7 +22,7 @@ from tailrace.protocol.source import Layout
 BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, b"key", b"value", (("header", b"h"),))]))
 
 Known = Callable[[Field], tuple[Any] | None]
-"""The value of a field, where somebody knows one that gets further than ours."""
+"""The value of a field, if the caller has one that gets further than ours."""
 
 
 def examples(cls: type[Any], version: int, known: Known = lambda _: None) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What a target raises when a promise is broken, besides the exceptions that break out of the product by themselves."""
+"""The exception of a target for a broken promise, beside those that escape from the product by themselves."""
 
 from typing import NoReturn
 

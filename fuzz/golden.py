@@ -20,7 +20,7 @@ def segments() -> Iterator[bytes]:
 
 
 def hex_lines(name: str) -> Iterator[tuple[str, bytes]]:
-    """What stands in a file of `name, hex` lines, and the name of each."""
+    """Names and bytes of a file of `name, hex` lines."""
     for line in (DIRECTORY / name).read_text().splitlines():
         words = line.split()
         if len(words) == 2 and not line.startswith("#"):

@@ -1,8 +1,8 @@
 """Mutations of valid frames, thousands of every API, against a node that is a process of its own.
 
-Beside them a control client goes on with its work (`fuzz.control_client`). What must hold: all of its round trips
-succeed, the node lives, no handler failed, and the node's memory grows by less than 64 MiB. How long the round trips
-took is told, and judged only if the caller says what is too long: on a busy machine it proves nothing.
+Beside them a control client goes on with its work (`fuzz.control_client`). The promises: all of its round trips
+succeed, the node lives, no handler failed, and the node's memory grows by less than 64 MiB. Times of the round trips
+are reported, and judged only if the caller gives a limit: on a busy machine they prove nothing.
 """
 
 import re
@@ -46,12 +46,12 @@ _KNOWN = {
     "max_bytes": 10_000,
     "partition_max_bytes": 10_000,
 }
-"""What a client would say, where any other value is refused at once."""
+"""Values of a client in fields where any other value is refused at once."""
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Verdict(NamedTuple):
-    """What came of it."""
+    """The result of an attack."""
 
     summary: str
     faults: list[str]
@@ -76,7 +76,7 @@ class Trips(NamedTuple):
 def attack_node(
     mutations: int, seed: int, *, say: Callable[[str], object] = lambda _: None, longest_trip_ms: float | None = None
 ) -> Verdict:
-    """Send so many mutations of every API; `say` is told of each API when it is done."""
+    """Send so many mutations of every API; `say` gets a line for each API when it is done."""
     began = time.monotonic()
     trips: list[Trips] = []
     faults: list[str] = []
@@ -107,18 +107,18 @@ def attack_node(
 
 
 def _judged_ms(control: "_Control", longest_trip_ms: float, say: Callable[[str], object]) -> float | None:
-    """The longest round trip that is allowed; None if trips take half as long already while nobody attacks."""
+    """The longest round trip that is allowed; None if trips take half as long already without an attack."""
     time.sleep(_QUIET_SECONDS)
     quiet = Trips("before the attack", control.trips_so_far())
     say(str(quiet))
     if quiet.milliseconds and max(quiet.milliseconds) <= longest_trip_ms / 2:
         return longest_trip_ms
-    say("This machine is too busy to judge round trips; they are only told.")
+    say("This machine is too busy to judge round trips; they are only reported.")
     return None
 
 
 def _stalls_in(log: str) -> str:
-    """What the node itself says about turns that kept everybody waiting; it logs a few of many."""
+    """The stalls that the node itself logs; it logs a few of many."""
     stalls = [int(number) for number in re.findall(r"event=event-loop-stall milliseconds=(\d+)", log)]
     return f"{len(stalls)} stalls logged, the longest of {max(stalls)} ms" if stalls else "no stall logged"
 
@@ -191,7 +191,7 @@ class _Control:
         return trips
 
     def stop(self) -> str:
-        """What it complained of, empty if nothing."""
+        """The complaint, empty without one."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -208,7 +208,7 @@ class _Control:
 
 
 def memory_mib(process_id: int) -> float:
-    """What the process has in memory (VmRSS)."""
+    """The resident memory of the process (VmRSS)."""
     for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

@@ -33,7 +33,7 @@ class Mutator:
             data[self._random.randrange(len(data))] = self._random.choice(_BYTES)
 
     def _set_integer(self, data: bytearray) -> None:
-        """Where a length or count might stand."""
+        """Positions at which a length or count might stand."""
         code, size = self._random.choice(((">i", 4), (">h", 2), (">q", 8)))
         if len(data) < size:
             return

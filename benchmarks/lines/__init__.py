@@ -21,7 +21,7 @@ from benchmarks.rounds import Rounds
 
 
 class Line(NamedTuple):
-    """What is measured, and how; `measure` takes the rounds and the number of partitions that was asked for."""
+    """A measurement and its method; `measure` takes the rounds and the number of partitions that was asked for."""
 
     help: str
     measure: Callable[[Rounds, int], Section]
@@ -29,7 +29,7 @@ class Line(NamedTuple):
     warm_ups: int = 3
     """A JVM compiles what it runs often, and is slower before: one round is not enough for it."""
     size: int = partitions.DEFAULT
-    """How many partitions, or megabytes of metadata, unless another number is asked for."""
+    """Number of partitions, or megabytes of metadata, unless another number is asked for."""
     is_experiment: bool = False
     """Measured beside a text, not beside a peer: its section stands in docs/experiments."""
 

@@ -1,4 +1,4 @@
-"""What keeping the metadata log short costs in reads: snapshots, and log compaction (KIP-630, "Loading State")."""
+"""The reads that it takes to keep the metadata log short: snapshots, and log compaction (KIP-630, "Loading State")."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""How long one small request takes when nothing else is going on, and how long the disk's part of it is."""
+"""Latency of one small request on an idle server, and the disk's part of it."""
 
 import os
 import tempfile

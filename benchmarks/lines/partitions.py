@@ -1,4 +1,4 @@
-"""What many partitions cost one node: making them, coming back with them, keeping them."""
+"""Cost of many partitions for one node: creating them, restarting with them, keeping them."""
 
 import time
 from collections.abc import Callable

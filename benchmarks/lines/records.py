@@ -62,7 +62,7 @@ def measure(rounds: Rounds, _: int) -> Section:
 def _round(rounds: Rounds, peer: Peer, topic: str, durability: str, size: int, count: int) -> None:
     topics = {f"{topic}-{number}": PARTITIONS for number in range(TOPICS)}
     peer.create_topics(topics)
-    # What the peer before has left in the page cache is written back before this one begins: it would pay for that.
+    # The previous peer's dirty pages are written back before this one begins, which would pay for them otherwise.
     os.sync()
     for test in TESTS:
         rate, cpu = _load(peer, test, topic, size, count)

@@ -1,4 +1,4 @@
-"""How many small requests a server takes: one record each, many in flight."""
+"""Rate of small requests: one record each, many in flight."""
 
 import time
 from contextlib import ExitStack

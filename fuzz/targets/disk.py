@@ -148,7 +148,7 @@ def _opened(disk: SimulatedDisk, recovery_point: int, *, clean: bool) -> Log | N
 
 
 def _read_checked(log: Log, start_offset: int) -> None:
-    """What recovery has checked can be read, all of it, and is what was written."""
+    """Everything that recovery has checked can be read, and equals the written bytes."""
     sound = _sound_batches()
     at = start_offset
     while at < log.log_end_offset:
@@ -290,7 +290,7 @@ def _file_seeds() -> Iterator[bytes]:
 TARGETS = (
     Target(
         "recovery",
-        "a log of batches that were written; a loss below the recovery point is told; twice is the same",
+        "a log of batches that were written; a loss below the recovery point is reported; twice is the same",
         check_recovery,
         _recovery_seeds,
         max_bytes=2 + 12 * _OPERATION.size,

@@ -61,7 +61,7 @@ class _Transport:
 
 
 class _Host:
-    """What a listener shares with its connections (`net.inbound.Host`)."""
+    """The state that a listener shares with its connections (`net.inbound.Host`)."""
 
     name = "FUZZ"
     is_transport_copying = False

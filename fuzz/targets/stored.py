@@ -1,4 +1,4 @@
-"""What is stored inside records: metadata, groups, control records; and what clients say to each other in groups."""
+"""Values inside records (metadata, groups, control records), and the messages of group members to each other."""
 
 import struct
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def check_metadata_record(data: bytes) -> None:
 
 
 def _version_of(data: bytes) -> int:
-    """What stands behind the frame's version and the type of the record."""
+    """The fields behind the frame's version and the type of the record."""
     version = position = 0
     for _ in range(3):
         version, position = read_uvarint(data, position)

@@ -1,4 +1,4 @@
-"""What a target is."""
+"""The parts of a target."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ class Target(NamedTuple):
 
     name: str
     promise: str
-    """What holds whatever the bytes are."""
+    """The promise that holds for all bytes."""
     check: Callable[[bytes], None]
     """Raises if it does not."""
     seeds: Callable[[], Iterable[bytes]]
