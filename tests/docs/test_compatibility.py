@@ -21,7 +21,8 @@ from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
 from tailrace.model.errors import ErrorCode
 from tailrace.node.settings.table import BROKER_SETTINGS
-from tailrace.protocol.registry import APIS, CLIENT_APIS
+from tailrace.protocol.registry import APIS, CLIENT_APIS, FORWARDED_APIS
+from tailrace.protocol.schema import MAX_ELEMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -43,10 +44,14 @@ def apis() -> str:
 
     def row(key: int) -> tuple[str, ...]:
         api = APIS[key]
-        announced = "" if api.advertised_min == api.min_version else f"announced from {api.advertised_min}"
-        if key not in CLIENT_APIS:
-            announced = "on the controllers' listener"
-        return str(key), api.name, versions(api.min_version, api.max_version), announced
+        notes = {
+            f"announced from {api.advertised_min}": api.advertised_min != api.min_version,
+            "on the controllers' listener": key not in CLIENT_APIS,
+            "carried out by the active controller": key in FORWARDED_APIS,
+            f"at most {api.max_elements:,} elements": api.max_elements < MAX_ELEMENTS,
+        }
+        shown = "; ".join(note for note, is_true in notes.items() if is_true)
+        return str(key), api.name, versions(api.min_version, api.max_version), shown
 
     return _table(("Key", "API", "Versions", ""), map(row, sorted(APIS)))
 
