@@ -36,7 +36,7 @@ from tailrace.server.ports import Clock, Controller, Timer
 
 _RETRY_MS: Final = 100
 _UNTOLD_MS: Final = 5_000
-"""How long a broker that was refused waits to read why."""
+"""The wait of a refused broker for the log that explains it."""
 
 
 def _knows() -> str:
@@ -52,7 +52,7 @@ _FATAL: Final = {
     " look at controller.quorum.voters and at meta.properties",
     ErrorCode.INVALID_REGISTRATION: "its listeners or its data directory cannot be registered",
 }
-"""What no waiting helps against, and the way out: the answer to a registration has no text."""
+"""Permanent errors, with the advice: the answer to a registration has no text."""
 _EPOCH_IS_OVER: Final = frozenset((ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED))
 
 _logger = logging.getLogger("tailrace.server")
@@ -70,7 +70,7 @@ class BrokerState(IntEnum):
 
 
 class Applied(Protocol):
-    """How far this node has applied the metadata log: a `QuorumController`."""
+    """The metadata that this node has applied: a `QuorumController`."""
 
     @property
     def image(self) -> ClusterImage: ...
@@ -126,7 +126,7 @@ class BrokerSession:
     def broker_id(self) -> BrokerId:
         return self._registration.broker_id
 
-    # What node asks for, in this order
+    # Calls of node, in this order
 
     def start(self, on_registered: Callable[[int], None]) -> None:
         """Register. `on_registered` is called once, with the broker epoch, when this node has applied it."""
@@ -158,7 +158,7 @@ class BrokerSession:
         return self._clock.monotonic_ms() - self._heard_at_ms
 
     def close(self) -> None:
-        """No more heartbeats. Whoever still waits is not called."""
+        """No more heartbeats. Waiting callbacks are not called."""
         self.state = BrokerState.SHUTTING_DOWN
         self._on_registered = self._on_serving = self._on_stopped = None
         for timer in (self._timer, self._stop_timer):
@@ -280,7 +280,7 @@ class BrokerSession:
 
     def _not_heard(self, refusal: KafkaError) -> None:
         if refusal.code not in _EPOCH_IS_OVER:
-            # Nobody answered, and that took its time; or something that may pass.
+            # There was no answer for a while; or an error that may pass.
             self._later(self._beat_now, _RETRY_MS)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self._stopped()
@@ -288,7 +288,7 @@ class BrokerSession:
             self._register_again()
 
     def _unfenced(self) -> None:
-        """The controller has let this broker serve; this node has to hear of it in the log too."""
+        """The controller has let this broker serve; this node must see it in the log too."""
         broker = self._applied.image.brokers.get(self.broker_id)
         if broker is None or broker.broker_epoch != self.broker_epoch or broker.fenced:
             if not self._is_looking:
@@ -339,7 +339,7 @@ class BrokerSession:
 
 
 def _unknown_features(image: ClusterImage) -> KafkaError | None:
-    """Why this release cannot take part in the cluster of this image."""
+    """The reason why this release cannot take part in the cluster of this image."""
     known = {feature.name: feature for feature in OWN_FEATURES}
     for name, level in image.features.items():
         feature = known.get(name)

@@ -1,8 +1,8 @@
 """The cluster's metadata as the broker of this node sees it, wherever the active controller is: a `Controller`.
 
-Commands go to the machine on this node while it is active, else to the leader's node as Kafka's requests. What comes of
-one that ends with REQUEST_TIMED_OUT is not known: it may still take effect. None does harm that way, or when it is
-carried out twice:
+Commands go to the machine on this node while it is active, else to the leader's node as Kafka's requests. The
+outcome of one that ends with REQUEST_TIMED_OUT is not known: it may still take effect. None does harm that way, or when
+it is carried out twice:
 
 - RegisterBroker, RegisterController: the incarnation id tells that it is the same process, and the answer is the same.
 - BrokerHeartbeat, AssignDirectories: fenced by the broker epoch; they say how things are.
@@ -10,12 +10,12 @@ carried out twice:
   INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image; likewise a
   replica that leaves. Another copy of one that was refused may take effect later: the leader reckons with that
   (`replication.leadership`, rule 4).
-- AllocateProducerIds: fenced by the broker epoch; a block that nobody was told of is lost.
+- AllocateProducerIds: fenced by the broker epoch; a block whose answer was lost is not used.
 - UnfenceBroker: a heartbeat that says that the broker has read its own registration.
 - CreateTopics: in an envelope that an active controller opens once; one that a later controller opens finds that the
   topics exist.
 
-What people ask for comes with their own requests, which are passed on as they are
+Requests of administrators are passed on as they are
 (`server.controller_link.forwarding`).
 """
 
@@ -54,14 +54,14 @@ Answer = ControllerResponse | KafkaError
 
 
 class _Kind(NamedTuple):
-    """How one kind of command travels."""
+    """The messages of one kind of command."""
 
     request: Callable[[Any, str], Any]
     """The message, of the command and the cluster's id."""
     answer: Callable[[Any, Any, ClusterImage], Answer]
-    """What the other message says, of the command, the message, and the image when it is told."""
+    """The answer to a command, from the command, the answering message, and the image then."""
     end_offset: Callable[[Any], int] = lambda _: 0
-    """What has to be applied here to see it."""
+    """The offset that has to be applied here to see it."""
     oldest_version: int = 0
     timeout_ms: int = REQUEST_TIMEOUT_MS
 
@@ -193,7 +193,7 @@ class ControllerChannel:
 
     @property
     def image(self) -> ClusterImage:
-        """What is committed, as far as this node has applied it."""
+        """The committed image, as far as this node has applied it."""
         return self._quorum.image
 
     @property
@@ -220,8 +220,8 @@ class ControllerChannel:
     def submit_here(
         self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0
     ) -> None:
-        """Have the controller on this node decide. Its listeners have heard of the change by then; `end_offset` says
-        whether to wait for what it leads to as well."""
+        """Have the controller on this node decide. Its listeners have the change by then; `end_offset` says whether to
+        wait for their work as well."""
 
         def done(answer: Answer) -> None:
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_CONTROLLER:

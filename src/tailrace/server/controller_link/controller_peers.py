@@ -1,4 +1,4 @@
-"""What brokers and other controllers ask of the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
+"""Requests of brokers and controllers to the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
 
 BrokerRegistration (62): v1 a broker that comes from ZooKeeper, which is refused; v2 log directories; v3 the epoch
 before; v4 features from level 0. BrokerHeartbeat (63): v1 failed directories, which are no news: a broker whose
@@ -102,7 +102,7 @@ class BrokerHeartbeatHandler:
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller
         self._heard: dict[ServerConnection, BrokerId] = {}
-        """Whose heartbeats came last through which connection."""
+        """The broker whose heartbeats came last through each connection."""
 
     def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
         self._note(context.connection, BrokerId(request.broker_id))
@@ -159,7 +159,7 @@ def _block(answer: ProducerIdBlock) -> producers.AllocateProducerIdsResponse:
 
 
 class AlterPartitionHandler:
-    """Hears which replicas are in sync, from those who lead."""
+    """Receives the in-sync replicas, from leaders."""
 
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller

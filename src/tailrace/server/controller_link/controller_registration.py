@@ -1,7 +1,7 @@
 """Has the cluster know of a controller: where it listens, and what it can work with (KIP-919).
 
 It registers with the active controller, which may be on this node, whenever the image does not have this start of this
-process: at the start, and after somebody else has registered under its id. Nobody waits for it.
+process: at the start, and after another process has registered under its id. No other part waits for it.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What brokers and controllers say of themselves to the active controller, as Kafka's messages: to the wire and back.
+"""Registrations and heartbeats to the active controller, as Kafka's messages: to the wire and back.
 
 The way out is `ControllerChannel`'s, the way in the handlers'. A request is made in the fullest form; encoding leaves
 out what an older version does not have. Values from outside are checked here as far as their form goes; what they come
@@ -119,7 +119,7 @@ def _listeners(found: Iterable[Endpoint]) -> tuple[registrations.RegisteredListe
 
 
 def endpoints(listeners: Sequence[registrations.RegisteredListener]) -> tuple[Endpoint, ...]:
-    """Raises KafkaError INVALID_REGISTRATION: nobody could be found by a name that stands for two places."""
+    """Raises KafkaError INVALID_REGISTRATION if a name stands for two addresses."""
     names = [listener.name for listener in listeners]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"two listeners have one name: {names}")
@@ -155,7 +155,7 @@ def producer_id_block(response: producers.AllocateProducerIdsResponse) -> Produc
 
 
 def refusal(code: int, what: str, *, said: str | None = None) -> KafkaError | None:
-    """The error of an answer, in the words of whoever `said` it. A code that nobody knows is a fault of the server."""
+    """The error of an answer, with its text if `said` has one. An unknown code is a fault of the server."""
     if code == ErrorCode.NONE:
         return None
     try:

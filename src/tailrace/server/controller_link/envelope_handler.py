@@ -1,9 +1,9 @@
 """Envelope (58): requests that other brokers' clients have sent, carried out by the active controller (KIP-590).
 
-For the controllers' listener alone: whoever reaches it says who the client is, and that is believed.
-What is wrong with an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER for the sender to look for
+For the controllers' listener alone: the identity of the client in an envelope is believed.
+A fault of an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER for the sender to look for
 another node; INVALID_REQUEST for bytes that are no request, an API that is not passed on (an envelope above all), an
-address that is none; UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. What is wrong with the request is in its
+address that is none; UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. A fault of the request is in its
 own answer.
 
 A sender of ours numbers its requests. Within one leader epoch, a number is carried out once: a second envelope of it
@@ -33,7 +33,7 @@ MAX_SENDERS: Final = 1_000
 MAX_REMEMBERED: Final = 256
 """Answers of one sender that are kept for envelopes that come twice."""
 MAX_REMEMBERED_BYTES: Final = 1 << 20
-"""What those of one sender may take."""
+"""The memory that those of one sender may take."""
 MAX_NUMBERS: Final = 4_096
 """Numbers of one sender that are remembered when their answers are not. It has a quarter as many under way."""
 
@@ -70,7 +70,7 @@ class _Request:
 
 
 class EnvelopeSender:
-    """What one sender has asked for in this epoch, by number."""
+    """The requests of one sender in this epoch, by number."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, list[OnAnswer]] = {}
@@ -83,11 +83,11 @@ class EnvelopeSender:
 
     @property
     def numbers(self) -> int:
-        """How many are remembered without their answers."""
+        """The number of requests that are remembered without their answers."""
         return len(self._without_answer)
 
     def has_forgotten(self, number: int) -> bool:
-        """Whether this was carried out, or may have been, and nobody knows any more what came of it."""
+        """Whether this was carried out, or may have been, and its outcome is forgotten."""
         return number < self._forgotten_below or number in self._without_answer
 
     def keep(self, number: int, answer: EnvelopeResponse) -> None:
@@ -154,9 +154,9 @@ class EnvelopeHandler:
         return EnvelopeResponse(response_data=data, metadata_end_offset=self._quorum.applied_end_offset)
 
     def _once(self, request: EnvelopeRequest, respond: OnAnswer) -> OnAnswer | None:
-        """Whom to give the answer to; None if there is nothing to be done: this number has come before.
+        """The callback for the answer; None if there is nothing to be done: this number has come before.
 
-        Raises KafkaError REQUEST_TIMED_OUT if nobody remembers what came of it.
+        Raises KafkaError REQUEST_TIMED_OUT if its outcome is forgotten.
         """
         if request.sender_id == ZERO_UUID or request.request_number < 0:
             return lambda answer: respond(_as_kafka(answer))
@@ -182,7 +182,7 @@ class EnvelopeHandler:
     def _sender(self, sender_id: bytes) -> EnvelopeSender:
         epoch = self._quorum.leader_epoch
         if epoch != self._epoch:
-            # What was asked of an earlier epoch is refused by its number.
+            # A request for an earlier epoch is refused by its number.
             self._epoch = epoch
             self._senders.clear()
         sender = self._senders.get(sender_id)

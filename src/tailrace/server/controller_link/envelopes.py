@@ -1,4 +1,4 @@
-"""What one node puts into envelopes, and what it finds in their answers (Envelope, 58; KIP-590).
+"""Envelopes of one node, and their answers (Envelope, 58; KIP-590).
 
 A request travels whole, with its header, and so does its answer. The principal is written as Kafka writes its own.
 """
@@ -63,7 +63,7 @@ class Sealed:
         """The answer in the envelope. Raises KafkaError UNKNOWN_SERVER_ERROR if there is none.
 
         An error of the passing on is none that a client expects, and is not for it to see, as in Kafka; but for
-        REQUEST_TIMED_OUT: it may have been carried out, and nobody remembers.
+        REQUEST_TIMED_OUT: it may have been carried out, and its outcome is forgotten.
         """
         if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the active controller does not remember what came of it")

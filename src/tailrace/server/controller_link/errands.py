@@ -1,11 +1,11 @@
-"""What has to be done by the active controller, wherever that is: brought there, and again if need be.
+"""Requests of this node to the active controller, wherever that is, tried again if need be.
 
-1. An errand ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. What was sent by then may
+1. An errand ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. A request sent by then may
    still take effect; each kind of errand says what that means.
-2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while nobody knows a leader: after
+2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while no leader is known: after
    20 ms, then twice as long each time, at most 250.
-3. What came back, or was decided on this node, is delivered when this node has applied all that it is based on, and
-   acted on it: whoever reads here next, sees it. If that takes longer than the errand may, it is delivered then: it is
+3. The answer, or the decision on this node, is delivered when this node has applied and acted on all that it is
+   based on, so that the next read here sees it. If that takes longer than the errand may, it is delivered then: it is
    true all the same.
 """
 
@@ -20,13 +20,13 @@ from tailrace.server.waiters import Deadlines
 FIRST_BACKOFF_MS: Final = 20
 LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
-"""How long one attempt may be silent (Kafka's controller.quorum.request.timeout.ms)."""
+"""The longest wait for the answer to one attempt (Kafka's controller.quorum.request.timeout.ms)."""
 APPLIED_MEANWHILE: Final = -1
 """As an end offset: that of what this node has applied since it was asked, being the active controller itself."""
 
 
 class Outcome(NamedTuple):
-    """What the active controller has made of an errand."""
+    """The active controller's answer to an errand."""
 
     end_offset: int
     """All that it is based on lies below in the metadata log; 0 if this node need not have applied it."""
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 OnOutcome = Callable[[Outcome | None], None]
-"""Called at most once per attempt, with None if whoever was asked is not the active controller."""
+"""Called at most once per attempt, with None if the receiver is not the active controller."""
 
 
 class Errand(Protocol):
@@ -54,11 +54,11 @@ class Errand(Protocol):
         ...
 
     def outcome(self, answer: Any) -> Outcome | None:
-        """What the answer to that message means; None for NOT_CONTROLLER."""
+        """The outcome in the answer to that message; None for NOT_CONTROLLER."""
         ...
 
     def fail(self, error: KafkaError) -> None:
-        """It will not be done, or nobody knows whether it was."""
+        """It will not be done, or it is not known whether it was."""
         ...
 
 
@@ -135,13 +135,13 @@ class Errands:
         self._try(run)
 
     def forget(self, errand: Errand) -> None:
-        """Nobody wants to hear of it any more, if it is not over yet."""
+        """Drop it without an outcome, if it is not over yet."""
         run = self._runs.get(errand)
         if run is not None:
             self._end(run)
 
     def close(self) -> None:
-        """This node stops: whoever waits is told what came back, if anything has, else that nobody knows."""
+        """This node stops: deliver the answers that have come; the outcome of the others is not known."""
         for run in list(self._runs.values()):
             self._end(run)
             if run.outcome is not None:

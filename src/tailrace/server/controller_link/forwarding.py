@@ -1,7 +1,7 @@
 """Requests that only the active controller can carry out: here if it is on this node, else passed on to it (KIP-590).
 
 A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. It leaves for
-the client when this node has applied what it is based on and acted on it, so that whoever asks here next sees it. While
+the client when this node has applied what it is based on and acted on it, so that the next request here sees it. While
 the controller moves, the request is tried again until its time is over: its own timeout where it names one, from 1 to
 30 s. Then it is answered as the controller has, if it has, else with REQUEST_TIMED_OUT, as in Kafka; it may have been
 carried out.
@@ -29,7 +29,7 @@ SHORTEST_MS: Final = 1_000
 """A client that names less does not want to wait for others to see the change; it wants the change."""
 LONGEST_MS: Final = 30_000
 MAX_FORWARDED: Final = 1_000
-"""Requests of one node that wait for the active controller. More are refused, since nobody knows for how long."""
+"""Requests of one node that wait for the active controller. More are refused, since the wait has no known end."""
 
 _MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 """The second is what the replica of the metadata log says."""
@@ -40,7 +40,7 @@ _logged: Final[set[tuple[int, type[Exception]]]] = set()
 
 
 def _log_once(api_key: int, fault: Exception) -> None:
-    """Whoever finds a request that fails may repeat it a million times."""
+    """Log a fault once: a client may repeat the request a million times."""
     if (api_key, type(fault)) not in _logged:
         _logged.add((api_key, type(fault)))
         _logger.error("event=forwarding-failed api=%d (reported once)", api_key, exc_info=fault)
@@ -98,7 +98,7 @@ class _Forwarded:
             response = self._refusal(refusal)
         except AssertionError:
             raise
-        except Exception as fault:  # noqa: BLE001 - perhaps in the turn of somebody else, whom it must not harm
+        except Exception as fault:  # noqa: BLE001 - perhaps in the turn of another request, which must not suffer
             _log_once(self.context.api_key, fault)
             response = self._refusal(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if response is not None:
@@ -198,6 +198,6 @@ class ForwardingHandler:
 
 
 def _timeout_ms(request: Any) -> int:
-    """How long the client is willing to wait. Without a number, or with one that is none, as long as a node is."""
+    """The client's timeout. Without a valid one, that of a node's own requests."""
     wanted: int = getattr(request, "timeout_ms", LONGEST_MS)
     return min(max(wanted, SHORTEST_MS), LONGEST_MS) if wanted > 0 else LONGEST_MS

@@ -1,4 +1,4 @@
-"""What brokers say of their replicas to the active controller, as Kafka's messages: to the wire and back.
+"""Changes of replicas that brokers ask for, as Kafka's messages: to the wire and back.
 
 As `controller_wire`.
 """
@@ -41,7 +41,7 @@ def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionR
             replicas.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
             for topic_id, changes in topics.items()
         ),
-        # A replica that leaves may be unable to apply anything: the controller's word is enough for it.
+        # A replica that leaves may be unable to apply anything: the controller's answer is enough for it.
         wants_end_offset=not any(change.leaving for change in command.changes),
     )
 
@@ -101,7 +101,7 @@ def _replicas(proposal: replicas.AlterPartitionData, version: int) -> tuple[InSy
 
 
 def altered_response(answer: PartitionsAltered, end_offset: int) -> replicas.AlterPartitionResponse:
-    """`end_offset`: -1 for who has not asked for it."""
+    """`end_offset`: -1 if it was not asked for."""
     topics: dict[TopicId, list[replicas.AlteredPartition]] = {}
     for outcome in answer.outcomes:
         topics.setdefault(outcome.topic_id, []).append(_altered(outcome))
@@ -132,7 +132,7 @@ def _altered(outcome: InSyncOutcome) -> replicas.AlteredPartition:
 def partitions_altered(
     command: AlterPartition, response: replicas.AlterPartitionResponse, image: ClusterImage
 ) -> PartitionsAltered | KafkaError:
-    """One outcome per change, in order. What the answer does not tell of a partition is as in `image`."""
+    """One outcome per change, in order. Fields of a partition that the answer lacks are as in `image`."""
     error = refusal(response.error_code, "the in-sync replicas")
     if error is not None:
         return error

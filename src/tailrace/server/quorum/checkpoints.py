@@ -1,4 +1,4 @@
-"""What is noted on the disk beside a quorum's log: how far it is known to be safe, and where it starts.
+"""Checkpoints beside a quorum's log: its recovery point, and its log start.
 
 The recovery point is the smaller of what is flushed and the high watermark. A replica never cuts its log below the high
 watermark, so no truncation has to take the point back; only a log that a snapshot replaces may be shorter.
@@ -22,7 +22,7 @@ class Checkpoints:
         self._partition = partition
         self._files = files
         self.recovery_point = read_offsets(files, directory, RECOVERY_POINTS).get(partition, 0)
-        """What is on the disk, or will be when all that was begun is carried out."""
+        """The checkpoints on the disk, or those after the writes that were begun."""
         self.log_start_offset = read_offsets(files, directory, LOG_STARTS).get(partition, 0)
 
     def write(self, name: str, offset: int) -> None:
@@ -30,7 +30,7 @@ class Checkpoints:
         write_offsets(self._files, self._directory, name, {self._partition: offset})
 
     def due(self, *, log_start_offset: int, recovery_point: int, interval: int) -> tuple[tuple[str, int], ...]:
-        """What the flush that begins now must write: the log start if it has risen, the point once in `interval`."""
+        """The checkpoints for the flush that begins: the log start if it has risen, the point once in `interval`."""
         offsets = []
         if log_start_offset > self.log_start_offset:
             self.log_start_offset = log_start_offset

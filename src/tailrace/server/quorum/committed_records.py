@@ -13,7 +13,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 SLICE_BYTES: Final = 64 * 1024
-"""What is read at a time; one batch may be more."""
+"""The bytes of one read; one batch may be more."""
 
 
 class CommittedRecords(NamedTuple):
@@ -21,7 +21,7 @@ class CommittedRecords(NamedTuple):
 
     records: list[StoredRecord]
     end: SnapshotId
-    """Where they end, and the epoch of the last one."""
+    """Their end offset, and the epoch of the last one."""
     appended_ms: int
     size_bytes: int
 

@@ -2,16 +2,16 @@
 
     following --elected, all before applied, own epoch committed--> active --leadership gone--> following
 
-1. Only an active controller decides, on `latest` (all that it has appended); everybody sees `committed` only: images,
-   snapshots, and answers, be they refusals, come out when the high watermark has passed what they were based on.
+1. Only an active controller decides, on `latest` (all that it has appended); all others see `committed` only: images,
+   snapshots, and answers, also refusals, come out when the high watermark has passed the records they were based on.
 2. A decision is tried on the image before it is appended: a record that does not fit must never reach the log.
-3. A failed append changes nothing: no image, and the one who asked gets the error.
+3. A failed append changes nothing: no image, and the caller gets the error.
 4. On loss of leadership `latest` and the waiting answers are dropped with NOT_CONTROLLER; whatever of it is committed
    later comes back from the log.
-5. Whoever listens to images hears of a change before the answer to it goes out. The answer does not wait for what they
-   do about it behind the event loop: it is true already. Who wants to see that done too asks `when_applied`.
+5. Listeners of images get a change before its answer goes out. The answer does not wait for their work in later turns
+   of the event loop: it is true already. `when_applied` waits for that work too.
 
-A node that follows, or has not caught up yet, applies what is committed from snapshots and log, in slices, and reports
+A node that follows, or has not caught up yet, applies committed records from snapshots and log, in slices, and reports
 several batches as one change.
 """
 
@@ -45,15 +45,15 @@ from tailrace.server.quorum.measure import QuorumMeasure, measure_of
 from tailrace.server.quorum.session_watch import SessionWatch
 from tailrace.server.quorum.snapshot_loading import SnapshotLoading
 from tailrace.server.quorum.snapshots import MetadataSnapshots
-from tailrace.server.quorum.stepwise import OnLongWork, StepwiseWork, nobody_cares
+from tailrace.server.quorum.stepwise import OnLongWork, StepwiseWork, ignore_long_work
 
 SLICE_PARTITIONS: Final = 200
-"""Whose changes this node acts on in one turn: some are in use, and cost more."""
+"""Partitions whose changes this node acts on in one turn: some are in use, and cost more."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenSettled = Callable[[Callable[[], None]], None]
-"""Calls what it is given when everything has been carried out that this node has heard of so far."""
+"""Runs a callback when this node has acted on all changes that it knows of now."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -69,12 +69,12 @@ def tell_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageDel
 
 
 class _Change(NamedTuple):
-    """What records make of the image."""
+    """The image after some records."""
 
     image: ClusterImage
     delta: ImageDelta
     id: SnapshotId
-    """Where they end, and their epoch."""
+    """Their end offset, and their epoch."""
     size_bytes: int
     appended_ms: int
     cause: Cause | None = None
@@ -108,9 +108,9 @@ class QuorumController:
         clock: Clock,
         snapshot_trigger: SnapshotTrigger | None = None,
         slice_partitions: int = SLICE_PARTITIONS,
-        on_long_work: OnLongWork = nobody_cares,
+        on_long_work: OnLongWork = ignore_long_work,
     ) -> None:
-        """`slice_partitions`: how many changes listeners are told of in one turn."""
+        """`slice_partitions`: the number of changes that listeners get in one turn."""
         self._machine = machine
         self._host = host
         self._clock = clock
@@ -169,7 +169,7 @@ class QuorumController:
 
     @property
     def applied_end_offset(self) -> int:
-        """Everything below is in `image`; whoever listens to images may not have heard of all of it: `when_applied`."""
+        """Everything below is in `image`; listeners of images may not have all of it yet: `when_applied`."""
         return self._applied.end_offset
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
@@ -178,9 +178,9 @@ class QuorumController:
         Perhaps before this returns; never, if the controller is closed before.
         """
         self._awaited.add(end_offset, lambda _: self._host.perform(partial(self._when_settled, callback)))
-        self._host.perform(self._tell_who_waits)
+        self._host.perform(self._answer_waiting)
 
-    def _tell_who_waits(self) -> None:
+    def _answer_waiting(self) -> None:
         self._awaited.reached(self._acted_end_offset)
 
     def measure(self) -> QuorumMeasure:
@@ -188,7 +188,7 @@ class QuorumController:
         return measure_of(self._host, self._snapshots.measures, image=self._committed, applied=self._applied)
 
     def on_image(self, callback: OnImage) -> None:
-        """Have every later change of `image` reported, before the answer to whoever caused it goes out."""
+        """Report every later change of `image` to this listener, before the answer to its cause goes out."""
         self._listeners.append(callback)
 
     def answer_when(self, settled: WhenSettled) -> None:
@@ -216,7 +216,7 @@ class QuorumController:
         self._host.perform(self._advance)
 
     def close(self) -> None:
-        """Stop: whoever still waits is refused. The disk has been stopped before; the log is closed."""
+        """Stop: waiting requests are refused. The disk has been stopped before; the log is closed."""
         self._step_down("the controller stops")
         self._applying.drop()
         self._stop_loading()
@@ -275,7 +275,7 @@ class QuorumController:
         silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
         return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
 
-    # What the quorum says, in the middle of its steps
+    # Callbacks of the quorum, in the middle of its steps
 
     def committed(self, high_watermark: int) -> None:
         """All below is committed."""
@@ -335,7 +335,7 @@ class QuorumController:
         self._clock.call_soon(lambda: self._host.perform(task))
 
     def _next_change(self) -> Steps[None] | None:
-        """What comes next for the image; one after the other, whatever becomes of this node's role meanwhile."""
+        """The next work for the image; one after the other, in any role of this node."""
         if self._is_active:
             return self._publish() if self._has_something_to_publish else None
         if self._host.failure is not None:
@@ -353,7 +353,7 @@ class QuorumController:
             self._host.fail(fault)
 
     def _caught_up(self) -> None:
-        self._tell_who_waits()
+        self._answer_waiting()
         if self._host.failure is None:
             self._perhaps_become_active()
 
@@ -394,7 +394,7 @@ class QuorumController:
         self._perhaps_snapshot()
 
     def _show(self, image: ClusterImage, delta: ImageDelta) -> Steps[None]:
-        """Everybody reads the new image at once; those who act on changes get them in portions."""
+        """The new image is visible at once; listeners that act on changes get them in portions."""
         applied = self._applied
         self._committed = image
         for number, portion in enumerate(delta.pieces(self._slice_partitions)):
@@ -402,7 +402,7 @@ class QuorumController:
                 yield
             tell_each(self._listeners, image, portion)
         self._acted_end_offset = applied.end_offset
-        self._tell_who_waits()
+        self._answer_waiting()
 
     def _perhaps_snapshot(self) -> None:
         if self._snapshots.is_due:
@@ -422,7 +422,7 @@ class QuorumController:
         self._is_active = True
         self._latest_end = self._applied.end_offset
         self._machine.adopt(self._committed)
-        # Also one that shuts down: if it dies over that, somebody has to fence it.
+        # Also one that shuts down: if it dies during that, it must be fenced.
         unfenced = (broker.broker_id for broker in self._committed.brokers.values() if not broker.fenced)
         self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
         _logger.info(
@@ -447,11 +447,11 @@ class QuorumController:
             self._tell(pending.on_done, pending.answer)
 
     def _tell(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
-        """A task of its own: whoever cannot take an answer keeps nobody else from theirs."""
+        """Each callback runs as its own task, so one exception does not hold back the other answers."""
         self._host.perform(partial(on_done, answer))
 
     def broker_gone(self, broker_id: BrokerId) -> None:
-        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        """The connection of a broker's heartbeats has been closed: its session is shortened."""
         self._host.perform(lambda: self._sessions.hurry(broker_id))
 
 

@@ -16,7 +16,7 @@ _BATCH_HEADROOM: Final = 256
 
 
 class EndOfLog(Protocol):
-    """Where the next record will stand."""
+    """The offset of the next record."""
 
     @property
     def end_offset(self) -> int: ...

@@ -1,6 +1,6 @@
 """DescribeQuorum (55) of a log that several nodes keep: how the voters and observers stand, by their leader.
 
-v1 times (KIP-836), v2 directories and addresses (KIP-853). Who does not lead answers NOT_LEADER_OR_FOLLOWER and names
+v1 times (KIP-836), v2 directories and addresses (KIP-853). Other replicas answer NOT_LEADER_OR_FOLLOWER and name
 the leader, and the voters as far as it knows them. A request names the metadata log's partition and nothing else, as
 in Kafka.
 """
@@ -34,7 +34,7 @@ WANTED: Final = (
         partitions=(DescribedQuorumPartition(partition_index=METADATA_PARTITION.partition),),
     ),
 )
-"""What a request names."""
+"""The partitions that a request names."""
 
 
 class QuorumDescriptionHandler:

@@ -31,11 +31,11 @@ Listeners = tuple[quorum.NamedEndpoint, ...]
 
 
 def named(listeners: Sequence[VoterListener]) -> Listeners:
-    """Where the sender listens, for those who may be led by it."""
+    """The sender's listeners, for its followers."""
     return tuple(quorum.NamedEndpoint(name=one.name, host=one.host, port=one.port) for one in listeners)
 
 
-# What is asked
+# Requests
 
 
 def vote_request(request: Vote) -> quorum.VoteRequest:
@@ -122,7 +122,7 @@ def _voter(voter_id: int, directory_id: bytes) -> ReplicaKey | None:
     return None if voter_id < 0 else ReplicaKey(voter_id, directory_id)
 
 
-# What is answered
+# Answers
 
 
 def vote_response(response: VoteReply, where: Where) -> quorum.VoteResponse:

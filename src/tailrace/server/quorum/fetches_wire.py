@@ -1,4 +1,4 @@
-"""What replicas of the metadata log fetch, records and snapshots, as Kafka's messages: Fetch (1), FetchSnapshot (59).
+"""Fetches of records and snapshots of the metadata log, as Kafka's messages: Fetch (1), FetchSnapshot (59).
 For `raft_wire`."""
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from tailrace.server.quorum.metadata_partition_wire import (
 _MOST_SNAPSHOTS: Final = 16
 """Asked for in one request: a replica asks for one, and each takes a step of the machine."""
 
-# What is asked
+# Requests
 
 
 def fetch_request(request: FetchRecords) -> fetch.FetchRequest:
@@ -130,7 +130,7 @@ def _snapshot_asked(
     )
 
 
-# What is answered
+# Answers
 
 
 def fetch_response(response: FetchRecordsReply, where: Where) -> fetch.FetchResponse:

@@ -1,7 +1,7 @@
 """The flushes of the metadata log: one at a time, and none while a snapshot is put in the place of the log.
 
 A flush that cannot be begun is a failure of the log. In a step it is raised, as those of all other effects; between two
-steps nobody would hear of it, so the host is told.
+steps there is no caller to raise to, so the host is called.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Task = Callable[[], None]
 
 
 class QuorumFlushes:
-    """What the machine wants flushed is; several wishes meanwhile become one flush."""
+    """Flushes that the machine asks for; several requests meanwhile become one flush."""
 
     def __init__(
         self,
@@ -24,8 +24,8 @@ class QuorumFlushes:
         on_flushed: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
     ) -> None:
-        """`carry_out` has the disk do something, and something done then. `on_flushed` is told the number of the wish
-        that has come true, and of all before it; `on_failed` why the next one cannot, unless `want` raises it."""
+        """`carry_out` runs work on the disk, and a callback then. `on_flushed` gets the number of the request that is
+        complete, with all before it; `on_failed` the error of the next one, unless `want` raises it."""
         self._log = log
         self._carry_out = carry_out
         self._has_failed = has_failed

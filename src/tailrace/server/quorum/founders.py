@@ -1,4 +1,4 @@
-"""DescribeQuorum (55) on a node that knows of no quorum yet: who it is, so that those who found one find each other.
+"""DescribeQuorum (55) on a node that knows of no quorum yet: its identity, so that founders find each other.
 
 The answer has no voters, and one observer: this replica, by its id and the directory of its log.
 """
@@ -20,11 +20,11 @@ from tailrace.server.quorum.description import WANTED, unknown_topic
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 NO_EPOCH: Final = -1
-"""The leader epoch of who knows of no quorum."""
+"""The leader epoch of a node that knows of no quorum."""
 
 
 class FounderHandler:
-    """Says who waits here for the other founders."""
+    """Answers with the replica that waits here for the other founders."""
 
     def __init__(self, key: ReplicaKey) -> None:
         self._key = key
@@ -49,14 +49,14 @@ class FounderHandler:
 
 
 class NotFoundedHandler:
-    """Refuses everything else for now. It is announced all the same: whoever has asked what there is remembers it."""
+    """Refuses everything else for now. The APIs are announced all the same, since clients cache the list."""
 
     def handle(self, request: Any, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the quorum is being founded")
 
 
 def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
-    """Who gave this answer, if it knows of no quorum yet."""
+    """The replica that gave this answer, if it knows of no quorum yet."""
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None

@@ -1,9 +1,10 @@
 """Runs one replica of the metadata log: feeds `RaftNode` with messages, time and the disk's news, and obeys it.
 
-1. The effects of a step are carried out in their order before the next step. Whatever happens meanwhile, and whatever
-   a state machine wants to do between two steps, is a task that waits for its turn (`perform`).
-2. What waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file `quorum-state`,
-   flushes, snapshots that are checked and published. The machine itself keeps back what depends on them.
+1. The effects of a step are carried out in their order before the next step. Events meanwhile, and work of a state
+   machine between two steps, are tasks that wait for their turn (`perform`).
+2. Work that waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file
+   `quorum-state`, flushes, snapshots that are checked and published. The machine itself keeps back effects that
+   depend on them.
 3. One flush at a time, and none while a snapshot is put in the place of the log (`quorum_flushes`).
 4. When the disk fails where nothing can be taken back (a write, a read of what was written), this replica says so to
    the machine and never touches its log again: it neither votes nor leads, and tells the others, until it is started
@@ -36,10 +37,10 @@ from tailrace.server.quorum.task_queue import Task, TaskQueue
 from tailrace.storage.snapshots.writer import Publication
 
 RETIRE_INTERVAL_MS: Final = 10_000
-"""How often segments are looked for that lie below the log start."""
+"""The interval at which segments below the log start are removed."""
 LONGEST_WAIT_MS: Final = 5_000
-"""How long a Fetch may wait here, ten times as long as replicas want: whoever asked may be gone meanwhile, and nobody
-takes the question back."""
+"""The longest wait of a Fetch here, ten times that of our replicas: its sender may be gone meanwhile, and cannot take
+the request back."""
 _WAITING_ROLES: Final = frozenset(("unattached", "prospective", "candidate"))
 _WAITING_LINE_MS: Final = 60_000
 
@@ -50,7 +51,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class StateMachine(Protocol):
-    """What the log is for. Called in the middle of a step: it may note what it hears, and acts in tasks of its own."""
+    """The state machine of the log. Called in the middle of a step: it notes events, and acts in tasks of its own."""
 
     def committed(self, high_watermark: int) -> None:
         """All below is committed."""
@@ -91,14 +92,14 @@ class QuorumHost:
         on_storage_failed: Callable[[KafkaError], None] = lambda _: None,
         on_broken_step: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` where this replica listens for
-        others. `on_broken_step` is told of an exception that is no fault of the log's storage: what the machine
-        believes and what was done have parted. Raises CorruptRecords if `quorum-state` is illegible."""
+        """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` are this replica's own for
+        others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine and
+        that of the log differ. Raises CorruptRecords if `quorum-state` is illegible."""
         self.log = log
         log.tell_times_by(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
         self.failure: KafkaError | None = None
-        """Why this replica has given up its log."""
+        """The reason why this replica has given up its log."""
         self.node = RaftNode(
             key=key,
             cluster_id=cluster_id,
@@ -144,7 +145,7 @@ class QuorumHost:
         self.step(Tick())
 
     def shut_down(self, on_done: Callable[[], None]) -> None:
-        """Leave in good order, then call `on_done`: somebody else leads, or it does not matter. `close` comes next."""
+        """Leave in good order, then call `on_done`: another node leads, or none can. `close` comes next."""
         self._on_shut_down.append(on_done)
         self.step(events.Shutdown())
 
@@ -219,10 +220,10 @@ class QuorumHost:
     def _tick(self) -> None:
         self.step(Tick())
 
-    # What others ask
+    # Requests of others
 
     def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
-        """Where this leader listens, under this name if it has one of that name; None if that is not known.
+        """The address of this leader, of the listener of this name if it has one; None if it is not known.
 
         It is the one that an answer names: another may lead when the answer leaves, which has waited for the disk.
         """
@@ -238,7 +239,7 @@ class QuorumHost:
         self.step(events.RequestReceived(on_answer, request))
 
     def describe(self, on_answer: Callable[[DescribeQuorumReply], None]) -> None:
-        """How the replicas stand, if this one leads. Times are of the clock that never jumps."""
+        """The progress of the replicas, if this one leads. Times are of the monotonic clock."""
 
         def answer(response: Response) -> None:
             assert isinstance(response, DescribeQuorumReply), f"no description: {response}"
@@ -257,7 +258,7 @@ class QuorumHost:
         """Have one voter added, removed or described anew, if this replica leads."""
         self.step(events.ChangeVoters(on_done, change, timeout_ms, ack_when_committed))
 
-    # What the state machine asks
+    # Requests of the state machine
 
     def append(self, epoch: int, values: tuple[bytes, ...]) -> int:
         """Append these records in one batch as leader of this epoch; where they end. Only in a task.
@@ -291,7 +292,7 @@ class QuorumHost:
     # Effects
 
     def _carry_out(self, effect: do.Effect) -> events.Event | None:
-        """Do it; what the machine must be told before anything else. Raises StorageError, CorruptRecords."""
+        """Carry it out; returns the event that the machine must get first. Raises StorageError, CorruptRecords."""
         match effect:
             case do.Persist(number, state):
                 self._persist(number, state)
@@ -340,7 +341,7 @@ class QuorumHost:
                 self._carry_out_without_log(effect)
 
     def _carry_out_without_log(self, effect: do.Effect) -> None:
-        """What is left to do for a replica whose log has failed, and what needs no log anyway."""
+        """Effects that a replica carries out after its log has failed, and those that need no log."""
         match effect:
             case do.Persist(number, state):
                 self._persist(number, state)
@@ -354,7 +355,7 @@ class QuorumHost:
             case do.AppendRefused():
                 self._refusal = effect
             case do.VoterChangeDone(token, error, detail):
-                assert callable(token), "who asked for the change is not known"
+                assert callable(token), "the change has no callback"
                 token(error, detail)
             case do.ShutdownDone():
                 waiting, self._on_shut_down = self._on_shut_down, []

@@ -1,10 +1,10 @@
-"""The log of a quorum on a real disk, with its snapshots: what the Raft machine sees of it and wants done to it.
+"""The log of a quorum on a real disk, with its snapshots: the view and the operations of the Raft machine.
 
-1. Only what is committed is remembered as safe: the recovery point is the smaller of what is flushed and the high
+1. Only committed records are noted as safe: the recovery point is the smaller of flushed offset and high
    watermark. A replica cuts its log above the high watermark only, so a shorter log than that is always damage.
 2. A snapshot stands for committed records. Where it and the end of the log disagree, the log is replaced by it: also at
    the next start, if the power goes after the snapshot had its name and before the log was replaced.
-3. What waits for the disk is an object with a method for the thread that waits, begun and finished here:
+3. Work that waits for the disk is an object with a method for the thread that waits, begun and finished here:
    `QuorumFlush.sync`, `Publication.step`, `Installation.step`, `Removal`. They are carried out one after the other, in
    the order in which they were begun (`server.ports.Disk.carry_out`).
 4. After a StorageError the host says StorageFailed to the machine; a CorruptRecords of `open` names file and position,
@@ -59,7 +59,7 @@ class ReplayChunk(NamedTuple):
 
     content: Buffer
     end_offset: int
-    """What they lead to: all chunks of a snapshot together to its end, one of the log to its own."""
+    """The end after them: all chunks of a snapshot together lead to its end, one of the log to its own."""
     is_snapshot: bool
 
 
@@ -77,7 +77,7 @@ class QuorumLog:
         self._take_snapshots()
         newest_end = self._snapshots[-1].id.end_offset if self._snapshots else 0
         self.high_watermark = max(checkpoints.recovery_point, newest_end)
-        """What is known to be committed, at least. Rises with `commit`."""
+        """The lower bound of the high watermark. Rises with `commit`."""
 
     @classmethod
     def open(
@@ -86,7 +86,7 @@ class QuorumLog:
         """The log in this directory, made if it is not there; what a crash has left is put in order (KIP-630).
 
         Raises CorruptRecords that names the file if a snapshot is damaged, if the log is damaged where it was safe, or
-        if the two do not fit: such a node neither votes nor leads until somebody has seen to it.
+        if the two do not fit: such a node neither votes nor leads until it is repaired.
         """
         files.make_dirs(directory)
         store = SnapshotStore.open(directory, files=files)
@@ -235,7 +235,7 @@ class QuorumLog:
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def begin_flush(self) -> QuorumFlush:
-        """What has to be synced for the log to be durable as it is now. One at a time."""
+        """The files and names to sync for the log to be durable as it is now. One at a time."""
         return self._begin_flush(RECOVERY_POINT_INTERVAL)
 
     def _begin_flush(self, interval: int) -> QuorumFlush:
@@ -274,7 +274,7 @@ class QuorumLog:
 
     @property
     def founding_voters(self) -> VoterSet | None:
-        """Who founded the quorum, if this replica was among them: what the snapshot of nothing states (KIP-853)."""
+        """The founders of the quorum, if this replica was among them: the voters in the empty snapshot (KIP-853)."""
         first = next((one for one in self._store.snapshots if one.id.offset == 0), None)
         return None if first is None else voters_of_snapshot(first.header.control)
 

@@ -1,4 +1,4 @@
-"""What one replica of the metadata log can say about itself, in numbers (KIP-595, KIP-630 "Metrics")."""
+"""Measurements of one replica of the metadata log (KIP-595, KIP-630 "Metrics")."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10
 
 
 class Latencies:
-    """How long something took, each time: a histogram, since the start of the process."""
+    """Durations of an operation: a histogram, since the start of the process."""
 
     bounds_ms: Sequence[int] = _BOUNDS_MS
 
@@ -28,23 +28,23 @@ class Latencies:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How often it took no longer than each of `bounds_ms`, and more than the one before; last, longer than all."""
+        """The number of durations up to each of `bounds_ms`, and above the one before; last, those above all."""
         return tuple(self._counts)
 
     @property
     def count(self) -> int:
-        """How often it was done."""
+        """The number of operations."""
         return sum(self._counts)
 
 
 class SnapshotMeasures:
-    """What the state machine has done with snapshots."""
+    """The state machine's work with snapshots."""
 
     def __init__(self) -> None:
         self.generated = Latencies()
         """From the decision to write one until it has its name."""
         self.loaded = Latencies()
-        """From the first byte until everybody sees the image."""
+        """From the first byte until the image is visible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

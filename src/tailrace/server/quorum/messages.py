@@ -1,4 +1,4 @@
-"""What one replica of the metadata log sends: requests, whose outcome is an event for its machine, and answers."""
+"""Messages of one replica of the metadata log: requests, whose outcome is an event for its machine, and answers."""
 
 import logging
 import re
@@ -95,13 +95,13 @@ class QuorumRequests:
 
 
 def answer(token: object, response: Response) -> None:
-    """Give the answer to whoever asked: `token` is what takes it."""
-    assert callable(token), "who asked is not known"
+    """Give the answer to the sender of the request: `token` is the callback."""
+    assert callable(token), "the request has no callback"
     token(response)
 
 
 def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
-    """The answer with what it shall carry. Raises CorruptRecords, StorageError: then nobody gets any bytes."""
+    """The answer with its records or bytes. Raises CorruptRecords, StorageError: then no bytes are sent."""
     try:
         if isinstance(read, do.ReadLog):
             assert isinstance(response, FetchRecordsReply), f"records are for a Fetch, not {response}"

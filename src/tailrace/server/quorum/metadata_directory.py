@@ -42,12 +42,12 @@ class MetadataDirectory:
         write_offsets(self._files, self.path, RECOVERY_POINTS, {METADATA_PARTITION: offset})
 
     def read_quorum_state(self) -> StoredQuorumState:
-        """What was written last; in a new directory nobody has led yet. Raises CorruptRecords if it is illegible."""
+        """The state that was written last; a new directory has no leader yet. Raises CorruptRecords if illegible."""
         path = join(self.path, QUORUM_STATE)
         if not self._files.exists(path):
             return StoredQuorumState()
         return parse_quorum_state(self._files.read_bytes(path), path=path)
 
     def write_quorum_state(self, state: StoredQuorumState) -> None:
-        """Remember who leads, and whom this voter gave its vote."""
+        """Write the leader, and the vote of this voter."""
         replace_file(self._files, join(self.path, QUORUM_STATE), format_quorum_state(state))

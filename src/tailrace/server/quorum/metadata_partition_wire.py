@@ -1,7 +1,7 @@
 """The one partition that replicas of the metadata log speak of, as it stands in their messages.
 
-What comes from outside is checked here as far as its form goes: that it is about this partition alone, and in answers
-ids and epochs. Whether values make sense is for the machine to judge, but for epochs that leave none to come.
+The form of messages from outside is checked here: that they are about this partition alone, and in answers ids and
+epochs. Whether values make sense is for the machine to judge, but for epochs that leave none to come.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ TOPIC: Final = METADATA_PARTITION.topic
 INDEX: Final = METADATA_PARTITION.partition
 
 NEWEST_EPOCH: Final = 2**31 - 1 - 2**16
-"""The newest epoch that others are believed. A replica enters the epoch it hears of, and each election is one epoch
+"""The newest epoch that is accepted from others. A replica enters each newer epoch, and each election is one epoch
 more. In files, batches and messages an epoch is an int32: a lone voter that had entered the last would elect itself in
 one that nothing can hold, end there, and do so again at each start. From here it still has 65,536 elections. No quorum
 comes here by its elections: one in each second would take 68 years."""
 
 Where = tuple[VoterListener, int] | None
-"""Where the leader listens that an answer names, and its id; None if that is not known."""
+"""The address of the leader that an answer names, and its id; None if it is not known."""
 
 
 def only(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:
@@ -54,7 +54,7 @@ def answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
 
 
 def leadership(leader_id: int, leader_epoch: int) -> Mapping[str, int]:
-    """Who leads in which epoch, as an answer says. Raises MalformedMessage for what can be nobody's word."""
+    """The leader and epoch that an answer names. Raises MalformedMessage for impossible values."""
     if leader_id < NO_LEADER or not -1 <= leader_epoch <= NEWEST_EPOCH:
         raise MalformedMessage(f"an answer that names leader {leader_id} of epoch {leader_epoch}")
     return {"leader_id": leader_id, "leader_epoch": leader_epoch}

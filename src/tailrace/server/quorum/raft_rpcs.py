@@ -1,6 +1,6 @@
 """Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), FetchSnapshot (59), and Fetch (1) of the metadata log.
 
-What replicas of the metadata log ask of each other (KIP-595, KIP-630, KIP-853). Answered when the replica says so: a
+Requests between replicas of the metadata log (KIP-595, KIP-630, KIP-853). Answered when the replica says so: a
 Fetch may wait for records, a Vote for the disk. A request about anything else is refused before the replica sees it.
 
 A FetchSnapshot may ask for several snapshots: "the leader will evenly distribute the number of bytes sent across all of

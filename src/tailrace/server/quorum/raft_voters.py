@@ -1,7 +1,7 @@
 """AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82): one change of the quorum at a time (KIP-853).
 
-Only the leader of the metadata log can; anybody else answers NOT_LEADER_OR_FOLLOWER. 80 and 81 come from people, 82
-from a voter that listens elsewhere now. Answered when the change is committed, or with v1 of 80 when it is appended.
+Only the leader of the metadata log can; others answer NOT_LEADER_OR_FOLLOWER. 80 and 81 come from administrators, 82
+from a voter whose address has changed. Answered when the change is committed, or with v1 of 80 when it is appended.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ MAX_LISTENERS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class AddRaftVoterHandler:
-    """Lets a replica vote that has caught up. What it understands of kraft.version is taken to be 0 and 1."""
+    """Makes a voter of a replica that has caught up. Its range of kraft.version is taken to be 0 to 1."""
 
     host: QuorumHost
 

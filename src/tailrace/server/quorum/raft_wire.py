@@ -1,12 +1,12 @@
-"""What replicas of the metadata log say to each other, as Kafka's messages: `raft.rpc` to the wire and back.
+"""Messages between replicas of the metadata log, as Kafka's: `raft.rpc` to the wire and back.
 
 A message is made in the fullest form; encoding leaves out what an older version does not have. `oldest_version` says
 which version a request needs at least so that nothing of weight is lost. The log has one partition, so one stands in
 each message. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
 
-What comes from outside is checked as far as its form goes (`metadata_partition_wire`). Whether values make sense
-(offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer epoch that
-it hears of, so an epoch that leaves none to come is refused here; those of Fetch and FetchSnapshot are only compared.
+The form of messages from outside is checked (`metadata_partition_wire`). Whether values make sense
+(offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer
+epoch, so an epoch that leaves none to come is refused here; those of Fetch and FetchSnapshot are only compared.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _any_directory(keys: Sequence[ReplicaKey]) -> bool:
 
 
 def request_to_wire(request: Request, *, listeners: Sequence[VoterListener] = ()) -> QuorumRequest:
-    """The message that asks this. `listeners` are the sender's, for those who may be led by it."""
+    """The message of this request. `listeners` are the sender's, for its followers."""
     match request:
         case Vote():
             return elections.vote_request(request)
@@ -86,7 +86,7 @@ def request_to_wire(request: Request, *, listeners: Sequence[VoterListener] = ()
 
 
 def request_from_wire(message: QuorumRequest) -> Request:
-    """What a message asks of this log.
+    """The request for this log in a message.
 
     Raises INVALID_REQUEST if it asks for another partition or for several, as Kafka does, or names an epoch above
     `NEWEST_EPOCH`, and UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
@@ -152,7 +152,7 @@ def _where(leader: VoterListener | None, leader_id: int) -> Where:
 
 
 def response_from_wire(message: QuorumResponse) -> Answered:
-    """What an answer says of this log. Raises MalformedMessage if it is no answer about this log alone."""
+    """The answer for this log in a message. Raises MalformedMessage if it is no answer about this log alone."""
     for_all = ErrorCode.NONE if message.error_code == 0 else known_code(message.error_code)
     match message:
         case quorum.VoteResponse():

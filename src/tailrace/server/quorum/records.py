@@ -77,7 +77,7 @@ def _voter(fields: VoterFields) -> Voter:
 
 
 def snapshot_control(voters: VoterSet | None) -> tuple[HeaderControl, ...]:
-    """What a snapshot's header says of the voters: nothing where the log states none (kraft.version 0)."""
+    """The voters in a snapshot's header: none if the log states none (kraft.version 0)."""
     return () if voters is None else (KRaftVersionRecord(k_raft_version=1), voters_record(voters))
 
 

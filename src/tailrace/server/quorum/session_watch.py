@@ -11,7 +11,7 @@ from tailrace.server.alarm import Alarm
 from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000
-"""What is left of a broker's session when the connection of its heartbeats is closed."""
+"""The rest of a broker's session when the connection of its heartbeats is closed."""
 _SLEEP_LINE_MS: Final = 60_000
 
 _logger = logging.getLogger("tailrace.server")
@@ -29,7 +29,7 @@ class SessionWatch:
         self._sleeps = self._longest_sleep_ms = 0
         self.is_on = False
         self.on_silence: Callable[[], None] = lambda: None
-        """Called when somebody's session has ended."""
+        """Called when a broker's session has ended."""
 
     def start(self) -> None:
         """This controller is the active one."""
@@ -46,7 +46,7 @@ class SessionWatch:
         deadline_ms = self._heartbeats.next_deadline_ms
         if deadline_ms is None or not self.is_on:
             return
-        # Looked at between deadlines too: who has slept for long must not hold it against brokers.
+        # Looked at between deadlines too: sessions must not end because this process was paused.
         self._alarm.set(min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS))
 
     def _look(self) -> None:
@@ -61,7 +61,7 @@ class SessionWatch:
         self.look_again()
 
     def _tell_sleep(self, asleep_ms: int, now_ms: int) -> None:
-        """Once a minute, with what has not been told since."""
+        """Once a minute, with the number of lines that were left out since."""
         self._sleeps += 1
         self._longest_sleep_ms = max(self._longest_sleep_ms, asleep_ms)
         if self._sleep_lines.admits("asleep", now_ms):
@@ -70,7 +70,7 @@ class SessionWatch:
             self._sleeps = self._longest_sleep_ms = 0
 
     def hurry(self, broker_id: BrokerId) -> None:
-        """The connection of a broker's heartbeats has been closed: it has little time to be heard of again."""
+        """The connection of a broker's heartbeats has been closed: its session is shortened."""
         if self.is_on:
             self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
             self.look_again()

@@ -31,7 +31,7 @@ class SnapshotLoading:
         return True
 
     def image(self) -> ClusterImage:
-        """What it says, when it has been read to its end."""
+        """The image in it, when it has been read to its end."""
         return self._loader.image()
 
     def close(self) -> None:

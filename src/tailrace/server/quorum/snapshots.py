@@ -89,7 +89,7 @@ class MetadataSnapshots:
             return False
         self._writer = writer
         begun_ms = self._clock.monotonic_ms()
-        # What comes from now on counts for the next one; what it says of this one is known when it is written.
+        # Changes from now on count for the next one; the number of records of this one is known when it is written.
         # A snapshot that is loaded meanwhile brings a baseline of its own.
         baseline = self._baseline = _Baseline(image, records_count=None)
         values = snapshot_values(image)

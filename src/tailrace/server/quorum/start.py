@@ -1,5 +1,5 @@
-"""What must hold between a quorum's log and its snapshots when a node starts (KIP-630, "Validation of Snapshot and
-Log"), and what is done where it does not."""
+"""Conditions between a quorum's log and its snapshots at the start of a node (KIP-630, "Validation of Snapshot and
+Log"), and the repair if they do not hold."""
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import OffsetAndEpoch
@@ -16,7 +16,7 @@ def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoc
     """Before the log is opened: drop noted epochs that a snapshot disproves, of a log that it took the place of.
 
     The log forgets them when it is replaced, but its file may not have followed before the power went; later records,
-    whose epochs are lower than that of a tail nobody committed, would then seem to be damaged.
+    whose epochs are lower than that of an uncommitted tail, would then seem to be damaged.
     """
     path = join(directory, LEADER_EPOCHS)
     if not files.exists(path):
@@ -44,7 +44,7 @@ def takes_the_logs_place(newest: OffsetAndEpoch, log: LogView, recovery_point: i
     the power went before it was installed.
 
     KIP-630 asks whether the snapshot is "newer than the LEO". That is so if the log does not have the record that the
-    snapshot ends with, also where the log goes on behind that, or in a later epoch, with what nobody has committed. If
+    snapshot ends with, also if the log goes on behind that, or in a later epoch, with uncommitted records. If
     it was known to be committed further than the snapshot, one of the two is damaged, and nothing is replaced.
     """
     snapshot_id = SnapshotId(*newest)
@@ -52,7 +52,7 @@ def takes_the_logs_place(newest: OffsetAndEpoch, log: LogView, recovery_point: i
 
 
 def _agrees(snapshot_id: SnapshotId, log: LogView) -> bool:
-    """Whether the log has the record that the snapshot ends with, as far as can be told."""
+    """Whether the log has the record that the snapshot ends with, as far as is known."""
     if snapshot_id.end_offset > log.log_start_offset:
         return reaches(log, snapshot_id)
     if snapshot_id.end_offset < log.log_start_offset:

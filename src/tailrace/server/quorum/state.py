@@ -1,7 +1,7 @@
 """The content of the file `quorum-state`: what a voter must remember before it acts, in Kafka's JSON.
 
-Version 0 names the voters, which are static; version 1 leaves them to the log and knows the directory of whoever got
-the vote (KIP-853). It is durable before any request or answer of the epoch it names leaves.
+Version 0 names the voters, which are static; version 1 leaves them to the log and has the directory of the candidate
+that got the vote (KIP-853). It is durable before any request or answer of the epoch it names leaves.
 """
 
 import base64
@@ -19,15 +19,15 @@ _NO_DIRECTORY = "A" * 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuorumState:
-    """Who leads in which epoch, whom this voter gave its vote, and who may vote."""
+    """The leader and its epoch, the vote of this voter, and the voters."""
 
     leader_id: BrokerId = NO_LEADER
     leader_epoch: int = 0
     voted_id: BrokerId = NO_LEADER
     voters: tuple[BrokerId, ...] = ()
-    """Those of a static quorum; none: the log says who votes."""
+    """Those of a static quorum; none: the log has the voters."""
     voted_directory_id: bytes = bytes(_DIRECTORY_BYTES)
-    """Kept where the log says who votes. Zeros: not known."""
+    """Kept if the log has the voters. Zeros: not known."""
 
 
 def format_quorum_state(state: StoredQuorumState) -> bytes:

@@ -15,8 +15,8 @@ OnLongWork = Callable[[bool], None]
 """Told when work begins that takes several turns (True), and when that is over."""
 
 
-def nobody_cares(_: bool) -> None:
-    """For hosts whose long work is nobody's business."""
+def ignore_long_work(_: bool) -> None:
+    """For hosts without observers of their long work."""
 
 
 class StepwiseWork:
@@ -28,7 +28,7 @@ class StepwiseWork:
         *,
         later: Callable[[Task], None],
         on_idle: Task = lambda: None,
-        on_long_work: OnLongWork = nobody_cares,
+        on_long_work: OnLongWork = ignore_long_work,
     ) -> None:
         """`later` calls in a turn to come; `on_idle` is called when `next_work` has nothing more."""
         self._next_work = next_work
@@ -46,7 +46,7 @@ class StepwiseWork:
         return self._steps is not None
 
     def advance(self) -> None:
-        """Do what there is to do, up to something that takes several turns. What a step raises comes out here."""
+        """Run the queue, up to work that takes several turns. Exceptions of a step come out here."""
         if self._is_postponed or self._is_stepping:
             return
         self._is_stepping = True

@@ -1,4 +1,4 @@
-"""What is done one after the other, each thing whole before the next."""
+"""Tasks, one after the other, each complete before the next."""
 
 from collections import deque
 from collections.abc import Callable

@@ -17,7 +17,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class VoterAddress:
-    """Looks now and then, from `start` to `stop`. Does nothing for an observer, and for who listens nowhere."""
+    """Checks now and then, from `start` to `stop`. Does nothing for an observer, and for a node without listeners."""
 
     def __init__(self, host: QuorumHost, *, endpoints: Sequence[VoterListener], peer: Peer, clock: Clock) -> None:
         self._host = host
