@@ -1,0 +1,110 @@
+"""What one Fetch asks for, and the party that asks: a consumer or a follower."""
+
+from typing import Final, Protocol
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.server.context import RequestContext
+from tailrace.server.fetch.budget import FetchBudget, wanted_bytes
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.storage import ReadLimits
+
+FIRST_WITH_ZSTD: Final = 10
+FIRST_WITH_TOPIC_IDS: Final = 13
+
+
+class Reader(Protocol):
+    """The party that fetches."""
+
+    is_replica: bool
+    """Whether it may read up to the log end."""
+
+    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Raises KafkaError if this party is to get nothing of the partition."""
+        ...
+
+    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
+        """The records of the partition. Raises KafkaError as `Partition.read`."""
+        ...
+
+    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether the party has something to learn that is no record: then it must not wait (KIP-392)."""
+        ...
+
+
+class Consumer:
+    """A client. It reads up to the high watermark, or for read_committed up to the last stable offset."""
+
+    is_replica = False
+
+    __slots__ = ("_replica_id", "_takes_zstd")
+
+    def __init__(self, version: int, replica_id: int) -> None:
+        self._takes_zstd = version >= FIRST_WITH_ZSTD
+        self._replica_id = replica_id
+
+    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+        if self._replica_id >= 0:
+            partition.check_leader(wanted.current_leader_epoch)
+            code = (
+                ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            raise KafkaError(code, f"broker {self._replica_id} is no replica of {partition.topic_partition} here")
+        if not self._takes_zstd and partition.config.compression_type == "zstd":
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
+            )
+
+    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
+        return partition.read(limits)
+
+    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+        return False
+
+
+class AskedFetch:
+    """One request: its party, the partitions that it names in their order, and its limits."""
+
+    __slots__ = (
+        "_fetch_max_bytes",
+        "_request",
+        "_table",
+        "context",
+        "isolation",
+        "reader",
+        "topics",
+        "version",
+        "wanted_bytes",
+    )
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        context: RequestContext,
+        *,
+        reader: Reader,
+        table: PartitionTable,
+        fetch_max_bytes: int,
+    ) -> None:
+        self._request = request
+        self._table = table
+        self._fetch_max_bytes = fetch_max_bytes
+        self.context = context
+        self.version = context.api_version
+        self.reader = reader
+        self.topics = request.topics
+        self.isolation = request.isolation_level
+        self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
+        """The request waits for so many; 0 or less: it does not wait."""
+
+    def budget(self) -> FetchBudget:
+        """The bytes of one answer."""
+        return FetchBudget(request_max_bytes=self._request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
+
+    def partition(self, topic: FetchTopic, wanted: FetchPartition) -> Partition:
+        """The partition that is named, by name or by id. Raises KafkaError as `PartitionTable.get`."""
+        if self.version < FIRST_WITH_TOPIC_IDS:
+            return self._table.get(topic.topic, wanted.partition)
+        return self._table.get_by_id(topic.topic_id, wanted.partition)
