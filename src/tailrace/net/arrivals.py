@@ -1,12 +1,12 @@
-"""How fast new connections may come: from everybody together, and from one address.
+"""Rates of new connections: of all clients together, and of one address.
 
-Both rates are token buckets that hold two seconds' worth. Who comes to an empty bucket takes a token that is not there
-yet and waits for it. Somebody whose wait would be too long takes none, so that a flood of attempts does not make the
+Both rates are token buckets that hold two seconds' worth. A connection that comes to an empty bucket takes a token of
+the future and waits for it. One whose wait would be too long takes none, so that a flood of attempts does not make the
 others wait for it.
 """
 
 TOO_LONG_MS = 10_000
-"""Who would have to wait this long is sent away instead."""
+"""A connection that would have to wait this long is closed instead."""
 
 _BURST_SECONDS = 2
 
@@ -20,7 +20,7 @@ class Arrivals:
         self._by_address: dict[str, _Bucket] = {}
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """How long the connection that comes now from this address must wait: 0 mostly, `TOO_LONG_MS` is for ever."""
+        """The wait of a connection that comes now from this address: 0 mostly, `TOO_LONG_MS` is for ever."""
         bucket = self._by_address.get(address)
         if bucket is None:
             bucket = self._by_address[address] = _Bucket(self._per_ip_per_second)
@@ -32,13 +32,13 @@ class Arrivals:
         return wait_ms
 
     def forget_idle(self, now_ms: int) -> None:
-        """Drop what is known of addresses that nobody has come from for a while: there are many addresses."""
+        """Forget addresses without new connections for a while: there are many addresses."""
         self._by_address = {
             address: bucket for address, bucket in self._by_address.items() if not bucket.is_full(now_ms)
         }
 
     def __len__(self) -> int:
-        """How many addresses are remembered."""
+        """The number of addresses that are remembered."""
         return len(self._by_address)
 
 
@@ -53,7 +53,7 @@ class _Bucket:
         self._full_at_ms = 0.0
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long until there is a token."""
+        """The time until there is a token."""
         self._full_at_ms = max(self._full_at_ms, now_ms)
         return max(0, round(self._full_at_ms + self._token_ms - now_ms - self._size_ms))
 
@@ -62,5 +62,5 @@ class _Bucket:
         self._full_at_ms += self._token_ms
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether it is as if nobody had ever come."""
+        """Whether the bucket is full, as after its creation."""
         return self._full_at_ms <= now_ms

@@ -3,9 +3,9 @@
 Rules:
 1. A connection that waits for bytes between two frames holds no buffer: it draws one when bytes arrive and gives it
    back when it has consumed them. 2,000 idle connections cost no buffer at all.
-2. A buffer is never handed out again, nor resized, while a view of it exists. Whoever keeps a view keeps the buffer:
+2. A buffer is never handed out again, nor resized, while a view of it exists. A kept view keeps the buffer:
    the pool forgets a buffer that still has views and makes a new one.
-3. All buffers in use together stay within a limit, but for one: if nobody could get a larger buffer before another is
+3. All buffers in use together stay within a limit, but for one: if no connection could get a larger buffer before another is
    given back, half-read requests would wait for each other. The smallest size is always given, so small requests pass.
 """
 
@@ -46,7 +46,7 @@ class BufferPool:
     def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> bytearray | None:
         """A buffer of at least `size_class(size_bytes)`, contents undefined; None if the limit does not allow it.
 
-        `in_the_end` is what the frame will need when it is complete: whoever goes beyond the limit gets all of that at
+        `in_the_end` is the size of the complete frame: a connection that goes beyond the limit gets all of that at
         once, so that it never has to ask again.
         """
         size = size_class(size_bytes)

@@ -3,7 +3,7 @@
 1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id, or one that cannot
    be read, ends the connection.
 2. Every request has a deadline. One that passes it ends the connection, since all later answers stand behind it.
-3. Whatever closes the connection fails every pending request with that reason, and nothing is pending afterwards.
+3. The end of the connection fails every pending request with its reason, and nothing is pending afterwards.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 NEGOTIATED_WITH = 3
 """ApiVersions version asked first. Later ones only change rules for features, which this client does not read, and
-some servers answer a version they do not know in a form nobody can read."""
+some servers answer a version they do not know in an unreadable form."""
 
 _SCRATCH_BYTES = 64 * 1024
 _ANY_VERSION = 0x7FFF
@@ -35,7 +35,7 @@ _ERROR_35 = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, frame: memoryview) -> None:
         if not self._pending:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer that nobody asked for")
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer without a request")
         pending = self._pending[0]
         version = pending.version
         if pending.api.key == 18 and frame[4:6] == _ERROR_35:
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def pending_count(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests that wait for their answers."""
         return len(self._pending)
 
     def version_of(self, request_type: type[Any], max_version: int = _ANY_VERSION) -> int:

@@ -1,4 +1,4 @@
-"""What an accepted connection is told by the listener that accepted it, and what it tells."""
+"""The port between an accepted connection and the listener that accepted it."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """What accepted the connection and what all its connections share."""
+    """The listener of a connection, with the state that all its connections share."""
 
     name: str
     loop: asyncio.AbstractEventLoop

@@ -1,4 +1,4 @@
-"""How long a connection has been idle, mid-frame or unread, and whether its peer has hung up."""
+"""Time-outs of a connection that is idle, mid-frame or unread, and whether its peer has hung up."""
 
 import asyncio
 import select
@@ -30,8 +30,8 @@ class IdleTimes:
 def has_hung_up(transport: asyncio.BaseTransport | None) -> bool:
     """Whether the peer has closed its connection, or its way to us. False where the system does not tell.
 
-    A transport that reads hears of this by itself, behind the last byte; one that does not read must ask. It is told if
-    the operating system has all that was said: what is more than its receive buffer keeps the end from arriving.
+    A transport that reads gets the end by itself, behind the last byte; one that does not read must ask. The answer is
+    known if the operating system has all bytes: more than its receive buffer holds keeps the end from arriving.
     """
     socket = None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
     if socket is None or not hasattr(select, "POLLRDHUP"):

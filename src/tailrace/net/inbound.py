@@ -38,7 +38,7 @@ _UNANSWERED_MS = 1_000
 
 
 class InboundConnection(asyncio.BufferedProtocol):
-    """A connection that the listener accepted. What handlers see of it is `server.ports.ServerConnection`."""
+    """A connection that the listener accepted. Its port for handlers is `server.ports.ServerConnection`."""
 
     __slots__ = (
         "_answers",
@@ -95,7 +95,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._frames_taken = 0
         self._patience = IdleTimes()
 
-    # What handlers see: server.ports.ServerConnection
+    # The port for handlers: server.ports.ServerConnection
 
     @property
     def is_open(self) -> bool:
@@ -166,8 +166,8 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def take_no_more(self) -> None:
-        """Carry out no more requests. What still comes is read and thrown away: closing a socket with bytes that nobody
-        has read would reset it, and with it go the answers that are on their way."""
+        """Carry out no more requests. Bytes that still come are read and thrown away: closing a socket with unread bytes
+        would reset it, and with it go the answers that are on their way."""
         self._pauses |= Pause.STOPPING
         transport = self._transport
         if transport is not None and not transport.is_closing():

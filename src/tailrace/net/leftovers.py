@@ -1,6 +1,6 @@
-"""What a client still sends when its requests are not carried out any more: it is read, and nothing of it is kept.
+"""Bytes that a client sends when its requests are not carried out any more: they are read and thrown away.
 
-Closing a socket with bytes that nobody has read would reset it, and with it go the answers that are on their way.
+Closing a socket with unread bytes would reset it, and with it go the answers that are on their way.
 """
 
 import asyncio
@@ -8,14 +8,14 @@ from typing import Final
 
 _LEFTOVERS_BYTES: Final = 64 * 1024
 _RUBBISH: Final = bytearray(_LEFTOVERS_BYTES)
-"""For all of them: nobody looks at it."""
+"""Shared by all connections: it is never read."""
 
 
 class Leftovers(asyncio.BufferedProtocol):
     """In the place of a connection that takes no more."""
 
     def __init__(self, connection: asyncio.BufferedProtocol) -> None:
-        """`connection` hears of everything but the bytes."""
+        """`connection` gets every callback but those with bytes."""
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> bytearray:

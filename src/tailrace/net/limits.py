@@ -1,4 +1,4 @@
-"""How much one client may ask of the node before it has proved anything."""
+"""Limits of one client that has not authenticated."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from tailrace.protocol.registry import APIS, FrameClass
 SHORTEST_FRAME = 8
 """API key, version and correlation id: less than this is no request."""
 LONGEST_FRAME = 2**31 - 1
-"""What the length before a frame can say."""
+"""The largest length that a frame's prefix can state."""
 
 _ENVELOPE_BYTES = 128 << 10
 """Around a request: headers, and two strings of at most 32 KiB that name the client."""
@@ -28,22 +28,22 @@ class ListenerLimits:
     """Does not count for clients on this machine."""
     new_connections_per_second: int = 200
     new_connections_per_ip_per_second: int = 20
-    """Neither counts for clients on this machine. Twice as many may come at once; whoever is early has to wait."""
+    """Neither counts for clients on this machine. Twice as many may come at once; an early one has to wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
     """From a frame's first byte to its last."""
     unsent_bytes: int = 64 << 20
     stall_ms: int = 60_000
-    """How long unsent answers may make no progress."""
+    """The longest time without progress of unsent answers."""
     in_flight: int = 64
     frames_per_turn: int = 64
     bytes_per_turn: int = 4 << 20
 
     @property
     def of_controllers(self) -> "ListenerLimits":
-        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and what nodes
-        say of all their partitions in one frame: what is too long would come again and again, and cut off all that
-        shares its connection. The memory for it is the same as everybody's."""
+        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and reports of all
+        partitions of a node in one frame: a frame that is too long would come again and again, and cut off all that
+        shares its connection. The memory for it is shared with all other frames."""
         room = self.other_frame_bytes + _ENVELOPE_BYTES
         return replace(self, other_frame_bytes=max(room, self.produce_frame_bytes))
 
@@ -64,7 +64,7 @@ class ListenerLimits:
 
 
 def describe_bad_length(head: bytes, limit: int) -> str:
-    """Why a frame that starts with these bytes is refused, for the log of the node."""
+    """The reason why a frame that starts with these bytes is refused, for the log of the node."""
     if len(head) >= 2 and int.from_bytes(head[:2]) == _TLS_HANDSHAKE:
         return "a TLS hello on a listener without TLS"
     if head[:4] in _HTTP_METHODS:

@@ -33,7 +33,7 @@ OnFrame = Callable[[InboundConnection, int, memoryview], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerCounts:
-    """What has happened since the start, for metrics."""
+    """Counters since the start, for metrics."""
 
     open: int
     accepted: int
@@ -79,7 +79,7 @@ class Listener:
         self._closed_by_us = 0
 
     def bind(self, hosts: Sequence[str], port: int) -> int:
-        """Take the addresses and return the port; nobody can connect yet. Port 0 picks a free one.
+        """Take the addresses and return the port; no client can connect yet. Port 0 picks a free one.
 
         The first host must work, others may be missing on this machine. Raises OSError with the address in its text.
         """

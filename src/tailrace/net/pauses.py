@@ -1,4 +1,4 @@
-"""Why a connection takes no frame for now. Plain ints, not an IntFlag: they are tested several times per request."""
+"""Reasons for a connection to take no frame for now. Plain ints, not an IntFlag: they are tested at each request."""
 
 from typing import Final
 

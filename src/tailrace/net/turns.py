@@ -22,13 +22,13 @@ class Flushable(Protocol):
 
 
 STALL_SECONDS = 0.05
-"""A turn that takes longer keeps everybody else waiting noticeably, and is told of."""
+"""A turn that takes longer keeps all other requests waiting noticeably, and is reported."""
 
 
 class Turns:
     """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside one.
 
-    `on_stall` is told of every turn that took too long: what work it was, and for how many seconds.
+    `on_stall` is called for every turn that took too long, with its work and its seconds.
     """
 
     def __init__(
