@@ -166,8 +166,8 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def take_no_more(self) -> None:
-        """Carry out no more requests. Bytes that still come are read and thrown away: closing a socket with unread bytes
-        would reset it, and with it go the answers that are on their way."""
+        """Carry out no more requests. Bytes that still come are read and thrown away: closing a socket with unread
+        bytes would reset it, and with it go the answers that are on their way."""
         self._pauses |= Pause.STOPPING
         transport = self._transport
         if transport is not None and not transport.is_closing():

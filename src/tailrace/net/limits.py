@@ -41,8 +41,8 @@ class ListenerLimits:
 
     @property
     def of_controllers(self) -> "ListenerLimits":
-        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and reports of all
-        partitions of a node in one frame: a frame that is too long would come again and again, and cut off all that
+        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and reports of
+        all partitions of a node in one frame: a frame that is too long would come again and again, and cut off all that
         shares its connection. The memory for it is shared with all other frames."""
         room = self.other_frame_bytes + _ENVELOPE_BYTES
         return replace(self, other_frame_bytes=max(room, self.produce_frame_bytes))
