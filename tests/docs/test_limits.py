@@ -25,7 +25,7 @@ def functions_in(path: Path) -> frozenset[str]:
 
 
 def test_every_row_names_a_test_that_is_there() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| What ")]
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.endswith(" Test |")]
     assert len(rows) > 50
     assert [row for row in rows if "tests/" not in row] == []
     assert [f"{path}::{name}" for path, name in TESTS if name not in functions_in(ROOT / path)] == []

@@ -42,11 +42,11 @@ def _rows(settings: Table, *, dynamic_mark: str) -> Iterable[tuple[str, ...]]:
 
 
 def broker_settings() -> str:
-    return _table(("Setting", "Default", "What it is"), _rows(BROKER_SETTINGS, dynamic_mark=" *"))
+    return _table(("Setting", "Default", "Meaning"), _rows(BROKER_SETTINGS, dynamic_mark=" *"))
 
 
 def topic_settings() -> str:
-    return _table(("Setting", "Default", "What it is"), _rows(TOPIC_SETTINGS, dynamic_mark=""))
+    return _table(("Setting", "Default", "Meaning"), _rows(TOPIC_SETTINGS, dynamic_mark=""))
 
 
 def dev_defaults() -> str:

@@ -53,7 +53,7 @@ _OFFSETS = (
             "topics.partitions.error_code": (_BAD_REQUEST, _OK),
             "topics.partitions.low_watermark": (-1, 2),
         },
-        "nobody can say which was meant",
+        "it is not clear which one is meant",
     ),
     Difference(
         "DeleteRecords",
@@ -112,7 +112,7 @@ _PRODUCE = (
         "Produce",
         ("a batch with a transactional batch without a producer",),
         {f"{_PART}.error_code": ("INVALID_RECORD (87)", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)")},
-        "without a producer a batch is in no transaction: it is wrong, whoever sends it",
+        "without a producer a batch is in no transaction: it is wrong from any client",
     ),
     Difference(
         "Produce",
@@ -134,7 +134,7 @@ _TRANSACTIONS = (
         "DescribeTransactions",
         ("transactions are described",),
         {"transaction_states": MISSING, "transaction_states.transaction_start_time_ms": (ANY, ANY)},
-        "a transactional id that is named twice is told once: a small request must not have a large answer",
+        "a transactional id that is named twice is described once: a small request must not have a large answer",
     ),
     Difference(
         "ListTransactions",
@@ -149,13 +149,13 @@ _FETCH = (
         "Fetch",
         ("*from offset *", "after epoch *", "seeded *"),
         _RANGE,
-        "who is out of range is told the range (KIP-392)",
+        "an answer to an offset out of range has the range (KIP-392)",
     ),
     Difference(
         "Fetch",
         ("*",),
         {"responses.partitions.records.bytes of a cut batch": (0, ANY)},
-        "batches are sent whole: half of one helps nobody",
+        "batches are sent whole: half of one helps no reader",
     ),
     Difference(
         "Fetch",

@@ -22,7 +22,7 @@ NETWORK_SETTINGS = (
         "listener.insecure.allow",
         BOOLEAN,
         False,
-        "Listen on addresses that other machines can reach although nobody is asked who they are.",
+        "Listen on addresses that other machines can reach, without authentication.",
     ),
     setting(
         "listener.security.protocol.map",
@@ -67,7 +67,7 @@ NETWORK_SETTINGS = (
         "max.connection.creation.rate",
         INT,
         _LIMITS.new_connections_per_second,
-        "New connections a second from other machines; whoever comes too early waits (Kafka: no limit).",
+        "New connections a second from other machines; the next ones wait (Kafka: no limit).",
         at_least=1,
     ),
     setting(

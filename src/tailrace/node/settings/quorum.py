@@ -12,14 +12,14 @@ QUORUM_SETTINGS = (
         "controller.quorum.voters",
         LIST,
         (),
-        "The controllers that found the quorum, ID@HOST:PORT, the same on every node. Once it is founded its log says"
-        " who votes, and this is where they are asked first. For Kafka they are who votes, for ever.",
+        "The controllers that found the quorum, ID@HOST:PORT, the same on every node. Once it is founded its log has"
+        " the voters, and these addresses are asked first. For Kafka they are the voters for ever.",
     ),
     setting(
         "controller.quorum.bootstrap.servers",
         LIST,
         (),
-        "Controllers to ask who leads, HOST:PORT: for nodes that come to a quorum that is there.",
+        "Controllers to ask for the leader, HOST:PORT: for nodes that join a quorum that exists.",
     ),
     setting(
         "controller.quorum.fetch.timeout.ms",

@@ -24,7 +24,7 @@ from tailrace.server.partitions.upkeep import UpkeepConfig
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
-    setting("process.roles", LIST, ("broker", "controller"), "What this node does.", one_of=("broker", "controller")),
+    setting("process.roles", LIST, ("broker", "controller"), "Roles of this node.", one_of=("broker", "controller")),
     setting("broker.rack", STRING, None, "The rack this node stands in; copies are placed in different ones."),
     setting("log.dirs", STRING, None, "The directory that keeps the node's data; wins over log.dir."),
     setting("log.dir", STRING, "tailrace-data", "The directory that keeps the node's data (Kafka: /tmp/kafka-logs)."),
@@ -98,9 +98,7 @@ _REPLICATION = (
     setting(
         "replica.socket.timeout.ms", INT, ReplicaFetchConfig, "How long a follower waits for an answer.", at_least=1
     ),
-    setting(
-        "replica.selector.class", CLASS, None, "Accepted for Kafka's files; everybody reads from leaders (KIP-392)."
-    ),
+    setting("replica.selector.class", CLASS, None, "Accepted for Kafka's files; clients read from leaders (KIP-392)."),
     setting(
         "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
     ),
