@@ -92,10 +92,8 @@ class FollowerLogs:
             match effect:
                 case Store():
                     self._store(effect, partition)
-                case Cut():
+                case Cut() | Restart():
                     self._cut(effect, partition)
-                case Restart():
-                    self._restart(effect, partition)
                 case ReportStall():
                     self._report_stall(effect, partition)
         except KafkaError as fault:
@@ -119,34 +117,29 @@ class FollowerLogs:
         answer = answer._replace(records=b"")  # the bytes are not ours to keep
         partition.flush_as_follower(flushed)
 
-    def _cut(self, effect: Cut, partition: Partition) -> None:
+    def _cut(self, effect: Cut | Restart, partition: Partition) -> None:
         log = partition.log
-        offset = cut_offset(log.epochs, log.log_end_offset, effect.diverging)
+        if isinstance(effect, Cut):
+            offset = cut_offset(log.epochs, log.log_end_offset, effect.diverging)
+            why = f"epoch-{effect.diverging.epoch}-ends-at-{effect.diverging.offset}"
+        else:
+            offset, why = effect.log_start_offset, "the-leaders-log-begins-there"
         if not self._may_cut(effect, partition, offset):
+            self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
             return
-        self._note_cut(partition, offset, f"epoch-{effect.diverging.epoch}-ends-at-{effect.diverging.offset}")
-        if offset < log.log_start_offset:
+        self._note_cut(partition, offset, why)
+        if isinstance(effect, Restart) or offset < log.log_start_offset:
             self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(offset))
         else:
             self._when_cuttable(effect, partition, offset, lambda: partition.truncate_to(offset))
 
-    def _restart(self, effect: Restart, partition: Partition) -> None:
-        start = effect.log_start_offset
-        if self._may_cut(effect, partition, start):
-            self._note_cut(partition, start, "the-leaders-log-begins-there")
-            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(start))
-
     def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
-        """Whether the log may be cut here; if not, this partition stops until it has another leader."""
+        """Whether the log may be cut here. If not, the partition stands still until it has another leader."""
         position = position_of(partition)
         agreed_epoch = max(partition.agreed_epoch, position.last_epoch)
         unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
-        if may_cut(
-            offset,
-            high_watermark=position.high_watermark,
-            agreed_epoch=agreed_epoch,
-            unclean_epoch=unclean_epoch,
-        ):
+        high_watermark = position.high_watermark
+        if may_cut(offset, high_watermark=high_watermark, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch):
             return True
         if position.last_epoch > effect.leader_epoch:
             # No leader has told it so: the records are damaged that say this, and are fetched anew.
@@ -154,7 +147,6 @@ class FollowerLogs:
                 f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
                 offset=partition.log.log_end_offset,
             )
-            self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
             return False
         topic, number = partition.topic_partition
         _logger.error(
@@ -167,7 +159,7 @@ class FollowerLogs:
             effect.leader_epoch,
             agreed_epoch,
             unclean_epoch,
-            position.high_watermark,
+            high_watermark,
             position.end_offset,
             offset,
             self._leader,
@@ -175,7 +167,6 @@ class FollowerLogs:
             number,
             partition.broker_id,
         )
-        self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=True))
         return False
 
     def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
@@ -280,6 +271,7 @@ def _follows(partition: Partition, leader_epoch: int) -> bool:
 
 
 def position_of(partition: Partition) -> Position:
+    """The position from which this partition is fetched."""
     log = partition.log
     return Position(
         log.log_end_offset,
