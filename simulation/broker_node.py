@@ -29,9 +29,9 @@ from tailrace.server.controller_link.controller_peers import (
     BrokerRegistrationHandler,
     ControllerRegistrationHandler,
 )
+from tailrace.server.controller_link.controller_requests import Errands
 from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
 from tailrace.server.controller_link.envelopes import Envelopes
-from tailrace.server.controller_link.errands import Errands
 from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.dispatch import Dispatcher, Handler
 from testkit.ports import RecordingConnection

@@ -14,7 +14,7 @@ from fuzz.targets.target import Target
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import check_crc, iter_batches
-from tailrace.server.quorum.state import parse_quorum_state
+from tailrace.server.quorum.metadata_directory import parse_quorum_state
 from tailrace.storage import EpochCache, Log, ReadLimits
 from tailrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,

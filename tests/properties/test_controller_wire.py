@@ -34,7 +34,7 @@ from tailrace.protocol.messages.topics import CreatableTopicResult, CreateTopics
 from tailrace.protocol.schema import decode, encode_bytes, replace
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
-from tailrace.server.controller_link.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
+from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.rounds import Rounds
+from tailrace.server.partitions.upkeep import Rounds
 from tailrace.server.ports import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk

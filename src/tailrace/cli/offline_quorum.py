@@ -14,8 +14,12 @@ from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.quorum.state import StoredQuorumState
+from tailrace.server.quorum.metadata_directory import (
+    MAX_BATCH_BYTES,
+    METADATA_PARTITION,
+    MetadataDirectory,
+    StoredQuorumState,
+)
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import read_meta_properties
 

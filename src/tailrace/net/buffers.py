@@ -10,6 +10,8 @@ Rules:
 """
 
 from collections.abc import Callable
+from struct import Struct
+from typing import Final
 
 from tailrace.model.buffers import has_no_views, new_buffer
 
@@ -17,6 +19,7 @@ SMALLEST = 64 * 1024
 """The size of an ordinary buffer, in bytes. Larger ones are this, doubled as often as needed."""
 
 _POISON = b"\xdb"
+_LENGTH: Final = Struct(">i")
 
 
 def size_class(size_bytes: int) -> int:
@@ -89,3 +92,75 @@ class BufferPool:
     def when_free(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when a larger buffer has been given back and asking again is worth while."""
         self._waiting.append(callback)
+
+
+class ReceiveBuffer:
+    """The bytes of one connection that have arrived and are not consumed: from `start` to `end` of `data`.
+
+    It holds a buffer of the pool only while there are such bytes, or some are about to arrive (rule 1).
+    """
+
+    __slots__ = ("_expected_bytes", "_pool", "data", "end", "start", "view")
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._expected_bytes = SMALLEST
+        self.data: bytearray | None = None
+        self.view = memoryview(b"")
+        self.start = 0
+        self.end = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more bytes can be received now."""
+        return self.data is None or self.end < len(self.data)
+
+    def free_part(self) -> memoryview:
+        """The place for the next bytes."""
+        if self.data is None:
+            buffer = self._pool.draw(self._expected_bytes)
+            if buffer is None:
+                buffer = self._pool.draw()
+            assert buffer is not None
+            self.data = buffer
+            self.view = memoryview(buffer)
+        return self.view[self.end :]
+
+    def drop(self) -> None:
+        """Give the buffer back: nothing in it is needed any more."""
+        buffer = self.data
+        if buffer is not None:
+            self.data = None
+            self.view = memoryview(b"")
+            self.start = 0
+            self.end = 0
+            self._pool.give_back(buffer)
+
+    def make_room(self) -> bool:
+        """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
+
+        A client may announce more than it ever sends: the buffer grows to four times what has arrived, unless this
+        client has already sent a frame as large. False: the pool has no such buffer now, and there is no room left.
+        """
+        buffer = self.data
+        assert buffer is not None
+        arrived = self.end - self.start
+        needed = 4 + _LENGTH.unpack_from(buffer, self.start)[0] if arrived >= 4 else SMALLEST
+        if needed <= arrived:  # a whole frame that waits for the end of a pause
+            return True
+        if self.start + needed <= len(buffer):
+            return True
+        if self.end < len(buffer) and needed > len(buffer) and self.start == 0:
+            return True  # it must grow, but there is room for the next bytes
+        proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
+        larger = self._pool.draw(min(needed, proved), in_the_end=needed)
+        if larger is None:
+            return self.end < len(buffer)
+        larger[:arrived] = self.view[self.start : self.end]
+        self.drop()
+        self.data = larger
+        self.view = memoryview(larger)
+        self.end = arrived
+        if needed <= len(larger):
+            self._expected_bytes = max(self._expected_bytes, needed)
+        return True

@@ -2,7 +2,7 @@
 
 Invariants:
 1. Slots are given to frames in order of arrival; answers leave in order of slots, whatever the order they are given in.
-2. Bytes between `_start` and `_end` of the buffer have arrived and are not consumed. No buffer means none.
+2. `_received` has the bytes that have arrived and are not consumed.
 3. `_pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is one, and
    when the last one goes, the bytes at hand are parsed before more are read.
 4. While the only reason is that too many requests are in progress, reading goes on until the buffer at hand is full: so
@@ -12,15 +12,14 @@ Invariants:
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Final, Protocol, cast
 
-from tailrace.net.buffers import SMALLEST
-from tailrace.net.host import Host
+from tailrace.net.buffers import BufferPool, ReceiveBuffer
 from tailrace.net.idleness import IdleTimes, has_hung_up
 from tailrace.net.leftovers import Leftovers
-from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, describe_bad_length
-from tailrace.net.pauses import Pause
+from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, ListenerLimits, describe_bad_length
 from tailrace.net.portions import PORTION_BYTES, write_in_portions
+from tailrace.net.turns import Turns
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,18 +36,66 @@ _UNANSWERED_MS = 1_000
 """A connection that is not read, and whose next answer has not come for so long, is asked whether it is still there."""
 
 
+class Pause:
+    """The reasons why a connection takes no frame now, as bits: there may be several at once.
+
+    Plain ints, not an IntFlag: they are tested several times per request.
+    """
+
+    CLOSED: Final = 1
+    FAIRNESS: Final = 2
+    """It has had its share of this turn."""
+    IN_FLIGHT: Final = 4
+    """Too many of its requests are not answered yet."""
+    SLOW_READER: Final = 8
+    """It does not take its answers."""
+    MEMORY: Final = 16
+    """Its frame does not fit into the memory that all receive buffers may use."""
+    TOO_EARLY: Final = 32
+    """It came while too many came; it is listened to later."""
+    OUT_OF_ORDER: Final = 128
+    """Large answers wait for one that must leave before them."""
+    STOPPING: Final = 64
+    """The node is about to stop."""
+
+
+class Host(Protocol):
+    """The listener of a connection, with the state that all its connections share."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    turns: Turns
+    pool: BufferPool
+    limits: ListenerLimits
+    is_transport_copying: bool
+
+    @property
+    def on_frame(self) -> "Callable[[InboundConnection, int, memoryview], None]":
+        """Takes a frame, without its length prefix."""
+        ...
+
+    def admit(self, connection: "InboundConnection") -> None:
+        """The connection is there; may abort it."""
+        ...
+
+    def forget(self, connection: "InboundConnection") -> None:
+        """The connection is gone."""
+        ...
+
+    def report(self, connection: "InboundConnection", reason: str) -> None:
+        """The connection is closed by the node for this reason."""
+        ...
+
+
 class InboundConnection(asyncio.BufferedProtocol):
     """A connection that the listener accepted. Its port for handlers is `server.ports.ServerConnection`."""
 
     __slots__ = (
         "_answers",
         "_answers_bytes",
-        "_buffer",
         "_close_callbacks",
         "_early_answers",
         "_early_bytes",
-        "_end",
-        "_expected_bytes",
         "_frames_taken",
         "_heard_from",
         "_is_finishing",
@@ -60,9 +107,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_next_slot",
         "_patience",
         "_pauses",
-        "_start",
+        "_received",
         "_transport",
-        "_view",
         "is_trusted",
         "peer_address",
     )
@@ -74,11 +120,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         """The client's IP address, without the port."""
         self.is_trusted = False
         """Whether the client runs on this machine."""
-        self._buffer: bytearray | None = None
-        self._view = memoryview(b"")
-        self._start = 0
-        self._end = 0
-        self._expected_bytes = SMALLEST
+        self._received = ReceiveBuffer(listener.pool)
         self._next_slot = 0
         self._next_answer = 0
         self._early_answers: dict[int, Sequence[Buffer] | None] = {}
@@ -212,7 +254,7 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pauses |= Pause.CLOSED
-        self._drop_buffer()
+        self._received.drop()
         self._answers.clear()
         self._early_answers.clear()
         self._listener.forget(self)
@@ -221,18 +263,10 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._listener.turns.run(callback)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._buffer is None:
-            pool = self._listener.pool
-            buffer = pool.draw(self._expected_bytes)
-            if buffer is None:
-                buffer = pool.draw()
-            assert buffer is not None
-            self._buffer = buffer
-            self._view = memoryview(buffer)
-        return self._view[self._end :]
+        return self._received.free_part()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
+        self._received.end += nbytes
         self._heard_from = True
         if not self._pauses:
             self._listener.turns.run(self._take_frames)
@@ -257,15 +291,16 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def _take_frames(self) -> None:
         """Hand out every whole frame at hand, as far as the limits of one turn allow."""
-        buffer = self._buffer
+        received = self._received
+        buffer = received.data
         if buffer is None:
             return
         listener = self._listener
         limits = listener.limits
         on_frame = listener.on_frame
-        view = self._view
-        end = self._end
-        start = self._start
+        view = received.view
+        end = received.end
+        start = received.start
         last_start = start + limits.bytes_per_turn
         frames_left = limits.frames_per_turn
         harmless = limits.harmless_frame_bytes
@@ -287,23 +322,24 @@ class InboundConnection(asyncio.BufferedProtocol):
             start = frame_end
             if self._next_slot - self._next_answer >= limits.in_flight:
                 self._pauses |= Pause.IN_FLIGHT
-        self._start = start
+        received.start = start
         del view
         if start == end:
-            self._drop_buffer()
-        elif not self._pauses & Pause.CLOSED:
-            self._make_room()
+            received.drop()
+        elif not self._pauses & Pause.CLOSED and not received.make_room():
+            self._wait_for_memory()
         if self._pauses & Pause.IN_FLIGHT and not self._may_read:
             self._stop_reading()
 
     def _refuses(self, size: int, start: int) -> bool:
         """Whether this frame may not come; the connection is then closed."""
-        assert self._buffer is not None
-        api_key = _API_KEY.unpack_from(self._buffer, start + 4)[0] if self._end - start >= 6 else None
+        buffer = self._received.data
+        assert buffer is not None
+        api_key = _API_KEY.unpack_from(buffer, start + 4)[0] if self._received.end - start >= 6 else None
         limit = self._listener.limits.frame_limit(api_key, is_trusted=self.is_trusted)
         if SHORTEST_FRAME <= size <= limit:
             return False
-        self.close(describe_bad_length(bytes(self._buffer[start : start + 8]), limit))
+        self.close(describe_bad_length(bytes(buffer[start : start + 8]), limit))
         return True
 
     def _yield_turn(self) -> None:
@@ -311,49 +347,9 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._pause(Pause.FAIRNESS)
         self._resume(Pause.FAIRNESS)
 
-    def _make_room(self) -> None:
-        """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
-
-        A client may announce more than it ever sends: the buffer grows to four times what has arrived, unless this
-        client has already sent a frame as large.
-        """
-        buffer = self._buffer
-        assert buffer is not None
-        arrived = self._end - self._start
-        needed = 4 + _LENGTH.unpack_from(buffer, self._start)[0] if arrived >= 4 else SMALLEST
-        if needed <= arrived:  # a whole frame that waits for the end of a pause
-            return
-        if self._start + needed <= len(buffer):
-            return
-        if self._end < len(buffer) and needed > len(buffer) and self._start == 0:
-            return  # it must grow, but there is room for the next bytes
-        proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
-        larger = self._listener.pool.draw(min(needed, proved), in_the_end=needed)
-        if larger is None:
-            if self._end < len(buffer):
-                return
-            self._wait_for_memory()
-            return
-        larger[:arrived] = self._view[self._start : self._end]
-        self._drop_buffer()
-        self._buffer = larger
-        self._view = memoryview(larger)
-        self._end = arrived
-        if needed <= len(larger):
-            self._expected_bytes = max(self._expected_bytes, needed)
-
     def _wait_for_memory(self) -> None:
         self._pause(Pause.MEMORY)
         self._listener.pool.when_free(lambda: self._resume(Pause.MEMORY))
-
-    def _drop_buffer(self) -> None:
-        buffer = self._buffer
-        if buffer is not None:
-            self._buffer = None
-            self._view = memoryview(b"")
-            self._start = 0
-            self._end = 0
-            self._listener.pool.give_back(buffer)
 
     # Pausing
 
@@ -373,7 +369,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     @property
     def _may_read(self) -> bool:
         """Invariant 4."""
-        return not self._pauses & ~Pause.IN_FLIGHT and (self._buffer is None or self._end < len(self._buffer))
+        return not self._pauses & ~Pause.IN_FLIGHT and self._received.has_room
 
     def _stop_reading(self) -> None:
         if not self._is_reading_paused and self._transport is not None:
@@ -463,7 +459,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         heard, self._heard_from = self._heard_from, False
         is_idle = not heard and not self._in_progress and not self.unsent_bytes
         sent_bytes = patience.written_bytes - (self.unsent_bytes - self._answers_bytes)
-        is_mid_frame = self._end > self._start and not self._pauses & ~Pause.MEMORY
+        is_mid_frame = self._received.end > self._received.start and not self._pauses & ~Pause.MEMORY
         if patience.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
         elif patience.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:

@@ -25,10 +25,10 @@ from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
-from tailrace.node.duties import Duties
 from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.node.handlers import Services, Waiting, build_handlers, finalized_features
 from tailrace.node.hang_watch import HangWatch
+from tailrace.node.metadata_followup import Duties
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.broker_measurements import BrokerParts
 from tailrace.node.peers import Peers
@@ -40,8 +40,8 @@ from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.controller_link.broker_lifecycle import BrokerSession
 from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.controller_requests import Errands
 from tailrace.server.controller_link.envelopes import Envelopes
-from tailrace.server.controller_link.errands import Errands
 from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches

@@ -23,8 +23,7 @@ from tailrace.node.settings.quorum_config import QuorumConfig
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.quorum import DescribeQuorumRequest
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
-from tailrace.server.quorum.description import WANTED
-from tailrace.server.quorum.founders import stated_voters, waiting_founder
+from tailrace.server.quorum.description import WANTED, stated_voters, waiting_founder
 from tailrace.server.quorum.log import QuorumLog
 
 _ROUND_SECONDS: Final = 0.03

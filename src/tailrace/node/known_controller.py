@@ -9,8 +9,8 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.voters import VoterListener
 from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.controller_link.controller_registration import ControllerRegistration
+from tailrace.server.controller_link.controller_requests import Errands
 from tailrace.server.controller_link.envelopes import Envelopes
-from tailrace.server.controller_link.errands import Errands
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.quorum.controller import QuorumController
 

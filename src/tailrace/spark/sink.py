@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tailrace.client.arrow import Partitions, partitions_for_keys
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.options import SinkOptions
-from tailrace.spark.outbox import SinkRows, TaskSender
+from tailrace.spark.task_sender import SinkRows, TaskSender
 
 _TYPES = {
     "key": ("binary", "string"),

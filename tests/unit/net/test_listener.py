@@ -569,7 +569,7 @@ def test_a_frame_that_drips_is_cut_off_after_30_seconds(run: Run) -> None:
             client = await server.connect()
             (connection,) = await _connections(server, 1)
             client.send(frame(1)[:5])
-            await until(lambda: connection._end > 0)
+            await until(lambda: connection._received.end > 0)
             for second in range(31):
                 connection.check_time(second * 1000)
             assert connection.is_open
@@ -593,7 +593,7 @@ def test_frames_that_follow_each_other_closely_are_not_one_slow_frame(run: Run) 
                 rest = whole[5:]
                 if second:
                     await client.receive()
-                await until(lambda: connection._end > 0)
+                await until(lambda: connection._received.end > 0)
                 connection.check_time(second * 1000)
             assert connection.is_open
             client.close()

@@ -38,9 +38,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
+from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
+from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
-from tailrace.server.controller_link.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
-from tailrace.server.controller_link.topics_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 from tailrace.server.ports import Controller
 
 REQUEST_TIMEOUT_MS: Final = 30_000

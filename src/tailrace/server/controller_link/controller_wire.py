@@ -1,4 +1,4 @@
-"""Registrations and heartbeats to the active controller, as Kafka's messages: to the wire and back.
+"""Messages of brokers and controllers to the active controller, in Kafka's form: to the wire and back.
 
 The way out is `ControllerChannel`'s, the way in the handlers'. A request is made in the fullest form; encoding leaves
 out what an older version does not have. Values from outside are checked here as far as their form goes; what they come
@@ -6,6 +6,7 @@ to is for the controller to decide.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
@@ -16,10 +17,19 @@ from tailrace.metadata.broker_commands import (
     RegisterBroker,
     RegisterController,
 )
+from tailrace.metadata.commands import CreateTopics, TopicCreated, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.metadata.image import Endpoint, SupportedFeature
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, ProducerId
+from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.protocol.messages import producers, registrations
+from tailrace.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 # Brokers and controllers
 
@@ -163,3 +173,52 @@ def refusal(code: int, what: str, *, said: str | None = None) -> KafkaError | No
     except ValueError:
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller refuses {what} with error {code}")
     return KafkaError(known, said or f"the controller refuses {what}")
+
+
+CREATE_TOPICS_VERSION: Final = 7
+_TIMEOUT_MS: Final = 30_000
+
+
+def create_topics_request(command: CreateTopics) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=tuple(map(_creatable, command.topics)), timeout_ms=_TIMEOUT_MS, validate_only=command.validate_only
+    )
+
+
+def _creatable(topic: TopicSpec) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            CreatableReplicaAssignment(partition_index=one.partition, broker_ids=one.broker_ids)
+            for one in topic.assignments
+        ),
+        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs),
+    )
+
+
+def topics_created(command: CreateTopics, response: CreateTopicsResponse) -> TopicsCreated:
+    """The results by name. The settings that a topic was given are those of the command."""
+    configs = {topic.name: topic.configs for topic in command.topics}
+
+    def result(told: CreatableTopicResult) -> TopicCreated | TopicRefused:
+        if told.error_code:
+            error = KafkaError(_code(told.error_code), told.error_message or "")
+            return TopicRefused(name=told.name, error=error)
+        return TopicCreated(
+            name=told.name,
+            topic_id=TopicId(told.topic_id),
+            num_partitions=told.num_partitions,
+            replication_factor=told.replication_factor,
+            overrides={name: value for name, value in configs.get(told.name, ()) if value is not None},
+        )
+
+    return TopicsCreated(results=tuple(map(result, response.topics)))
+
+
+def _code(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

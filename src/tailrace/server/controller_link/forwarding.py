@@ -18,8 +18,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.registry import APIS, ForwardingKind
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
+from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
-from tailrace.server.controller_link.errands import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
 from tailrace.server.dispatch import Handler
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection

@@ -4,8 +4,7 @@ from typing import Final
 
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.coordinators.groups.consumer.group import Assignment
-from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat
-from tailrace.coordinators.groups.consumer.validation import check_heartbeat
+from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat, check_heartbeat
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.messages.consumer_groups import (

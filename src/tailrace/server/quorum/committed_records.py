@@ -1,8 +1,10 @@
-"""Reads what is committed from the metadata log, in steps."""
+"""Committed metadata as records, read in steps: from the metadata log, and from a snapshot of this node."""
 
 from typing import Final, NamedTuple
 
 from tailrace.metadata.derive import SLICE, Steps
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.snapshot_image import SnapshotLoader
 from tailrace.metadata.stored_partitions import RecordReader, StoredRecord
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.primitives import Buffer
@@ -53,3 +55,36 @@ def _decoded(buffer: Buffer, position: int, reader: RecordReader) -> Steps[list[
         if index % SLICE == 0:
             yield
     return decoded
+
+
+class SnapshotLoading:
+    """Reads one snapshot, once. Raises CorruptRecords, StorageError, and what `SnapshotLoader` raises."""
+
+    def __init__(self, log: QuorumLog, snapshot_id: SnapshotId) -> None:
+        self.id = snapshot_id
+        # Opened at once: a snapshot that is being read does not vanish.
+        self._reader = log.open_snapshot(snapshot_id)
+        self._loader = SnapshotLoader()
+        self._is_closed = False
+
+    @property
+    def records_count(self) -> int:
+        return self._loader.records_count
+
+    def steps(self) -> Steps[bool]:
+        """Read it in steps; whether it was read to its end, and not closed before."""
+        for batch in self._reader.batches():
+            yield from self._loader.steps(batch)
+            yield
+            if self._is_closed:
+                return False
+        return True
+
+    def image(self) -> ClusterImage:
+        """The image in it, when it has been read to its end."""
+        return self._loader.image()
+
+    def close(self) -> None:
+        """It is read, or of no use any more."""
+        self._is_closed = True
+        self._reader.close()

@@ -32,8 +32,8 @@ from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, answer, filled, unreadable
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
-from tailrace.server.quorum.state import StoredQuorumState as StoredState
-from tailrace.server.quorum.task_queue import Task, TaskQueue
+from tailrace.server.quorum.metadata_directory import StoredQuorumState as StoredState
+from tailrace.server.quorum.queued_work import Task, TaskQueue
 from tailrace.storage.snapshots.writer import Publication
 
 RETIRE_INTERVAL_MS: Final = 10_000

@@ -20,8 +20,8 @@ from tailrace.protocol.records.control import LeaderChangeMessage, control_value
 from tailrace.protocol.records.record import BatchBuilder, read_records
 from tailrace.raft.effects import RoleChanged
 from tailrace.server.controller_link.channel import ControllerChannel
+from tailrace.server.controller_link.controller_requests import Errands
 from tailrace.server.controller_link.envelopes import Envelopes
-from tailrace.server.controller_link.errands import Errands
 from tailrace.server.quorum.controller import SLICE_PARTITIONS
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.server.quorum.task_queue import TaskQueue
+from tailrace.server.quorum.queued_work import TaskQueue
 from tailrace.testing.clock import ManualClock
 
 

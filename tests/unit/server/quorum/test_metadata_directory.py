@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import BrokerId
-from tailrace.server.quorum.state import StoredQuorumState, format_quorum_state, parse_quorum_state
+from tailrace.server.quorum.metadata_directory import StoredQuorumState, format_quorum_state, parse_quorum_state
 
 ids = st.integers(-1, 2**31 - 1).map(BrokerId)
 states = st.builds(

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.server.controller_link.errands import (
+from tailrace.server.controller_link.controller_requests import (
     APPLIED_MEANWHILE,
     ATTEMPT_MS,
     FIRST_BACKOFF_MS,

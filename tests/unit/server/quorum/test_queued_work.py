@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tailrace.metadata.derive import Steps
-from tailrace.server.quorum.stepwise import StepwiseWork
+from tailrace.server.quorum.queued_work import StepwiseWork
 
 
 class Loop:
