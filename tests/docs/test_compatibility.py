@@ -137,7 +137,9 @@ def test_the_tables_are_what_the_code_says() -> None:
 
 
 def test_every_error_that_is_named_has_its_number() -> None:
-    for name, number in re.findall(r"\b([A-Z][A-Z_]{5,}) \((-?\d+)\)", PAGE.read_text()):
+    named = re.findall(r"\b([A-Z][A-Z_]{5,}) \((-?\d+)\)", PAGE.read_text())
+    assert named
+    for name, number in named:
         assert ErrorCode[name] == int(number), name
 
 

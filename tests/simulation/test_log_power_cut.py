@@ -235,6 +235,7 @@ def operations_of_the_story() -> range:
     disk = SimulatedDisk.with_directory(ROOT, 0)
     first = disk.operations + 1
     Teller(disk).tell()
+    assert disk.operations > first + 20, "else hardly a cut is tried"
     return range(first, disk.operations + 1)
 
 

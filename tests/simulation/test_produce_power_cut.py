@@ -175,6 +175,7 @@ def operations_of_the_story(disk: type[ImmediateDisk] = ImmediateDisk) -> range:
     files = new_files(0)
     first = files.operations + 1
     Teller(files, disk=disk).tell()
+    assert files.operations > first + 20, "else hardly a cut is tried"
     return range(first, files.operations + 1)
 
 

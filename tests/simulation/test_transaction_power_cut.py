@@ -185,6 +185,7 @@ def operations_of_the_story() -> int:
     first = files.operations
     teller.tell()
     teller.verify()
+    assert files.operations > first + 20, "else hardly a cut is tried"
     return files.operations - first
 
 

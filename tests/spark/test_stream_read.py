@@ -432,6 +432,7 @@ def test_a_listener_shows_the_progress_of_every_batch(
             return {tp.partition: position.offset for tp, position in admin.group_offsets("shown").items()}
 
         wait_until(lambda: shown().get(0) == 40, "the listener is told of the last batch")
+        assert shown() == {0: 40, 1: 0, 2: 0}
     finally:
         spark.streams.removeListener(listener)
 

@@ -43,7 +43,9 @@ def commands_of(command: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("noun", PRESENT)
 def test_every_command_that_asks_a_cluster_prints_json_if_that_is_wanted(noun: str) -> None:
     everything: Any = typer.main.get_command(build_app([noun]))
-    for command in commands_of(everything.commands[noun]):
+    commands = list(commands_of(everything.commands[noun]))
+    assert commands
+    for command in commands:
         options = {option for parameter in command.params for option in parameter.opts}
         assert "--bootstrap-server" not in options or "-o" in options, f"{noun} {command.name}"
 

@@ -103,6 +103,8 @@ def test_a_member_that_was_put_out_comes_back_with_the_next_poll_and_commits(
 def test_a_commit_before_the_first_poll_has_nothing_to_commit(tailrace_cluster: Cluster, topic: str) -> None:
     with Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
         consumer.commit()
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        assert admin.group_offsets(f"group-{topic}") == {}
 
 
 @pytest.mark.parametrize(("reset", "read"), [("earliest", RECORDS), ("latest", 0)])
@@ -209,11 +211,11 @@ def test_a_commit_in_a_loop_covers_the_record_at_hand_and_none_behind_it(tailrac
         tailrace_cluster.bootstrap_servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:
         consumer.assign([partition])
-        for record in consumer:
+        records = iter(consumer)
+        for offset in range(4):
+            assert next(records).offset == offset
             consumer.commit()
-            assert _committed(tailrace_cluster, group, partition) == record.offset + 1
-            if record.offset == 3:
-                break
+            assert _committed(tailrace_cluster, group, partition) == offset + 1
 
 
 def test_a_poll_and_a_seek_go_on_where_a_loop_stands(tailrace_cluster: Cluster, topic: str) -> None:

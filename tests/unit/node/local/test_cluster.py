@@ -74,7 +74,9 @@ def test_racks_go_round(tmp_path: Path) -> None:
 
 def test_a_nodes_file_has_all_that_it_is_told(tmp_path: Path) -> None:
     wish = ClusterWish(racks=["a"], listen=ANY_PORT, settings={"num.partitions": "7", "dev.mode": "true"})
-    for node in opened(tmp_path, wish):
+    nodes = opened(tmp_path, wish)
+    assert nodes
+    for node in nodes:
         read = load_config(file=node.config_file)
         assert (read.node_id, read.rack, read.integer("num.partitions")) == (node.node_id, "a", 7)
         assert read.data_directory == node.data_directory == tmp_path / f"node-{node.node_id}" / "data"

@@ -232,7 +232,9 @@ def test_a_broker_that_is_about_to_stop_is_shown_until_it_has_stopped(node: Admi
 def test_the_oldest_clients_are_spared_brokers_they_cannot_look_up(node: AdminPath) -> None:
     with_second_broker(node, "PLAINTEXT")
     fence_second_broker(node)
-    for partition in only(ask(node, 0, "shared")).partitions:
+    partitions = only(ask(node, 0, "shared")).partitions
+    assert partitions
+    for partition in partitions:
         assert partition.replica_nodes == (1,)
         assert partition.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
 
