@@ -3,10 +3,11 @@
 Rules:
 1. A connection that waits for bytes between two frames holds no buffer: it draws one when bytes arrive and gives it
    back when it has consumed them. 2,000 idle connections cost no buffer at all.
-2. A buffer is never handed out again, nor resized, while a view of it exists. A kept view keeps
-   the buffer: the pool forgets a buffer that still has views and makes a new one.
-3. All buffers in use together stay within a limit, but for one: if no connection could get a larger buffer before another is
-   given back, half-read requests would wait for each other. The smallest size is always given, so small requests pass.
+2. A buffer is never handed out again, nor resized, while a view of it exists. A kept view keeps the buffer: the pool
+   forgets a buffer that still has views and makes a new one.
+3. All buffers in use together stay within a limit, but for one: if no connection could get a larger buffer before
+   another is given back, half-read requests would wait for each other. The smallest size is always given, so small
+   requests pass.
 """
 
 from collections.abc import Callable
