@@ -1,13 +1,13 @@
-"""Where this node looks for a controller, and where it has found the leader.
+"""The addresses at which this node looks for a controller, and the one where it has found the leader.
 
-A controller moves, and what says where it is may be of yesterday: the log, the settings, the word of others. At its old
-address there may be nobody, another controller, or one of another cluster.
+A controller moves, and its address in the log, in the settings or in answers of others may be outdated. At the old
+address there may be no process, another controller, or one of another cluster.
 
-1. Only the requests of the metadata log's own replica look for a node: they say whom they are meant for, and an answer
-   shows who gave it. If that is nobody or somebody else, the next place is tried; an answer to a question that was put
-   to a place left since moves nothing.
-2. Everything else (registrations, heartbeats, what is passed on) goes where the leader has answered the replica, and
-   nowhere before that: a stranger's word about this broker must not end it.
+1. Only the requests of the metadata log's own replica look for a node: they name their receiver, and an answer shows
+   its sender. If there is no answer or another sender, the next address is tried; a late answer from an address that
+   was left changes nothing.
+2. Everything else (registrations, heartbeats, forwarded requests) goes to the address at which the leader has answered
+   the replica, and nowhere before that: a stranger's answer about this broker must not end it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,29 +41,29 @@ class ControllerPlaces:
         places: Sequence[Address],
         voters: Callable[[], VoterSet | None],
     ) -> None:
-        """`founders` and `places` are what this node was told; `voters` says what its log states by now."""
+        """`founders` and `places` come from this node's settings; `voters` returns the voters in its log."""
         self._node_id = node_id
         self._founders = founders
         self._places = tuple(places)
         self._voters = voters
         self._said: dict[int, Address] = {}
-        """Where the leader is that an answer has named (KIP-853)."""
+        """The address of the leader that an answer has named (KIP-853)."""
         self._tried: dict[int, Address] = {}
-        """Which of its places a node is looked for at, if not at the first."""
+        """The address at which a node is looked for, if not the first of its addresses."""
         self._found: dict[int, Address] = {}
-        """Where a node has answered as the leader."""
+        """The address at which a node has answered as the leader."""
 
     @property
     def names(self) -> tuple[int, ...]:
-        """Whom this node was told to ask."""
+        """The controllers in this node's settings."""
         return (
             *(node_id for node_id in self._founders if node_id != self._node_id),
             *(_FIRST_PLACE - index for index in range(len(self._places))),
         )
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where to look for a controller: where the log says, where this node was told, or where another one has said;
-        the first of these until it is not found there."""
+        """The address to look for a controller: that in the log, in the settings, or in an answer of another node; the
+        first of these until it is not found there."""
         if node_id <= _FIRST_PLACE:
             return self._places[_FIRST_PLACE - node_id]
         places = self._places_of(node_id)
@@ -73,11 +73,11 @@ class ControllerPlaces:
         return places[0] if places else None
 
     def found(self, node_id: int) -> Address | None:
-        """Where this node has last answered as the leader; None if it never has, or somebody else answers there."""
+        """The address at which this node last answered as the leader; None if it never has, or another node does."""
         return self._found.get(node_id)
 
     def answered(self, node_id: int, asked_at: Address | None, reply: QuorumResponse | None) -> None:
-        """What came of a request of the log's replica to this node, at this address; None if nothing did."""
+        """The answer to a request of the log's replica to this node, at this address; None without an answer."""
         for leader in () if reply is None else reply.node_endpoints:
             self._said = {leader.node_id: Address(leader.host, leader.port)}
         if node_id < 0 or asked_at is None:
@@ -85,7 +85,7 @@ class ControllerPlaces:
         response = _understood(reply)
         if response is not None and _is_the_leader(node_id, response):
             self._found[node_id] = asked_at
-        elif reply is None or (response is not None and _is_somebody_else(node_id, response)):
+        elif reply is None or (response is not None and _is_of_another_node(node_id, response)):
             if reply is not None and self._found.get(node_id) == asked_at:
                 del self._found[node_id]
             self._leave(node_id, asked_at)
@@ -111,12 +111,12 @@ def _understood(reply: QuorumResponse | None) -> Answered | None:
 
 
 def _is_the_leader(node_id: int, response: Answered) -> bool:
-    """Whether the leader has answered, and is this node: nobody else serves a Fetch."""
+    """Whether the leader has answered, and is this node: only the leader serves a Fetch."""
     is_served = isinstance(response, FetchRecordsReply | FetchSnapshotReply) and response.error is ErrorCode.NONE
     return is_served and response.leader_id == node_id
 
 
-def _is_somebody_else(node_id: int, response: Answered) -> bool:
+def _is_of_another_node(node_id: int, response: Answered) -> bool:
     """Whether the answer shows that it is not this node's."""
     error, leader_id = response.error, response.leader_id
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -125,7 +125,7 @@ def _is_somebody_else(node_id: int, response: Answered) -> bool:
         case VoteReply() | BeginEpochReply():
             return error is ErrorCode.INVALID_VOTER_KEY
         case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return leader_id == node_id  # who is the leader itself does not send others to it
+            return leader_id == node_id  # the leader itself does not refer to itself
         case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NONE:
             return leader_id not in (NO_LEADER, node_id)
         case _:

@@ -1,7 +1,7 @@
 """A node's data directory: one node at a time, and always the same one.
 
-`.lock` is held while the node runs. `meta.properties` says which cluster and node the data belong to; a node that is
-told to be another one refuses to start.
+`.lock` is held while the node runs. `meta.properties` says which cluster and node the data belong to; a node with
+another id in its settings refuses to start.
 """
 
 import fcntl
@@ -83,7 +83,7 @@ def make_durably(directory: Path) -> None:
 
 
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
-    """Whose directory this is; a new one is given an id, and belongs to no cluster yet.
+    """The identity of this directory; a new one gets an id, and belongs to no cluster yet.
 
     One of a cluster whose metadata log is gone is given another id: it has lost its promises, as a new disk would have
     (decision 0018). Raises KafkaError if it is another node's.

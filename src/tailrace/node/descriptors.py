@@ -1,4 +1,4 @@
-"""How the file descriptors of the process are shared out between connections and the files of logs.
+"""The shares of connections and of the files of logs in the file descriptors of the process.
 
 Files are opened and closed as needed (`storage.OsFiles`), so partitions do not need descriptors each; what cannot be
 given back are connections. When those and what else is open come near the limit, no topic is created any more.
@@ -28,7 +28,7 @@ _OPEN_DESCRIPTORS = "/proc/self/fd"
 
 
 class DescriptorPlan(NamedTuple):
-    """Who may have how many descriptors."""
+    """The shares in descriptors."""
 
     limit: int
     connections: int
@@ -49,7 +49,7 @@ def raise_limit() -> int:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have open."""
+    """The number of descriptors that this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -84,7 +84,7 @@ def plan_node_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
 
 
 def count_open_descriptors() -> int:
-    """How many descriptors this process has open now; 0 where the system does not say."""
+    """The number of descriptors that this process has open now; 0 if the system does not tell."""
     try:
         return len(os.listdir(_OPEN_DESCRIPTORS))
     except OSError:

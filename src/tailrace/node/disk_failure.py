@@ -5,8 +5,8 @@ becomes a fresh one (`exec`), which closes every connection at once, so that oth
 before it takes any port, then starts as after a kill: recovery reads what is really there. A supervisor sees a
 process that runs all the time, and no person has to do anything.
 
-A process that is told to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the next
-start recovers; while it waits for the disk, it ends at once and well: there is nothing to close.
+A process that gets a signal to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the
+next start recovers; while it waits for the disk, it ends at once and well: there is nothing to close.
 """
 
 import logging
@@ -35,7 +35,7 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class FreshStart:
-    """How this process begins anew after a failure of its disk."""
+    """The restart of this process after a failure of its disk."""
 
     def __init__(self, command: Sequence[str], *, failures: int, is_told_to_stop: Callable[[], bool]) -> None:
         """`command` starts it, but for the number of failures, which comes last; `failures`: in a row, before now.
@@ -60,7 +60,7 @@ class FreshStart:
             self.begin(fault)
 
     def begin(self, fault: StorageError) -> None:
-        """Become a fresh process. Returns if that is not possible, or if this one is told to stop.
+        """Become a fresh process. Returns if that is not possible, or after a signal to stop.
 
         To be called where `signals_read` reads the signals to stop: a process inherits those that are ignored.
         """
@@ -82,7 +82,7 @@ class FreshStart:
 
 
 def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -> bool:
-    """Return True when the disk takes and syncs a small file, False if the process is told to stop meanwhile.
+    """Return True when the disk takes and syncs a small file, False after a signal to stop meanwhile.
 
     A signal to stop tells it, or the end of standard input. After several failures in a row it takes ever longer. A
     sync that hangs is waited for. For the main thread. Blocks: nothing else runs.

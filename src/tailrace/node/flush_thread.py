@@ -25,7 +25,7 @@ from tailrace.storage import FlushTicket, Log
 
 _SLOW_SECONDS: Final = 1.0
 _SLOW_LINE_MS: Final = 60_000
-"""A round that takes longer is told of: every acks=all produce and every new topic waits for it."""
+"""A round that takes longer is logged: every acks=all produce and every new topic waits for it."""
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -34,7 +34,7 @@ Post = Callable[[OnDone], object]
 
 
 class _Flush(NamedTuple):
-    """What one log needs, and who is told."""
+    """The flush of one log, and its callbacks."""
 
     log: Log
     ticket: FlushTicket
@@ -42,22 +42,22 @@ class _Flush(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """What the thread does in one go."""
+    """The work of the thread in one go."""
 
     flushes: list[_Flush]
     works: list[tuple[OnDone, OnDone]]
-    """What is to be done, and who is told."""
+    """Pieces of work, with their callbacks."""
     given_up: list[OnDone]
-    """Who has waited for a log that is offline."""
+    """Callbacks that waited for a log that is offline."""
 
 
 class FlushMeasure(NamedTuple):
-    """What a flush thread has done since the start."""
+    """Counters of a flush thread since its start."""
 
     rounds: int
     logs: int
     seconds: float
-    """How long all rounds together took the disk."""
+    """The time of all rounds on the disk."""
 
 
 class FlushThread:
@@ -123,7 +123,7 @@ class FlushThread:
 
     @property
     def round_seconds(self) -> float:
-        """How long the disk has been at the round that runs; 0 if none does."""
+        """The time since the start of the round that runs; 0 if none does."""
         began = self._round_began
         return 0.0 if began is None else perf_counter() - began
 
@@ -141,7 +141,7 @@ class FlushThread:
         works, self._works = self._works, []
         try:
             flushes, given_up = self._begin_flushes()
-        except Exception as fault:  # noqa: BLE001 - whatever it is: no round would follow, and nobody would be told
+        except Exception as fault:  # noqa: BLE001 - whatever it is: no round and no callback would follow
             self._on_failure(fault)
             return
         if flushes or works or given_up:
@@ -153,7 +153,7 @@ class FlushThread:
             callback()
 
     def _begin_flushes(self) -> tuple[list[_Flush], list[OnDone]]:
-        """What waits, and who waits for a log that has gone offline: of that one nothing is made durable any more."""
+        """The waiting flushes, and callbacks for logs that have gone offline: those are not flushed any more."""
         waiting, self._waiting = self._waiting, {}
         flushes: list[_Flush] = []
         given_up: list[OnDone] = []
@@ -180,7 +180,7 @@ class FlushThread:
             self._post(partial(self._finish_round, round_, seconds))
 
     def _tell_slow(self, done: _Round, seconds: float) -> None:
-        """Once a minute, with what has not been told since."""
+        """Once a minute, with the number of lines that were left out since."""
         self._slow_rounds += 1
         self._longest_seconds = max(self._longest_seconds, seconds)
         if self._slow_lines.admits(self._directory, round(perf_counter() * 1000)):

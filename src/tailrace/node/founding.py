@@ -1,10 +1,10 @@
-"""How a node comes to its metadata quorum: it founds one, alone or with others, or it joins one that is there.
+"""A node's way to its metadata quorum: it founds one, alone or with others, or it joins one that exists.
 
-1. A quorum is founded once. Its founders are those whom `controller.quorum.voters` names, each with an empty log; they
-   are voters by id *and* directory from the first record on. The one with the lowest id waits until it has heard of all
-   of them at the same time, and writes down who they are; the others take it from whoever has it written down.
-2. Whoever comes with an empty directory later is no founder any more, whatever its settings say: somebody has a set of
-   voters written down in which its directory is not. It joins as an observer and says so.
+1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, each with an empty log; they are
+   voters by id *and* directory from the first record on. The one with the lowest id waits until all of them answer at
+   the same time, and writes the set of voters; the others take it from any node that has it.
+2. A node that comes with an empty directory later is no founder any more, whatever its settings say: there is a written
+   set of voters without its directory. It joins as an observer and says so.
 3. All others join: they take the cluster's id from a controller, once, and keep it.
 
 So one node that lost its disk never brings a second quorum into being, and neither do several, as long as one that
@@ -38,11 +38,11 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class FoundedQuorum(NamedTuple):
-    """What a replica has to know before it takes part."""
+    """The facts that a replica needs before it takes part."""
 
     cluster_id: str
     voters: VoterSet
-    """Those in force until the log states others; of a founder its fellows, of whoever joins nobody."""
+    """Those in force until the log states others; of a founder all founders, of a joining node none."""
 
 
 class Founding:
@@ -51,7 +51,7 @@ class Founding:
     def __init__(
         self, config: QuorumConfig, *, key: ReplicaKey, log: QuorumLog, peers: Peers, places: Sequence[int]
     ) -> None:
-        """`places` are all whom `peers` can ask: ids, or names below -1."""
+        """`places` are all nodes that `peers` can ask: ids, or names below -1."""
         self._config = config
         self._key = key
         self._log = log
@@ -94,7 +94,7 @@ class Founding:
             if self._key.id == min((*config.founders, self._key.id)) and waiting.keys() == set(others):
                 keys = (self._key, *waiting.values())
                 return FoundedQuorum(cluster_id or new_cluster_id, VoterSet.of(map(self._voter, keys)))
-            self._say_who_is_waited_for([node_id for node_id in others if node_id not in waiting])
+            self._log_missing_founders([node_id for node_id in others if node_id not in waiting])
             await asyncio.sleep(_ROUND_SECONDS)
 
     def _join(self, voters: VoterSet) -> VoterSet:
@@ -113,11 +113,11 @@ class Founding:
             for answer in await self._ask_all(self._places, request, 1):
                 if answer.error_code == ErrorCode.NONE:
                     return str(answer.cluster_id)
-            self._say_who_is_waited_for(list(self._places))
+            self._log_missing_founders(list(self._places))
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def _ask_all(self, places: Sequence[int], request: Any, oldest_version: int) -> list[Any]:
-        """The answers of those who gave one."""
+        """The answers that came."""
         answers = await asyncio.gather(*(self._ask(place, request, oldest_version) for place in places))
         return [answer for answer in answers if answer is not None]
 
@@ -125,13 +125,13 @@ class Founding:
         answered: asyncio.Future[Any] = self._loop.create_future()
 
         def on_reply(reply: Any) -> None:
-            if not answered.done():  # whoever waits may have been told to stop
+            if not answered.done():  # the waiting start may have been cancelled
                 answered.set_result(reply)
 
         self._peers.send(place, request, on_reply, oldest_version=oldest_version, timeout_ms=_ASK_MS)
         return await answered
 
-    def _say_who_is_waited_for(self, places: Sequence[int]) -> None:
+    def _log_missing_founders(self, places: Sequence[int]) -> None:
         if self._loop.time() >= self._say_again and places:
             self._say_again = self._loop.time() + _SAY_SECONDS
             waited_for = ",".join(self._name(place) for place in places)
@@ -143,7 +143,7 @@ class Founding:
 
 
 def say_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
-    """Tell whoever reads the log that this node's vote lies with another directory, and what to do."""
+    """Log that this node's vote lies with another directory, and the way out."""
     voter = voters.find(key.id)
     if voter is not None and not voters.has(key):
         _logger.error(

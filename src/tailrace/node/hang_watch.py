@@ -1,7 +1,7 @@
 """Notices that the disk hangs: a round of flushes that has taken too long and is not done yet.
 
 A disk whose every round takes a little too long would have the replicas here leave and join again in every round. So it
-hangs on, as far as others are told, until no round has been too slow for some time: longer than a round may take, since
+counts as hanging until no round has been too slow for some time: longer than a round may take, since
 the next one would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick: when it
 hangs again soon that time is doubled.
 """
@@ -12,10 +12,10 @@ from typing import Final, Protocol
 from tailrace.server.ports import Clock, Timer
 
 _LOOKS: Final = 10
-"""How often it is looked within the time that a round may take."""
+"""The number of checks within the time that a round may take."""
 _QUICK_FOR: Final = 2
 _QUICK_FOR_AT_MOST: Final = 8
-"""How long no round must have been too slow, as a multiple of the time that a round may take."""
+"""The time without a slow round after which the disk is well, as a multiple of the time that a round may take."""
 _SOON: Final = 24
 """After as many times that time without a hang, the next one is a first one again."""
 
@@ -25,7 +25,7 @@ class FlushRounds(Protocol):
 
     @property
     def round_seconds(self) -> float:
-        """How long the disk has been at the round that runs; 0 if none does."""
+        """The time since the start of the round that runs; 0 if none does."""
         ...
 
 
@@ -35,7 +35,7 @@ class HangWatch:
     def __init__(
         self, threads: Sequence[FlushRounds], *, clock: Clock, timeout_ms: int, on_change: Callable[[bool], None]
     ) -> None:
-        """`timeout_ms` is log.dir.stall.timeout.ms; `on_change` is told whether the disk hangs, when that changes."""
+        """`timeout_ms` is log.dir.stall.timeout.ms; `on_change` gets whether the disk hangs, when that changes."""
         self._threads = threads
         self._clock = clock
         self._timeout_ms = timeout_ms

@@ -1,4 +1,4 @@
-"""What the metadata says of this broker, carried out: at the start a few milliseconds at a time, then change by change.
+"""Applies the metadata of this broker: at the start a few milliseconds at a time, then change by change.
 
 A broker that was killed opens thousands of logs when it comes back. Meanwhile it goes on to vote and to say that it
 lives; what changes in the metadata waits until it has carried out what was there before.
@@ -28,7 +28,7 @@ class Duties:
     async def begin(self, load: Callable[[ClusterImage], None], others: Sequence[OnImage]) -> None:
         """Carry out the image as it is now and go on with its changes; return when nothing is left to be done.
 
-        `load` is called when the partitions have their roles; `others` hear of changes after the partitions.
+        `load` is called when the partitions have their roles; `others` get changes after the partitions.
         """
         self._others = others
         clock = LoopClock(asyncio.get_running_loop(), self._turns)

@@ -143,8 +143,8 @@ class MetadataQuorum:
     # Coming to it
 
     async def find(self, listeners: Sequence[Listener]) -> None:
-        """Found the quorum or join it, and make this node's replica and controller; `listeners` say meanwhile who is
-        here. Raises KafkaError."""
+        """Found the quorum or join it, and make this node's replica and controller; `listeners` answer meanwhile
+        with this node's identity. Raises KafkaError."""
         not_yet: dict[int, Handler] = dict.fromkeys(CONTROLLER_APIS, NotFoundedHandler())
         not_yet[api_of(quorum.DescribeQuorumRequest).key] = FounderHandler(self._key)
         waiting = Dispatcher(not_yet, write_staged=lambda: None, on_broken_invariant=self._on_fatal)
@@ -224,7 +224,7 @@ class MetadataQuorum:
         self._voter_address.start()
 
     def _storage_failed(self, fault: KafkaError) -> None:
-        """A node without a metadata log hears of nothing any more. It stops, when the others know that it leads no
+        """A node without a metadata log gets no changes any more. It stops, when the others know that it leads no
         longer; the next start finds what the disk has."""
         self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
 
@@ -271,7 +271,7 @@ class MetadataQuorum:
     # Where the others are
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where this node looks for a controller."""
+        """The addresses at which this node looks for a controller."""
         return self._places.address_of(node_id)
 
     def send(
@@ -283,8 +283,8 @@ class MetadataQuorum:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `server.ports.Peer.send`. What is not of the metadata log's replica gets no answer before that has found
-        the leader."""
+        """As `server.ports.Peer.send`. Requests of others than the metadata log's replica get no answer before that
+        has found the leader."""
         places, is_search = self._places, isinstance(request, QuorumRequest)
         address = places.address_of(node_id) if is_search else places.found(node_id)
 

@@ -2,7 +2,7 @@
 
 Start: the data directory is locked and its identity read; ports are taken; the metadata quorum is found and this node's
 replica of it started, which other controllers may ask from now on; the broker registers, opens its partitions and is
-unfenced; only then are clients let in. Stop: nobody is told that the node is well; others lead what it led; no more
+unfenced; only then are clients let in. Stop: `/healthz` fails; other brokers take over its partitions; no more
 requests are taken; those that were taken are flushed and answered, within a time limit; connections are closed; another
 voter leads; then logs are closed, and last the clean stop is written down.
 """
@@ -45,7 +45,7 @@ OnFatal = Callable[[BaseException], None]
 class Node:
     """A broker, a controller or both in this process. `start` once, then `stop` once; both on one running event loop.
 
-    `on_fatal` is told of a broken invariant or a disk that failed: nothing this node says is right any more.
+    `on_fatal` gets a broken invariant or the failure of the disk: no answer of this node is right any more.
     """
 
     def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, descriptors: DescriptorPlan | None = None) -> None:
@@ -64,7 +64,7 @@ class Node:
         self._broker: Broker | None = None
         self._monitoring: Monitoring | None = None
         self.metrics_address: tuple[str, int] | None = None
-        """Where /metrics is, if it was asked for."""
+        """The address of /metrics, if it is configured."""
 
     async def start(self) -> None:
         """Serve requests from when this returns. Raises KafkaError or OSError; nothing is left behind then."""
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def advertised(self) -> tuple[ListenerAddress, ...]:
-        """Where clients find this node, one address per listener, with the ports that were really taken.
+        """The addresses of this node for clients, one per listener, with the ports that were really taken.
 
         Of a node that is only a controller, where controllers and brokers find it.
         """
@@ -168,7 +168,7 @@ class Node:
         )
 
     def _bind(self) -> None:
-        """Take the ports first: what clients are told depends on them. Nobody can connect before they are started."""
+        """Take the ports first: the advertised addresses need them. No client can connect before they are started."""
         self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
         arrivals, of_controllers = arrivals_within(limits), self._config.quorum.listener_names
@@ -227,7 +227,7 @@ class Node:
         """
         assert self.quorum is not None, "the node was started"
         if self._monitoring is not None:
-            await self._monitoring.stop()  # whoever asks whether it is well must not send clients here any more
+            await self._monitoring.stop()  # load balancers must not send clients here any more
         if self._broker is not None:
             await self._broker.hand_over(is_needed=not with_cluster)
         for listener in self._client_listeners:

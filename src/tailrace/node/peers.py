@@ -4,8 +4,8 @@
 2. A request that can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat,
    a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so one long
    poll would hold up all that is behind it.
-3. A peer that does not answer costs bounded memory: who asks faster than answers come is refused at once, each kind of
-   request for itself: what administrators want must not leave the metadata log without a place.
+3. A peer that does not answer costs bounded memory: requests beyond a bound are refused at once, each kind for itself:
+   those of administrators must not leave the metadata log without a place.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Close every connection. Nobody is told any more."""
+        """Close every connection. No callback comes any more."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()

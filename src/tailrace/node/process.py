@@ -28,17 +28,17 @@ _FAILED = 1
 _STDIN = 0
 _GC_THRESHOLDS = (10_000, 250, 100)
 """Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused ones and
-connections that end do, and whoever brings thousands of them must not stop the event loop for longer than it takes to
-look through so many (50,000 took 50 to 90 ms)."""
+connections that end do, and thousands of them must not stop the event loop for longer than it takes to look
+through so many (50,000 took 50 to 90 ms)."""
 
 
 def run(
     config: NodeConfig, *, until_stdin_closes: bool = False, command: Sequence[str] = (), disk_failures: int = 0
 ) -> int:
-    """Run a node until it is told to stop; the exit code. Raises KafkaError or OSError if it cannot start.
+    """Run a node until a signal to stop; returns the exit code. Raises KafkaError or OSError if it cannot start.
 
     For the main thread, once: after it the signals to stop are ignored, since the process ends.
-    `until_stdin_closes` ends it as well when standard input ends: whoever started the node holds the other end of that
+    `until_stdin_closes` ends it as well when standard input ends: the parent process holds the other end of that
     pipe, and even kill -9 closes it. With a `command` that starts the node, but for the number of `disk_failures` so
     far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
     """
@@ -94,7 +94,7 @@ async def _serve(
 
 
 def _read_signals(descriptor: int, stopped: asyncio.Event) -> bool:
-    """Whether the node is told to stop, by a signal that has come by now or in another way."""
+    """Whether the node must stop, by a signal that has come by now or in another way."""
     with suppress(BlockingIOError):
         if not TO_STOP.isdisjoint(os.read(descriptor, 4096)):
             stopped.set()
@@ -134,7 +134,7 @@ async def _serve_until(
 
 
 async def _started(node: Node, stopped: asyncio.Event) -> bool:
-    """Start the node; whether it has started. It may wait for others for long, and is told to stop meanwhile."""
+    """Start the node; whether it has started. It may wait for others for long, and may have to stop meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +167,7 @@ def _say_ready(node: Node, config: NodeConfig) -> None:
 
 
 def say_ready(line: str) -> None:
-    """The ready line on stdout. Whoever started this may have gone, or the disk be full: that is no reason to stop."""
+    """The ready line on stdout. Its reader may have gone, or the disk be full: that is no reason to stop."""
     try:
         print(line, flush=True)  # noqa: T201 - scripts wait for it
     except OSError:

@@ -26,7 +26,7 @@ def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[in
     """A descriptor, never waiting, that gets the number of each signal to stop, and of each of `others`, as a byte.
 
     After it the signals to stop are ignored, without a moment in between in which they would end the process: it ends
-    by itself, and being told twice, as `timeout` tells a process and then its group, must not change how. asyncio's
+    by itself, and a second signal, as `timeout` sends to a process and then its group, must not change how. asyncio's
     handlers of signals give the default action back when the loop is closed.
     """
     reader, writer = os.pipe()
@@ -82,13 +82,13 @@ def signals_raised() -> Iterator[None]:
 
 
 CLUSTER_STOPS: Final = b"the cluster stops\n"
-"""Said to each node of a cluster whose nodes are all about to be told to stop: none has to hand anything over."""
+"""Sent to each node of a cluster before all of them get the signal to stop: none has to hand anything over."""
 
 
 def has_no_end() -> KafkaError:
-    """What is wrong with a file: the system tells of the end of pipes, sockets and terminals only."""
+    """The fault of a file as standard input: the system reports the end of pipes, sockets and terminals only."""
     return KafkaError(
         ErrorCode.INVALID_CONFIG,
-        "--until-stdin-closes: standard input is a file or /dev/null, and nobody is told when that ends;"
+        "--until-stdin-closes: standard input is a file or /dev/null, whose end is not reported;"
         " give it a pipe, or leave the option out",
     )

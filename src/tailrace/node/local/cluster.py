@@ -1,12 +1,12 @@
 """A cluster on one machine: the settings of each node, kept in its directory, so that any of them starts alone.
 
-    DIRECTORY/node-1/server.properties     everything that node 1 was told
-    DIRECTORY/node-1/data                  what it keeps
+    DIRECTORY/node-1/server.properties     the settings of node 1
+    DIRECTORY/node-1/data                  its data
 
 Brokers have the numbers from 1 on, controllers of their own those behind them. Without controllers of their own the
-first brokers are controllers too: an odd number of them, five at most. What stands in a directory is how the
-cluster was founded; a second start takes it as it is. So does one of a directory that has another name by now: the
-files name the data by their whole path, which is put right.
+first brokers are controllers too: an odd number of them, five at most. The files in a directory describe how
+the cluster was founded; a second start takes them as they are. So does one of a directory that has another name by
+now: the files name the data by their whole path, which is corrected.
 """
 
 import os
@@ -30,7 +30,7 @@ MOST_VOTERS = 5
 _OWN = frozenset(
     ("node.id", "process.roles", "listeners", "advertised.listeners", "log.dirs", "log.dir", "broker.rack")
 )
-"""What `ClusterWish.settings` cannot set."""
+"""Settings that `ClusterWish.settings` cannot set."""
 _DATA = "data"
 _FOUNDERS = "controller.quorum.voters"
 _CLIENTS = "PLAINTEXT"
@@ -41,7 +41,7 @@ _CONTROLLER_ROLE = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWish:
-    """What is asked for. None: as the directory has it, or the default."""
+    """The wanted cluster. None: as the directory has it, or the default."""
 
     brokers: int | None = None
     """3 by default."""
@@ -50,7 +50,7 @@ class ClusterWish:
     controllers: int | None = None
     """Nodes that are controllers only; 0, the default: brokers do it."""
     listen: ListenerAddress | None = None
-    """Where the first broker listens; the next ports are those of the others. Port 0: free ones."""
+    """The address of the first broker; the next ports are those of the others. Port 0: free ones."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """For every node."""
 
@@ -66,7 +66,7 @@ class ClusterWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """One node, and all that it is told."""
+    """One node, and all its settings."""
 
     node_id: int
     home: Path
@@ -100,11 +100,11 @@ class LocalNode:
 
     @property
     def address(self) -> str:
-        """Where clients find it: `HOST:PORT`. Of a controller, where other controllers do."""
+        """Its address for clients: `HOST:PORT`. Of a controller, that for other controllers."""
         return self.settings["listeners"].split(",")[0].rpartition("://")[2]
 
     def reserve(self, ports: ReservedPorts) -> None:
-        """Keep its ports for it. Raises OSError if somebody else has one."""
+        """Reserve its ports for it. Raises OSError if another process has one."""
         for text in self.settings["listeners"].split(","):
             endpoint = parse_endpoint(text)
             ports.take(endpoint.host, endpoint.port)
@@ -195,7 +195,7 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
     voters = _voters(broker_count, controller_count)
     if is_wildcard_host(host) and (broker_count > 1 or controller_count):
         raise _refusal(
-            f"--listen {host}:{first_port}: all nodes are told to others as what they listen on, and nobody can connect"
+            f"--listen {host}:{first_port}: all nodes advertise the address they listen on, and no client can connect"
             " to a wildcard; name this machine, as in --listen HOST:PORT (with --insecure: others can reach it then)"
         )
     wanted = range(first_port, first_port + broker_count + len(voters))
@@ -226,7 +226,7 @@ def added_node(
     once it is added to it."""
     controllers = [one for node in nodes for one in NodeConfig(node.settings).controller_listeners]
     if not controllers:
-        raise _refusal(f"{directory} has one node that nobody can join: it has no listener for controllers")
+        raise _refusal(f"{directory} has one node that no other can join: it has no listener for controllers")
     host = controllers[0].host
     node_id = max(node.node_id for node in nodes) + 1
     home = directory.absolute() / f"node-{node_id}"

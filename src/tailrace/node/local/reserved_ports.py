@@ -1,7 +1,7 @@
 """Ports for nodes that do not run yet: several form a quorum, and each must know the others' ports before any starts.
 
 A reserved port is bound on both loopbacks (or on another host that was named) and not listened on. The system gives it
-to nobody who asks for a free port or connects somewhere, and refuses it to programs that do not share; a node of ours,
+to no process that asks for a free port or connects, and refuses it to programs that do not share; a node of ours,
 which binds with SO_REUSEADDR, may still listen there.
 """
 
@@ -30,7 +30,7 @@ class ReservedPorts:
         self.close()
 
     def take(self, host: str, port: int) -> int:
-        """Reserve this port; 0: a free one. Raises OSError that names a port which somebody listens on."""
+        """Reserve this port; 0: a free one. Raises OSError that names the port if it is in use."""
         first, *more = _LOOPBACKS if host in ("localhost", *_LOOPBACKS) else (host,)
         for attempts_left in reversed(range(_ATTEMPTS)):
             bound = _bind(first, port)
@@ -47,7 +47,7 @@ class ReservedPorts:
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
-        """Let everybody have them."""
+        """Release them."""
         while self._sockets:
             self._sockets.pop().close()
 

@@ -1,9 +1,9 @@
-"""Runs the nodes of a local cluster, one process each, until it is told to stop; no child survives it.
+"""Runs the nodes of a local cluster, one process each, until a signal to stop; no child survives it.
 
     starting --ready line--> running --ended--> dead [--restarts--> waiting --backoff--> starting]
 
 Each child holds the end of a pipe to this process and stops when that ends (`serve --until-stdin-closes`), so that not
-even kill -9 of this process leaves one behind. What children write to stderr goes to ours, with the node's name before
+even kill -9 of this process leaves one behind. The stderr of children goes to ours, with the node's name before
 each line.
 
 Children are forked and not started anew: this process has imported all that a node needs, once, and they share it.
@@ -81,7 +81,7 @@ class _Process:
         self.stderr, stderr = os.pipe()
         self.returncode: int | None = None
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # whoever read it has gone, or the disk is full: no reason to end the other nodes
+            with suppress(OSError):  # its reader has gone, or the disk is full: no reason to end the other nodes
                 stream.flush()
         # A signal that is sent to the child before it has ended our handlers must find its own default, not them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -98,7 +98,7 @@ class _Process:
             os.write(self.stdin, words)
 
     def poll(self) -> int | None:
-        """How it ended, minus the signal if by one; None if it runs."""
+        """The exit code, minus the signal if by one; None if it runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> None:
@@ -137,7 +137,7 @@ def _live_as_child(
         code = 0
     except SystemExit as end:
         code = end.code
-    except BaseException as fault:  # noqa: BLE001 - the process ends here; somebody must hear why
+    except BaseException as fault:  # noqa: BLE001 - the process ends here; stderr gets the reason
         os.write(2, f"{type(fault).__name__}: {fault}\n".encode(errors="replace"))
     finally:
         with suppress(OSError, ValueError):
@@ -230,7 +230,7 @@ class Supervisor:
             due.append(self._kill_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    # What happens
+    # Events
 
     def _take_signals(self, wakeup: int) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a broker can say about itself: its partitions and their copies, its groups, and the requests that wait.
+"""Measurements of a broker: its partitions and their copies, its groups, and the requests that wait.
 
 Looking at many partitions is done in slices, as `node.metrics.measurements` says.
 """
@@ -44,7 +44,7 @@ class PartitionMeasure(NamedTuple):
     log_end_offset: int
     segments: int
     last_stable_offset_lag: int = 0
-    """How much of what is safe open transactions hold back from readers of committed data."""
+    """The committed bytes that open transactions hold back from readers of committed data."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class BrokerMeasurements:
     replicas: ReplicaCounts
     replication: ReplicationMeasure
     groups_by_state: Mapping[str, int] | None
-    """None while a coordinator is loading: nobody knows."""
+    """None while a coordinator is loading: the number is not known."""
     waiting_fetches: int
     waiting_produces: int
     flushes: FlushMeasure
@@ -156,7 +156,7 @@ def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
 
 
 class _Logs:
-    """What has been seen of the partitions so far."""
+    """The sums over the partitions so far."""
 
     def __init__(self, most: int, *, now_ms: int, late_ms: int) -> None:
         self._most = most
@@ -169,7 +169,7 @@ class _Logs:
         self.replicas = ReplicaCounts()
 
     def add_dormant(self, partition: TopicPartition, dormant: Dormant, broker_id: BrokerId) -> None:
-        """One that nobody has used yet."""
+        """An empty one."""
         if len(self.traffic_by_topic) < self._most:
             self.traffic_by_topic.setdefault(partition.topic, Traffic())
         self._count(dormant.state, dormant.config, is_leader=dormant.state.leader == broker_id)
@@ -221,7 +221,7 @@ class _Logs:
             )
 
     def add_departed(self, departed: Traffic) -> None:
-        """What had gone in and out of partitions that are deleted by now, some of them since they were looked at."""
+        """The traffic of partitions that are deleted by now, some of them since the last slice."""
         for partition, traffic in self._counted:
             if partition.is_closed:
                 self.traffic = self.traffic.minus(traffic)

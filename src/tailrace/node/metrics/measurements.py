@@ -1,7 +1,7 @@
-"""What a node can say about itself, taken from plain numbers that its parts keep anyway.
+"""Measurements of a node, taken from plain numbers that its parts keep anyway.
 
-Nothing here runs while nobody asks. Looking at much is done in slices, so that requests are served between them; the
-numbers are therefore not all of one instant. What only a broker has is in `node.metrics.broker_measurements`.
+Nothing here runs without a scrape. Long walks are done in slices, so that requests are served between them; the numbers
+are therefore not all of one instant. Those of brokers alone are in `node.metrics.broker_measurements`.
 """
 
 import asyncio

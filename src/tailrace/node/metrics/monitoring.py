@@ -1,4 +1,4 @@
-"""What a node tells those who watch it: `/metrics` for Prometheus, `/healthz` for whoever restarts what is broken.
+"""The monitoring endpoints of a node: `/metrics` for Prometheus, `/healthz` for supervisors.
 
 A node without `metrics.listener` has none of this, and does not import what makes the page.
 """
@@ -18,7 +18,7 @@ class Monitoring:
     """The pages of one node: `bind`, `start` and `stop`, once each."""
 
     _parts: NodeParts
-    """What there is to tell of, from `start` on."""
+    """The measured parts, from `start` on."""
 
     def __init__(self, *, host: str, max_partitions: int) -> None:
         self._max_partitions = max_partitions
@@ -43,7 +43,7 @@ class Monitoring:
             await asyncio.wait([self._under_way])
 
     async def metrics(self) -> Page:
-        """All measurements. Whoever asks while a page is being made gets that one: asking often costs no more."""
+        """All measurements. A scrape while a page is being made gets that one: frequent scrapes cost no more."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._make_metrics())
         return await asyncio.shield(self._under_way)

@@ -67,7 +67,7 @@ class _MetricsPage(Collector):
 
 
 def _broker(broker: BrokerMeasurements) -> Iterator[Metric]:
-    """What a node that is only a controller has none of."""
+    """Metrics that a node with the controller role alone does not have."""
     yield from _traffic(broker)
     yield from _logs(broker)
     yield from _replicas(broker)
@@ -183,7 +183,7 @@ def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield _single(f"{name}_failedpartitionscount", "Replicas that are not fetched any more.", copies.failed_partitions)
     yield _counter("tailrace_replicas_repaired", "Damaged replicas fetched anew.", (), [((), copies.repaired)])
     yield _single("tailrace_replicas_in_repair", "Damaged replicas that are being fetched anew.", copies.in_repair)
-    yield _single("tailrace_damaged_logs", "Damaged logs that were set aside and kept.", copies.set_aside.directories)
+    yield _single("tailrace_damaged_logs", "Damaged logs that were renamed and kept.", copies.set_aside.directories)
     yield _single("tailrace_damaged_logs_bytes", "The bytes of these.", copies.set_aside.size_bytes)
     yield _single("tailrace_stalled_replicas", "Replicas that their leader keeps refusing.", copies.stalled_partitions)
     yield _single("tailrace_followed_partitions", "Replicas here that follow a leader.", copies.following)
@@ -221,7 +221,7 @@ def _quorum(measured: Measurements) -> Iterator[Metric]:
     )
     yield _single(f"{name}_current_leader", "The leader of the metadata log, or -1.", quorum.leader_id)
     yield _single(f"{name}_current_epoch", "The newest epoch known here.", quorum.epoch)
-    yield _single(f"{name}_current_vote", "Whom this replica has voted for in it, or -1.", quorum.voted_id)
+    yield _single(f"{name}_current_vote", "The candidate this replica has voted for in it, or -1.", quorum.voted_id)
     yield _single(f"{name}_high_watermark", "Everything below is committed; -1: not known.", quorum.high_watermark)
     yield _single(f"{name}_log_end_offset", "Where the metadata log ends here.", quorum.log_end_offset)
     yield _single(f"{name}_log_end_epoch", "The epoch of its last batch.", quorum.log_end_epoch)

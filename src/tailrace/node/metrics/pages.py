@@ -1,8 +1,8 @@
 """A few pages over HTTP, for machines that watch the node: GET and nothing else, one request per connection.
 
-Whoever can reach the port may send what he likes, and a web page in somebody's browser may make that browser send it:
+Any bytes may come to the port, and a web page may make a browser send requests to it:
 1. a request has 8 KiB and 5 seconds, its answer 10 seconds; 16 connections may be open at once;
-2. the Host header must be an address or the name the node was told to listen on: a foreign name that leads here is how
+2. the Host header must be an address or the configured name of the listener: a foreign name that resolves to it is how
    a web page gets around the browser (DNS rebinding);
 3. an answer never repeats anything of its request.
 """
@@ -40,16 +40,16 @@ class PageServer:
     """Serves pages by their path."""
 
     def __init__(self, pages: Mapping[str, MakePage], *, host: str) -> None:
-        """`host` is what the node was told to listen on; it may stand in the Host header."""
+        """`host` is the configured host; it may stand in the Host header."""
         self._pages = pages
         self._host = host.lower()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = (host, 0)
-        """Where it listens, once it is bound."""
+        """Its address, once it is bound."""
 
     async def bind(self, port: int) -> None:
-        """Take the port; nobody can connect before `start`. Raises OSError."""
+        """Take the port; no client can connect before `start`. Raises OSError."""
         try:
             self._server = await asyncio.start_server(
                 self._serve, self._host, port, limit=_MAX_HEAD_BYTES, start_serving=False

@@ -1,6 +1,6 @@
-"""Settings that hold for the whole cluster: they decide who may lead, which every node derives alike from the log.
+"""Settings that hold for the whole cluster: elections depend on them, which every node derives alike from the log.
 
-A value that a node is told for one becomes a setting of all brokers when the node founds the log, and so does
+A node's own value of one becomes a setting of all brokers when the node founds the log, and so does
 `min.insync.replicas` with its default, as `kafka-storage format` does it: a client sees that it is the cluster's. Later
 it changes nothing, and the node says so.
 """
@@ -17,7 +17,7 @@ _logger = logging.getLogger("tailrace.node")
 
 
 def founding_settings(config: NodeConfig) -> dict[str, str]:
-    """The settings of all brokers in a new log: `min.insync.replicas`, and those that this node was told itself."""
+    """The settings of all brokers in a new log: `min.insync.replicas`, and those in this node's own settings."""
     setting = BROKER_SETTINGS[MIN_IN_SYNC]
     default = setting.format(setting.default)
     assert default is not None, f"{MIN_IN_SYNC} always has a value"
@@ -35,7 +35,7 @@ def _told(config: NodeConfig) -> dict[str, str]:
 
 
 def say_what_is_overruled(config: NodeConfig, image: ClusterImage) -> None:
-    """Name each of them that this node was told otherwise than the cluster has it, and the way out."""
+    """Log each of them that this node has another value for than the cluster, and the way out."""
     agreed = image.overrides(ALL_BROKERS)
     for name, told in _told(config).items():
         value = agreed.get(name)

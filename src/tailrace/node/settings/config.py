@@ -1,4 +1,4 @@
-"""What a node has been told: from a file, the environment and the command line, checked before anything starts.
+"""A node's settings: from a file, the environment and the command line, checked before anything starts.
 
 Precedence, highest first: `--set`, the environment (TAILRACE_LOG_RETENTION_MS), the file (server.properties or TOML),
 the defaults of `dev.mode`, the defaults. An unknown name refuses the start and offers the nearest known one.
@@ -45,7 +45,7 @@ class SettingInForce:
 
 
 _Layers = tuple[tuple[ConfigSource, Mapping[str, Value]], ...]
-"""Where values come from, the strongest first."""
+"""Sources of values, the strongest first."""
 
 
 class NodeConfig:
@@ -157,9 +157,9 @@ class NodeConfig:
         return map(self.entry, sorted(BROKER_SETTINGS))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
-        """These settings under what the cluster was told while it runs: of all brokers, and above it of this one.
+        """These settings under the cluster's dynamic ones: those of all brokers, and above them those of this one.
 
-        What this release does not take is ignored: only another release can have let it pass.
+        A dynamic setting that this release refuses is ignored: only another release can have let it pass.
         """
         dynamic: _Layers = (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, _parsed_dynamic(of_this)),
@@ -227,7 +227,7 @@ def _in_ms(values: Mapping[str, Value], units: Sequence[tuple[str, int]]) -> int
 
 
 def _check(config: NodeConfig) -> None:
-    """What one setting alone cannot say. Raises KafkaError(INVALID_CONFIG)."""
+    """Checks of several settings together. Raises KafkaError(INVALID_CONFIG)."""
     directory = config.text("log.dirs") or config.text("log.dir") or ""
     if not directory:
         raise _refusal("log.dir: a node needs a directory for its data, as in log.dirs=/var/lib/tailrace")
@@ -241,7 +241,7 @@ def _check(config: NodeConfig) -> None:
 
 
 def _check_times_of_brokers(config: NodeConfig) -> None:
-    """Waits that outlast the patience of who waits for them: nothing would ever be heard in time."""
+    """Refuse waits that are longer than the timeouts of those waiting: no answer would come in time."""
     _check_heartbeats(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     wait = "replica.fetch.wait.max.ms"  # both as in Kafka
     for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):

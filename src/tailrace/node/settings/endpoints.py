@@ -35,7 +35,7 @@ def parse_endpoint(text: str, *, setting: str = "listeners") -> ListenerAddress:
 
 
 def parse_address(text: str, setting: str) -> Address:
-    """`HOST:PORT`, both of them somebody's."""
+    """`HOST:PORT`, neither of them empty."""
     endpoint = parse_endpoint(text, setting=setting)
     if not endpoint.host or not endpoint.port or "://" in text:
         raise _refusal(f"{setting}={text!r}: say HOST:PORT")

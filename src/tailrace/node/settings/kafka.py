@@ -124,10 +124,10 @@ _PROTECTING: Final = (
     "delegation.token.",
 )
 _PROTECTING_NAMES: Final[Mapping[str, str]] = {
-    "super.users": "asks who the client is",
-    "allow.everyone.if.no.acl.found": "asks who the client is",
-    "principal.builder.class": "asks who the client is",
-    "connections.max.reauth.ms": "asks who the client is",
+    "super.users": "authenticates clients",
+    "allow.everyone.if.no.acl.found": "authenticates clients",
+    "principal.builder.class": "authenticates clients",
+    "connections.max.reauth.ms": "authenticates clients",
     "client.quota.callback.class": "keeps clients to their quotas",
     "alter.config.policy.class.name": "says which settings may be altered",
     "create.topic.policy.class.name": "says which topics may be created",
@@ -135,7 +135,7 @@ _PROTECTING_NAMES: Final[Mapping[str, str]] = {
 
 
 def refusal_of(name: str) -> str | None:
-    """Why a node does not start with this setting of Kafka's, and the way out; None if it is none that protects."""
+    """The reason why a node does not start with this setting of Kafka's, and the way out; None if it may."""
     why = _PROTECTING_NAMES.get(name)
     if why is None and name.startswith(_PROTECTING):
         why = "protects a listener or what passes through it"

@@ -1,4 +1,4 @@
-"""Where a node listens, and what others are told of that: taken apart and checked."""
+"""A node's listeners and their advertised addresses: parsed and checked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ class ListenerConfig:
 
     listeners: tuple[ListenerAddress, ...]
     advertised: tuple[ListenerAddress, ...]
-    """`advertised.listeners`: of those whose address others are told to be another."""
+    """`advertised.listeners`: listeners with another advertised address."""
     metrics: ListenerAddress | None
 
     def is_advertised(self, name: str) -> bool:
-        """Whether others are told another address of this listener than where it listens."""
+        """Whether the advertised address of this listener differs from its own."""
         return any(one.name == name for one in self.advertised)
 
     def address_of(self, name: str, *, taken_port: int) -> ListenerAddress:
-        """Where others find the listener of this name: as they are told, else where it listens.
+        """The address for others of the listener of this name: the advertised one, else its own.
 
-        Port 0, which nobody can connect to, stands for the port that was taken.
+        Port 0, which no client can connect to, stands for the port that was taken.
         """
         told = next((one for one in self.advertised if one.name == name), None)
         if told is None:
@@ -86,7 +86,7 @@ def _check_listener(settings: ListenerSettings, config: ListenerConfig, endpoint
         return
     if not settings.flag("listener.insecure.allow"):
         raise _refusal(
-            f"listeners={endpoint}: other machines could reach it, and nobody would be asked who they are."
+            f"listeners={endpoint}: other machines could reach it, and clients are not authenticated."
             " Ways out: listen on 127.0.0.1; or reach the node through a tunnel (ssh -L);"
             " or accept the risk with --insecure (listener.insecure.allow=true)"
         )
@@ -105,7 +105,7 @@ def _check_advertised(config: ListenerConfig) -> None:
         if is_wildcard_host(endpoint.host):
             raise _refusal(f"advertised.listeners={endpoint}: clients cannot connect to a wildcard; name a host")
     if _has_twins(config.advertised):
-        raise _refusal("advertised.listeners: clients are told one address of each listener; leave the others out")
+        raise _refusal("advertised.listeners: each listener has one advertised address; leave the others out")
 
 
 def _check_metrics_listener(settings: ListenerSettings, endpoint: ListenerAddress | None) -> None:

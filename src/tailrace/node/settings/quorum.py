@@ -1,4 +1,4 @@
-"""Settings of the metadata quorum: who votes, who waits how long, and when snapshots are written."""
+"""Settings of the metadata quorum: voters, timeouts, and snapshots."""
 
 from tailrace.node.settings.broker_setting import DOUBLE, INT, LIST, LONG, setting
 from tailrace.raft.ports import RaftConfig

@@ -1,4 +1,4 @@
-"""What a node has been told of the metadata quorum: its roles, its listeners, whom to ask, and how long to wait."""
+"""A node's settings of the metadata quorum: its roles, its listeners, the controllers to ask, and timeouts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class QuorumConfig:
     is_broker: bool
     is_controller: bool
     listener_names: tuple[str, ...]
-    """Which listeners are the controllers'; on a node that is none they are where its controllers listen."""
+    """The listeners of controllers; on a node without that role, the names of its controllers' listeners."""
     founders: Mapping[int, Address]
     """`controller.quorum.voters`, by id."""
     places: tuple[Address, ...]
@@ -54,7 +54,7 @@ class QuorumConfig:
 
     @property
     def knows_others(self) -> bool:
-        """Whether this node was told of any controller besides itself."""
+        """Whether the settings name any controller besides this node."""
         return bool(self.founders.keys() - {self.node_id}) or bool(self.places)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a node's settings are said: files, the environment, words of the form `name=value`. Each gives names and texts.
+"""Sources of a node's settings: files, the environment, words of the form `name=value`. Each gives names and texts.
 
 An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out.
 """

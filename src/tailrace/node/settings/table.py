@@ -149,4 +149,4 @@ DEV_DEFAULTS: Mapping[str, Value] = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
 }
-"""What `dev.mode` changes where nothing else is said."""
+"""Defaults that `dev.mode` changes."""
