@@ -73,7 +73,7 @@ def without_effect() -> str:
 
 
 def clients() -> str:
-    """Who writes and reads in every codec it has, and is in groups of two through a rebalance."""
+    """The clients that write and read in all their codecs, and take part in groups of two through a rebalance."""
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     versions = {**pinned, "kafkajs": kafkajs.VERSION, "java": KAFKA_VERSION, "kcat": "as the system has it"}
     in_groups = {client.name for client in EVERY_CLIENT}

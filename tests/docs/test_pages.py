@@ -64,7 +64,9 @@ def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[s
         with Admin(cluster.bootstrap_servers) as admin:
             deadline = time.monotonic() + 60
             shown: dict[str, int] = {}
-            while shown != {"orders-0": 1} and time.monotonic() < deadline:  # listeners hear of a batch a moment later
+            while (
+                shown != {"orders-0": 1} and time.monotonic() < deadline
+            ):  # listeners are called a moment after a batch
                 shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
                 time.sleep(0.1)
         assert shown == {"orders-0": 1}

@@ -1,4 +1,4 @@
-"""What the Spark tests look at in a frame."""
+"""The parts of a frame that the Spark tests read."""
 
 from pyspark.sql import DataFrame
 

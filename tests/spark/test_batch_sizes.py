@@ -1,4 +1,4 @@
-"""What a task writes fits: batches are as small as their topic or the user wants them. No session is needed here."""
+"""Batches of a task fit: they are as small as their topic or the user wants them. No session is needed here."""
 
 import os
 from collections.abc import Callable

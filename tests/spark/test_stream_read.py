@@ -63,7 +63,7 @@ class Stream:
         return positions(self.spark.read.parquet(str(self.directory / "rows")))
 
     def offsets(self) -> list[dict[str, dict[str, int]]]:
-        """What Spark has written down for each batch."""
+        """The notes of Spark for each batch."""
         files = [path for path in (self.directory / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
         return [json.loads(path.read_text().splitlines()[2]) for path in sorted(files, key=lambda p: int(p.name))]
 
@@ -387,7 +387,7 @@ def test_a_topic_that_is_gone_keeps_no_progress_of_the_others_from_being_shown(
         progress = SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
         GroupProgress(bootstrap, group).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
     assert {tp: found.offset for tp, found in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): 7}
-    # Nobody was warned from here; a listener of another test, on another thread, may have something to say.
+    # No warning came from here; a listener of another test, on another thread, may have something to say.
     logged = [record for record in caplog.records if record.thread == threading.get_ident()]
     assert [record.getMessage() for record in logged if record.name.startswith("tailrace.spark")] == []
 
@@ -421,7 +421,7 @@ def test_every_commit_of_a_stream_is_shown_to_its_group(
 def test_a_listener_shows_the_progress_of_every_batch(
     spark: SparkSession, bootstrap: str, admin: Admin, stream: Stream, send: Send
 ) -> None:
-    """Trap 6: what the source is told too late, the listener is told for the last batch as well."""
+    """Trap 6: Spark reports a batch to the source too late; to the listener it reports the last batch as well."""
     listener = GroupProgress(bootstrap, "shown")
     spark.streams.addListener(listener)
     try:
@@ -431,7 +431,7 @@ def test_a_listener_shows_the_progress_of_every_batch(
         def shown() -> dict[int, int]:
             return {tp.partition: position.offset for tp, position in admin.group_offsets("shown").items()}
 
-        wait_until(lambda: shown().get(0) == 40, "the listener is told of the last batch")
+        wait_until(lambda: shown().get(0) == 40, "the listener gets the last batch")
         assert shown() == {0: 40, 1: 0, 2: 0}
     finally:
         spark.streams.removeListener(listener)

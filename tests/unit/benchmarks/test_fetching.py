@@ -1,4 +1,4 @@
-"""What a package manager brings is there as a whole or not at all, though a network may fail once."""
+"""Downloads of a package manager are complete or absent, though a network may fail once."""
 
 import sys
 from pathlib import Path

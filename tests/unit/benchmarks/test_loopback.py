@@ -1,4 +1,4 @@
-"""What iperf3 reports is read as MB/s and CPU time of the receiver."""
+"""Reports of iperf3 are read as MB/s and CPU time of the receiver."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the kernel says of a process is read as it is written in proc(5)."""
+"""The files of the kernel about a process are read as proc(5) describes them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Memory that is used again, but never while somebody has a view of it."""
+"""Memory that is used again, but never while a view of it exists."""
 
 from tailrace.model.buffers import has_no_views, new_buffer
 

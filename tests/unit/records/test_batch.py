@@ -63,7 +63,7 @@ REFUSED = {
     "less than a header": (produced()[:60], INVALID, "60 bytes"),
     "a short message set v1": (bytes(16) + b"\x01" + bytes(20), INVALID, "format v1"),
     "a message set v0": (produced(magic=0), INVALID, "format v0"),
-    "a format nobody knows": (produced(magic=3), CORRUPT, "format v3"),
+    "an unknown format": (produced(magic=3), CORRUPT, "format v3"),
     "negative magic": (produced(magic=-1), CORRUPT, "format v-1"),
     "cut short": (produced()[:-1], INVALID, "were sent"),
     "two batches": (produced() * 2, INVALID, "exactly one batch"),

@@ -28,7 +28,7 @@ class Group:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], *, timeout_ms: int) -> None:
         self.attempts += 1
         if not self.is_there:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody answers")
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "no broker answers")
         self.shown |= {str(partition): offset for partition, offset in offsets.items()}
 
 

@@ -82,7 +82,7 @@ NOBODY = (
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the options have logged here: threads that others have left behind may log too."""
+    """Log lines of the options here: threads that other tests have left behind may log too."""
     ours = (parse_source_options.__module__, threading.get_ident())
     return [record.getMessage() for record in caplog.records if (record.name, record.thread) == ours]
 
@@ -110,7 +110,7 @@ def _parse(kind: str, options: dict[str, str]) -> None:
 def test_an_option_without_effect_is_ignored_with_a_word(
     kind: str, names: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who limits a batch read, or compresses one, is told that it is neither."""
+    """An option that limits or compresses a batch read is ignored with a warning."""
     for name in names:
         caplog.clear()
         _parse(kind, {name: "15m" if name == "maxTriggerDelay" else "15"})
@@ -141,7 +141,7 @@ def test_an_option_with_an_effect_and_sparks_own_pass_in_silence(
         ("kafka.ssl.truststore.location", "/etc/trust.jks"),
     ],
 )
-def test_who_asks_for_security_is_not_given_a_plain_connection(
+def test_a_request_for_security_never_leads_to_a_plain_connection(
     name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for parse in (lambda options: parse_source_options(options, streaming=True), parse_sink_options):

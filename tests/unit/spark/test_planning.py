@@ -9,7 +9,7 @@ from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
 
 
-def test_nobody_waits_long_for_a_cluster_that_is_to_show_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_query_waits_long_for_a_cluster_that_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark asks for it between two batches. This cluster takes connections and says nothing."""
     monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 100, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as silent:

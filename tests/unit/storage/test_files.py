@@ -66,7 +66,7 @@ def test_create_makes_a_new_inode_and_readers_of_the_old_one_are_not_disturbed(t
     new.close()
 
 
-def test_lent_bytes_stay_for_as_long_as_somebody_has_them(tmp_path: Path) -> None:
+def test_lent_bytes_stay_for_as_long_as_a_view_of_them_exists(tmp_path: Path) -> None:
     file = OsFiles().open(f"{tmp_path}/a", create=True)
     file.writev([b"x" * 50_000, b"y" * 50_000])
     first = file.lend(40_000, 0)
@@ -112,7 +112,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert files.open_files == 0
 
 
-def test_a_directory_of_somebody_else_needs_no_sync(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_needs_no_sync(tmp_path: Path) -> None:
     """A node may live below a directory that it can pass through and not list."""
     user = os.geteuid()
     tmp_path.chmod(0o311)

@@ -469,7 +469,7 @@ def test_a_log_that_cannot_begin_within_a_batch_is_as_it_was_or_offline() -> Non
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["before the gap", "at a roll behind it"])
 def test_a_log_whose_sync_below_a_gap_fails_is_offline(rolls: bool) -> None:
-    """What such a sync has not written, no later one writes."""
+    """Data that such a sync has not written are written by no later one."""
     disk = SimulatedDisk()
     log = open_log(disk)
     fill(log, 3)
@@ -572,7 +572,7 @@ def test_the_largest_timestamp_may_lie_anywhere() -> None:
     assert log.offset_for_timestamp(NOW + 9000) == (NOW + 10_011, 11, 0)
 
 
-def test_a_batch_that_nobody_can_read_does_not_end_the_search_for_a_time() -> None:
+def test_an_unreadable_batch_does_not_end_the_search_for_a_time() -> None:
     """Only its checksum is right: its sender is believed about what it holds."""
     log = open_log(SimulatedDisk())
     unreadable = bytearray(stored_batch(1).buffer)
@@ -593,7 +593,7 @@ def test_a_damaged_batch_ends_the_search_for_a_time() -> None:
 
 
 def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment() -> None:
-    """Where the log starts within a segment, that one is looked through; a sender that lies about a time costs none."""
+    """A segment in which the log starts is searched; a sender with a wrong timestamp costs no record."""
     disk = SimulatedDisk()
     log = open_log(disk)
     for offset in range(40):
@@ -674,7 +674,7 @@ def test_no_flipped_bit_of_what_no_checksum_covers_is_ever_served(is_hinted: boo
             assert log.is_offline
 
 
-def test_a_wrong_index_misleads_nobody() -> None:
+def test_a_wrong_index_misleads_no_reader() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     fill(log, 40)

@@ -11,7 +11,7 @@ def test_a_buffer_holds_what_was_asked_for_and_less_than_twice_as_much(size: int
     assert size <= len(ReadBuffers().lend(size)) < max(2 * size, SMALLEST + 1)
 
 
-def test_a_buffer_is_lent_again_when_nobody_has_a_view_of_it() -> None:
+def test_a_buffer_is_lent_again_when_no_view_of_it_exists() -> None:
     buffers = ReadBuffers()
     view = memoryview(buffers.lend(100_000))
     first = view.obj
@@ -21,7 +21,7 @@ def test_a_buffer_is_lent_again_when_nobody_has_a_view_of_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 6 << 20), st.booleans()), max_size=60))
-def test_what_somebody_looks_at_is_never_lent_and_no_more_is_kept_than_allowed(steps: list[tuple[int, bool]]) -> None:
+def test_a_viewed_buffer_is_never_lent_and_no_more_is_kept_than_allowed(steps: list[tuple[int, bool]]) -> None:
     buffers = ReadBuffers(keep_bytes=4 << 20)
     views: list[memoryview] = []
     for size, is_next_sent_before in steps:

@@ -1,4 +1,4 @@
-"""What is trusted, checked and cut when a log is opened."""
+"""Trust, checks and cuts when a log is opened."""
 
 from dataclasses import replace
 
@@ -338,7 +338,7 @@ def test_epochs_are_found_in_the_batches(disk: SimulatedDisk, content: bytes | N
     assert open_log(disk).epochs.entries == ((0, 0), (1, 12), (2, 24))
 
 
-def test_an_epoch_that_nobody_wrote_in_is_forgotten(disk: SimulatedDisk) -> None:
+def test_an_epoch_without_records_is_forgotten(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.epochs.assign(9, COUNT)
     log.flush()
@@ -488,7 +488,7 @@ def test_every_single_bit_of_a_batch_is_watched() -> None:
 def test_damage_above_the_recovery_point_is_damage_as_far_as_the_log_was_flushed(
     disk: SimulatedDisk, batch: int, position: int
 ) -> None:
-    """Nobody has written a checkpoint since these batches were flushed, and acknowledged."""
+    """No checkpoint was written since these batches were flushed, and acknowledged."""
     base = max(base for base in segments(disk) if base <= batch)
     disk.flip_bit(path_of(base), (batch - base) * SIZE + position, 5)
     before = tree(disk)

@@ -1,4 +1,4 @@
-"""Which segments go."""
+"""The segments that retention removes."""
 
 from dataclasses import dataclass
 

@@ -312,7 +312,7 @@ def test_a_compacted_log_names_the_aborted_transactions_that_have_batches_left(d
 def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_several_passes(
     disk: SimulatedDisk, is_commit: bool
 ) -> None:
-    """How it ended is known before its first key is: none of them waits in memory for that."""
+    """The end of a transaction is known before its first key: no key waits in memory for it."""
     log = opened(disk, COMPACTED)
     for key in range(40):
         log.append([keyed(log.log_end_offset, b"%d" % key, in_transaction=False)])

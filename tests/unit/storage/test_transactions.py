@@ -1,4 +1,4 @@
-"""Which transactions hold back the last stable offset (KIP-98)."""
+"""Transactions that hold back the last stable offset (KIP-98)."""
 
 from tailrace.storage.transaction_index import OngoingTransactions
 

@@ -7,7 +7,7 @@ from tailrace.testing.disk import PowerCut, SimulatedDisk
 
 
 def after_a_cut(seed: int, *, sync: bool, sync_dir: bool, lying_sync: bool = False) -> bytes | None:
-    """What is left of a file of 2000 bytes, None if its name is gone."""
+    """The rest of a file of 2000 bytes, None if its name is gone."""
     disk = SimulatedDisk(seed, lying_sync=lying_sync)
     file = disk.open("/a", create=True)
     file.writev([b"x" * 1000, b"y" * 1000])

@@ -1,4 +1,4 @@
-"""What compaction leaves of single batches: tombstones, transactions, producers, batches nobody can read."""
+"""Records of single batches that compaction keeps: tombstones, transactions, producers, unreadable batches."""
 
 import pytest
 from hypothesis import given

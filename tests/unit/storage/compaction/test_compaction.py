@@ -84,7 +84,7 @@ def append_without_keys(log: Log, count: int) -> None:
 
 
 def empty_batches(disk: SimulatedDisk) -> list[int]:
-    """Where each ends."""
+    """The end offset of each."""
     return [header.end_offset for header in batches(disk) if not header.records_count]
 
 
@@ -249,7 +249,7 @@ def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("way", ["truncate", "retain", "restart", "switch", "close"])
-def test_whoever_cuts_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> None:
+def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> None:
     log = open_log(disk)
     fill(log, 10)
     compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)

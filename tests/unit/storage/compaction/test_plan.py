@@ -1,4 +1,4 @@
-"""What of a log is compacted, and when."""
+"""The segments of a log that are compacted, and the time for it."""
 
 from dataclasses import dataclass
 

@@ -46,7 +46,7 @@ def test_sequences_go_on_and_a_gap_is_refused() -> None:
 
 
 def test_a_log_remembers_so_many_producers_and_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes up producer ids must not fill the memory; those that are known go on."""
+    """A client that makes up producer ids must not fill the memory; known producers go on."""
     monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
     state = ProducerState()
     for producer_id in range(2):

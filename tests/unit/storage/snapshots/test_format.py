@@ -1,4 +1,4 @@
-"""What is a snapshot and what is none: a single byte decides."""
+"""Bytes that are a snapshot, and bytes that are none: a single one decides."""
 
 from collections.abc import Iterator
 

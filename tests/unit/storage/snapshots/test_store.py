@@ -1,4 +1,4 @@
-"""Snapshots as files: written in slices, fetched in parts, read by many, deleted when nobody reads them."""
+"""Snapshots as files: written in slices, fetched in parts, read by many, deleted when no reader is left."""
 
 from pathlib import Path
 
