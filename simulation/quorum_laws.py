@@ -24,7 +24,7 @@ from tailrace.raft.roles import Candidate, Leader, Prospective
 from tailrace.raft.rpc import Response, VoteReply
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.ports import QuorumRequest
-from tailrace.storage.files import join
+from tailrace.storage.file_system import join
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX, snapshot_name, walk
 
 

@@ -22,7 +22,7 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.raft.snapshots import MIB, SnapshotTrigger
 from tailrace.storage import AppendBatch, Log, OsFiles
-from tailrace.storage.files import File
+from tailrace.storage.file_system import File
 
 NAME = "compaction"
 DEFAULT_MEGABYTES = 20

@@ -14,7 +14,8 @@ from tailrace.model.ids import TopicId
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.disk import SECTOR_BYTES, PowerCut, SimulatedDisk
+from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.disk_contents import SECTOR_BYTES
 from testkit.admin_path import AdminPath
 from testkit.ports import ImmediateDisk
 

@@ -20,7 +20,8 @@ from tailrace.storage.checkpoints import (
     read_meta_properties,
     write_meta_properties,
 )
-from tailrace.storage.files import FileSystem, OsFiles, join
+from tailrace.storage.file_system import FileSystem, join
+from tailrace.storage.files import OsFiles
 
 _LOCK = ".lock"
 

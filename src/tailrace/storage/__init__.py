@@ -7,12 +7,13 @@ from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
 from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
-from tailrace.storage.files import Buffer, File, FileSystem, OsFiles
+from tailrace.storage.file_system import Buffer, File, FileSystem
+from tailrace.storage.files import OsFiles
 from tailrace.storage.flush import FlushTicket
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.readable_log import TimestampOffset
-from tailrace.storage.recovery import Damage, DamagedLog, RecoveryReport
+from tailrace.storage.recovery_report import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.transaction_index import AbortedTxn
 

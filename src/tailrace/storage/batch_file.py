@@ -10,7 +10,9 @@ from tailrace.protocol.records.faults import Walk
 from tailrace.protocol.records.kernels import walk_batches
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.files import Buffer, File
+from tailrace.storage.file_system import Buffer, File
+
+_SCAN_BYTES: Final = 1 << 20
 
 _SPAN: Final = Struct(">qi11xi")
 """Base offset, batch length and last offset delta: all that a walk over batches needs."""
@@ -278,3 +280,25 @@ def _head(data: Buffer, size_bytes: int) -> Buffer:
     if size_bytes == len(data):
         return data
     return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])
+
+
+def checked_batches(segment: BatchFile) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch of a segment whose header and checksum are right. Raises CorruptRecords at the first that is not."""
+    position = 0
+    while position < segment.size_bytes:
+        chunk = segment.file.pread(min(_SCAN_BYTES, segment.size_bytes - position), position)
+        at = 0
+        while len(chunk) - at >= HEADER_SIZE:
+            header = read_header(chunk, at)
+            if position + at + header.size_bytes > segment.size_bytes:
+                raise CorruptRecords("the file ends inside a batch")
+            if at + header.size_bytes > len(chunk):
+                if at:
+                    break
+                chunk = segment.file.pread(header.size_bytes, position)
+            check_crc(chunk, at, header)
+            yield position + at, header
+            at += header.size_bytes
+        if not at:
+            raise CorruptRecords("the file ends inside a batch header")
+        position += at

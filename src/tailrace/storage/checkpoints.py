@@ -12,7 +12,7 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.model.partitions import TopicPartition
-from tailrace.storage.files import Buffer, FileSystem, append_all, join, parent
+from tailrace.storage.file_system import Buffer, FileSystem, append_all, join, parent
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 """Per partition: below this offset all is flushed."""

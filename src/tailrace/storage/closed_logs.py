@@ -21,7 +21,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.epoch_cache import EpochEntry
-from tailrace.storage.files import FileSystem, join
+from tailrace.storage.file_system import FileSystem, join
 
 CLOSED_LOGS: Final = "closed-logs-checkpoint"
 

@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.files import File, FileSystem, join, parent
+from tailrace.storage.file_system import File, FileSystem, join, parent
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
 

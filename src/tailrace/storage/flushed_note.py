@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tailrace.model.errors import StorageError
-from tailrace.storage.files import FileSystem, Note, join
+from tailrace.storage.file_system import FileSystem, Note, join
 
 FLUSHED_OFFSET: Final = "flushed-offset-checkpoint"
 SYNC_INTERVAL: Final = 128

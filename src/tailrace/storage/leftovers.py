@@ -15,7 +15,7 @@ from tailrace.storage.file_names import (
     offset_in_name,
     segment_name,
 )
-from tailrace.storage.files import FileSystem, join
+from tailrace.storage.file_system import FileSystem, join
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import DELETED_SUFFIX

@@ -22,12 +22,13 @@ from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
 from tailrace.storage.compaction.compaction import Compaction, Compactions
 from tailrace.storage.compaction.plan import Cleanable
-from tailrace.storage.files import File, FileSystem, parent
+from tailrace.storage.file_system import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
 from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog, TimestampOffset
-from tailrace.storage.recovery import Acknowledged, DamagedLog, LoadedLog, Loader
+from tailrace.storage.recovery import Loader
+from tailrace.storage.recovery_report import Acknowledged, DamagedLog, LoadedLog
 from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.storage.scrub import Scrub, ScrubSlice

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from tailrace.protocol.records.control import read_marker
 from tailrace.storage.batch_file import AppendBatch
-from tailrace.storage.files import File, FileSystem
+from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.producers.snapshots import (
     begin_snapshot,
     load_producers,

@@ -9,8 +9,8 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage.batch_file import Expected, ReadLimits, ReadResult
 from tailrace.storage.checkpoints import write_gap_bound
 from tailrace.storage.epoch_cache import LAST_OFFSET
-from tailrace.storage.files import FileSystem
-from tailrace.storage.recovery import UNKNOWN_GAPS, LoadedLog
+from tailrace.storage.file_system import FileSystem
+from tailrace.storage.recovery_report import UNKNOWN_GAPS, LoadedLog
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
 from tailrace.storage.transaction_index import AbortedTxn

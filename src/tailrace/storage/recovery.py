@@ -17,15 +17,14 @@
 7. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords
-from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
-from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, checked_batches
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file, write_gap_bound
 from tailrace.storage.epoch_cache import UNDEFINED, EpochCache, EpochEntry
 from tailrace.storage.file_names import (
@@ -36,117 +35,19 @@ from tailrace.storage.file_names import (
     offset_in_name,
     segment_name,
 )
-from tailrace.storage.files import File, FileSystem, join, parent
+from tailrace.storage.file_system import FileSystem, join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.leftovers import remove_leftovers
 from tailrace.storage.producers.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
 from tailrace.storage.producers.state import ProducerState
+from tailrace.storage.recovery_report import UNKNOWN_GAPS, Acknowledged, Damage, LoadedLog, RecoveryReport
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segments import epochs_of_batches, holds_epochs_of
 from tailrace.storage.swap import finish_swaps
 
-UNKNOWN_GAPS: Final = -1
-"""There is no note of gaps: a log that was never compacted here, or that another program has filled."""
-_SCAN_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 1 << 16
 _EVERYTHING: Final = 2**63 - 1
-
-
-class Damage(NamedTuple):
-    """Bytes that were flushed and are not what was written."""
-
-    path: str
-    position: int
-    reason: str
-    good_end_offset: int
-    """Below it the log is good: it can be read up to here."""
-    flushed_end_offset: int
-    """The flushed part ended here, or further up."""
-
-    def __str__(self) -> str:
-        return f"{self.path} at position {self.position}: {self.reason}"
-
-
-class DamagedLog(CorruptRecords):
-    """A log that does not open: something that was flushed is not there any more."""
-
-    def __init__(self, damage: Damage) -> None:
-        super().__init__(
-            f"{damage}; this copy is good up to offset {damage.good_end_offset} and was flushed up to "
-            f"{damage.flushed_end_offset}, so the rest is not cut off. Let another replica restore the partition, or "
-            "restore the file"
-        )
-        self.damage = damage
-
-
-@dataclass(slots=True, kw_only=True)
-class RecoveryReport:
-    """The findings and repairs of opening a log."""
-
-    clean: bool
-    """Whether the log was closed cleanly, so that nothing had to be checked."""
-    segments_checked: int = 0
-    batches_checked: int = 0
-    records_checked: int = 0
-    bytes_cut: int = 0
-    segments_removed: int = 0
-    cut_reason: str = ""
-    """File, position and fault of what was cut, empty if nothing was."""
-    indexes_rebuilt: int = 0
-    snapshots_discarded: int = 0
-    ignored_log_start: int | None = None
-    """The log start that was noted, if it cannot be the log's: the log begins with its first segment instead."""
-    damage: Damage | None = None
-    acknowledged_end_offset: int = 0
-    """Up to here the log was acknowledged, as far as is noted: it was flushed, or lay below the high watermark."""
-    end_offset: int = 0
-    """The end of the log that can be used; with damage, the end of its good part."""
-
-    @property
-    def damaged(self) -> bool:
-        return self.damage is not None
-
-    @property
-    def lost_acknowledged(self) -> bool:
-        """Whether this copy lacks something that was acknowledged: it must not be elected for what it has."""
-        return self.damage is not None or self.end_offset < self.acknowledged_end_offset
-
-
-@dataclass(slots=True, kw_only=True)
-class LoadedLog:
-    """The state of a log as its files have it."""
-
-    segments: list[Segment]
-    limits: SegmentLimits
-    log_start_offset: int
-    log_end_offset: int
-    epochs: EpochCache
-    producers: ProducerState
-    snapshot_offset: int
-    """The offset of the newest producer snapshot, -1 for none."""
-    gap_bound: int
-    """Below it offsets may be missing: a compaction has removed them. UNKNOWN_GAPS if nothing is noted."""
-    is_new: bool
-    """Whether the first segment was just made, so that its name and the directory's are not durable yet."""
-    report: RecoveryReport
-    unsynced_files: tuple[File, ...] = ()
-    """Other files of the directory that are not durable yet."""
-    epochs_crc: int | None = None
-    """The checksum of the file of leader epochs; None if it is not known."""
-    noted_end_offset: int = 0
-    """The flushed offset by the log's own note."""
-
-
-class Acknowledged(NamedTuple):
-    """Knowledge outside a log of how far it reaches and was acknowledged. A part that is not known holds nothing
-    against any bytes."""
-
-    recovery_point: int = 0
-    """The flushed offset that was last made durable outside."""
-    high_watermark: int = 0
-    """The high watermark that was last made durable."""
-    leader_epoch: int | None = None
-    """The partition's leader epoch in the metadata: no batch has a later one."""
 
 
 @dataclass(slots=True)
@@ -393,7 +294,7 @@ class Loader:
         report.indexes_rebuilt += 1
         segment.start_indexes()
         try:
-            for position, header in _checked_batches(segment):
+            for position, header in checked_batches(segment):
                 if not self._continues(header.base_offset, scan.end_offset):
                     raise CorruptRecords(f"offset {header.base_offset} follows offset {scan.end_offset - 1}")
                 if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
@@ -511,7 +412,7 @@ class Loader:
             # The file is damaged, or newer than the note. Epochs are durable with the first batch of theirs: it need
             # not know those of batches that were not flushed.
             known_end = end_offset if self._report.clean else self._synced_end
-            if not _is_right(cache, self._segments, log_start_offset, known_end):
+            if not holds_epochs_of(cache, self._segments, log_start_offset, known_end):
                 cache, was_right = EpochCache(), False
         if checked_from < len(self._segments):
             checked_offset = self._segments[checked_from].base_offset
@@ -535,7 +436,7 @@ class Loader:
         may_be_lower = not self._report.clean or self._report.ignored_log_start is not None
         if not was_right or (first_known > log_start_offset and may_be_lower):
             # The log start may have come back lower than the epochs' own, or their file is lost.
-            found = [*_epochs_of_batches(self._segments), *found]
+            found = [*epochs_of_batches(self._segments), *found]
         entries: list[EpochEntry] = []
         for entry in found:
             if not entries or (entry.epoch > entries[-1].epoch and entry.start_offset > entries[-1].start_offset):
@@ -585,44 +486,3 @@ class Loader:
                 is_written = True
         if is_written:
             self._files.sync_dir(self._directory)
-
-
-def _checked_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch of a segment whose header and checksum are right. Raises CorruptRecords at the first that is not."""
-    position = 0
-    while position < segment.size_bytes:
-        chunk = segment.file.pread(min(_SCAN_BYTES, segment.size_bytes - position), position)
-        at = 0
-        while len(chunk) - at >= HEADER_SIZE:
-            header = read_header(chunk, at)
-            if position + at + header.size_bytes > segment.size_bytes:
-                raise CorruptRecords("the file ends inside a batch")
-            if at + header.size_bytes > len(chunk):
-                if at:
-                    break
-                chunk = segment.file.pread(header.size_bytes, position)
-            check_crc(chunk, at, header)
-            yield position + at, header
-            at += header.size_bytes
-        if not at:
-            raise CorruptRecords("the file ends inside a batch header")
-        position += at
-
-
-def _is_right(cache: EpochCache, segments: list[Segment], log_start_offset: int, end_offset: int) -> bool:
-    """Whether these are the epochs of all batches below `end_offset` that can be read."""
-    headers = (header for segment in segments for _, header in segment.headers())
-    return all(
-        cache.epoch_of(header.base_offset) == header.partition_leader_epoch
-        for header in headers
-        if log_start_offset <= header.base_offset < end_offset
-    )
-
-
-def _epochs_of_batches(segments: list[Segment]) -> list[EpochEntry]:
-    entries: list[EpochEntry] = []
-    for segment in segments:
-        for _, header in segment.headers():
-            if not entries or header.partition_leader_epoch > entries[-1].epoch:
-                entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
-    return entries

@@ -12,10 +12,10 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.storage.closed_logs import ClosedLog
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.files import File, FileSystem
+from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.producers.snapshots import snapshot_path
 from tailrace.storage.producers.state import ProducerState, parse_snapshot
-from tailrace.storage.recovery import LoadedLog, RecoveryReport
+from tailrace.storage.recovery_report import LoadedLog, RecoveryReport
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 

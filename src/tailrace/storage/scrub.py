@@ -18,7 +18,7 @@ from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET
 from tailrace.storage.batch_file import Expected
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.files import Buffer
+from tailrace.storage.file_system import Buffer
 from tailrace.storage.index import OffsetIndex, TimeIndex
 from tailrace.storage.segment import Segment
 

@@ -25,7 +25,7 @@ from tailrace.storage.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_name,
 )
-from tailrace.storage.files import File, FileSystem, append_all
+from tailrace.storage.file_system import File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex

@@ -12,7 +12,8 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.storage.batch_file import AppendBatch, Expected, ReadLimits, ReadResult
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.files import FileSystem
+from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.storage.file_system import FileSystem
 from tailrace.storage.producers.snapshots import rebuild_aborted, snapshot_path
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
@@ -240,3 +241,22 @@ class Segments:
         """Give all descriptors back."""
         for segment in self._segments:
             segment.close()
+
+
+def holds_epochs_of(cache: EpochCache, segments: list[Segment], log_start_offset: int, end_offset: int) -> bool:
+    """Whether these are the epochs of all batches below `end_offset` that can be read."""
+    headers = (header for segment in segments for _, header in segment.headers())
+    return all(
+        cache.epoch_of(header.base_offset) == header.partition_leader_epoch
+        for header in headers
+        if log_start_offset <= header.base_offset < end_offset
+    )
+
+
+def epochs_of_batches(segments: list[Segment]) -> list[EpochEntry]:
+    entries: list[EpochEntry] = []
+    for segment in segments:
+        for _, header in segment.headers():
+            if not entries or header.partition_leader_epoch > entries[-1].epoch:
+                entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+    return entries

@@ -19,9 +19,8 @@ from random import Random
 from typing import Final
 
 from tailrace.model.errors import StorageError
-from tailrace.storage.files import Buffer, append_all
-
-SECTOR_BYTES: Final = 512
+from tailrace.storage.file_system import Buffer, append_all
+from tailrace.testing.disk_contents import Directory, Inode
 
 TOTAL_SPACE: Final = 1 << 40
 
@@ -30,118 +29,10 @@ class PowerCut(Exception):
     """The power went. Nothing of the disk can be used until `reboot`."""
 
 
-class _Inode:
-    """A file's bytes: what a reader sees, and what is on the platter."""
-
-    __slots__ = ("changes", "data", "durable")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.durable = bytearray()
-        self.changes: list[tuple[int, bytes | None]] = []
-        """Since the last sync, in order: bytes written at a position, or None for a truncation to it."""
-
-    def sync(self) -> None:
-        for position, written in self.changes:
-            _apply(self.durable, position, written, None)
-        self.changes.clear()
-
-    def drop_unsynced(self) -> None:
-        """A failed sync: readers still see the bytes, but no later sync will write them (as Linux does)."""
-        self.changes.clear()
-
-    def lose_unsynced(self, random: Random) -> None:
-        content = bytearray(self.durable)
-        mode = random.choice(("none", "all", "prefix", "sectors"))
-        kept = len(self.changes) if mode in ("all", "sectors") else 0
-        if mode == "prefix" and self.changes:
-            kept = random.randrange(len(self.changes) + 1)
-        for position, written in self.changes[:kept]:
-            _apply(content, position, written, random if mode == "sectors" else None)
-        if mode == "prefix" and kept < len(self.changes):
-            position, written = self.changes[kept]
-            if written is not None:
-                _apply(content, position, written[: random.randrange(len(written) + 1)], None)
-        self.data, self.durable = content, content[:]
-        self.changes.clear()
-
-
-def _apply(content: bytearray, position: int, written: bytes | None, random: Random | None) -> None:
-    """Carry out one change, or with `random` some sectors of it, and a truncation perhaps not at all."""
-    if written is None:
-        if random is None or random.random() < 0.5:
-            del content[position:]
-        return
-    if len(content) < position:
-        content.extend(bytes(position - len(content)))
-    if random is None:
-        content[position : position + len(written)] = written
-        return
-    end = position + len(written)
-    if len(content) < end and random.random() < 0.7:
-        # The new size was recorded before the sectors arrived.
-        content.extend(bytes(end - len(content)))
-    start = position
-    while start < end:
-        stop = min((start // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
-        if random.random() < 0.5:
-            if len(content) < start:
-                content.extend(bytes(start - len(content)))
-            content[start:stop] = written[start - position : stop - position]
-        start = stop
-
-
-class _Directory:
-    """Names: those a reader sees, and those on the platter."""
-
-    __slots__ = ("changes", "durable", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Inode | _Directory] = {}
-        self.durable: dict[str, _Inode | _Directory] = {}
-        self.changes: list[dict[str, _Inode | _Directory | None]] = []
-        """Since the last sync, in order: what each name became in one step, None for removed."""
-
-    def change(self, step: dict[str, "_Inode | _Directory | None"]) -> None:
-        _take_step(self.entries, step)
-        self.changes.append(step)
-
-    def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.changes.clear()
-
-    def sync_all(self) -> None:
-        """Everything below, too."""
-        self.sync()
-        for entry in self.entries.values():
-            if isinstance(entry, _Directory):
-                entry.sync_all()
-            else:
-                entry.sync()
-
-    def lose_unsynced(self, random: Random) -> None:
-        share = random.choice((0.0, 0.5, 1.0))
-        self.entries = dict(self.durable)
-        for step in self.changes:
-            if random.random() < share:
-                _take_step(self.entries, step)
-        self.sync()
-        for _, entry in sorted(self.entries.items()):
-            entry.lose_unsynced(random)
-
-
-def _take_step(entries: dict[str, _Inode | _Directory], step: dict[str, _Inode | _Directory | None]) -> None:
-    for name, entry in step.items():
-        if entry is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = entry
-
-
 class SimulatedFile:
     """An open file of the simulated disk. Stays usable after its name is gone, like any descriptor."""
 
-    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode | None) -> None:
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: Inode | None) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -152,7 +43,7 @@ class SimulatedFile:
     def path(self) -> str:
         return self._path
 
-    def _opened(self) -> _Inode:
+    def _opened(self) -> Inode:
         self._disk.check_power()
         if self._boot != self._disk.boots:
             raise PowerCut(f"{self._path} was opened before the power cut")
@@ -256,7 +147,7 @@ class SimulatedDisk:
         self.has_power = True
         self.boots = 0
         self._random = Random(seed)
-        self._root = _Directory()
+        self._root = Directory()
         self._cuts: dict[int, bool] = {}
         self._failures: dict[int, str] = {}
         self._short_writes: dict[int, int] = {}
@@ -357,36 +248,36 @@ class SimulatedDisk:
         self.free_space -= taken
         return taken
 
-    def _walk(self, path: str) -> tuple[_Directory, str]:
+    def _walk(self, path: str) -> tuple[Directory, str]:
         """The directory that holds this path, and the last name."""
         *above, name = [word for word in path.split("/") if word] or [""]
         directory = self._root
         for word in above:
             entry = directory.entries.get(word)
-            if not isinstance(entry, _Directory):
+            if not isinstance(entry, Directory):
                 raise StorageError(f"cannot open {path}: No such file or directory")
             directory = entry
         return directory, name
 
-    def _find(self, path: str) -> _Inode | _Directory | None:
+    def _find(self, path: str) -> Inode | Directory | None:
         try:
             directory, name = self._walk(path)
         except StorageError:
             return None
         return directory.entries.get(name) if name else directory
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> Directory:
         self.check_power()
         entry = self._find(path)
-        if not isinstance(entry, _Directory):
+        if not isinstance(entry, Directory):
             raise StorageError(f"cannot open directory {path}: No such file or directory")
         return entry
 
-    def inode(self, path: str) -> _Inode:
+    def inode(self, path: str) -> Inode:
         """The file at this path, for SimulatedFile."""
         self.check_power()
         entry = self._find(path)
-        if not isinstance(entry, _Inode):
+        if not isinstance(entry, Inode):
             raise StorageError(f"cannot open {path}: No such file or directory")
         return entry
 
@@ -395,7 +286,7 @@ class SimulatedDisk:
         if not create:
             return SimulatedFile(self, path, None)
         directory, name = self._walk(path)
-        inode = _Inode()
+        inode = Inode()
         token = self.begin("create", path)
         self._failing_reads.pop(path, None)
         directory.change({name: inode})
@@ -422,9 +313,9 @@ class SimulatedDisk:
         token = self.begin("overwrite", path)
         inode = directory.entries.get(name)
         if inode is None:
-            inode = _Inode()
+            inode = Inode()
             directory.change({name: inode})
-        assert isinstance(inode, _Inode), f"{path} is a directory"
+        assert isinstance(inode, Inode), f"{path} is a directory"
         inode.data[: len(content)] = content
         inode.changes.append((0, bytes(content)))
         self.end(token)
@@ -441,11 +332,11 @@ class SimulatedDisk:
         for word in (word for word in path.split("/") if word):
             entry = directory.entries.get(word)
             if entry is None:
-                entry = _Directory()
+                entry = Directory()
                 token = self.begin("make directory", path)
                 directory.change({word: entry})
                 self.end(token)
-            if not isinstance(entry, _Directory):
+            if not isinstance(entry, Directory):
                 raise StorageError(f"cannot make directory {path}: File exists")
             directory = entry
 

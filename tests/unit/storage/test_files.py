@@ -10,7 +10,8 @@ import pytest
 from tailrace.model.errors import StorageError
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.files import _is_fuse_mount, append_all
+from tailrace.storage.file_system import append_all
+from tailrace.storage.files import _is_fuse_mount
 
 
 def test_a_write_appends_and_more_buffers_than_one_call_takes_arrive_in_order(tmp_path: Path) -> None:

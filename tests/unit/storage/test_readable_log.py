@@ -2,7 +2,7 @@ import pytest
 
 from tailrace.storage.checkpoints import read_gap_bound
 from tailrace.storage.readable_log import Gaps
-from tailrace.storage.recovery import UNKNOWN_GAPS
+from tailrace.storage.recovery_report import UNKNOWN_GAPS
 from tailrace.testing.disk import SimulatedDisk
 
 

@@ -37,7 +37,7 @@ from tailrace.storage.checkpoints import (
 )
 from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
 from tailrace.storage.file_names import LOG_SUFFIX, segment_name
-from tailrace.storage.files import join, parent
+from tailrace.storage.file_system import join, parent
 
 DELETE_SUFFIX: Final = "-delete"
 DAMAGED_SUFFIX: Final = "-damaged"

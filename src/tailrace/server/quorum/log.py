@@ -44,7 +44,7 @@ from tailrace.server.quorum.start import (
     takes_the_logs_place,
 )
 from tailrace.storage import AppendBatch, Buffer, FileSystem, Log, ReadLimits
-from tailrace.storage.files import parent
+from tailrace.storage.file_system import parent
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
 from tailrace.storage.snapshots.writer import Publication, SnapshotWriter

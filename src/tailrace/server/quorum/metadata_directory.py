@@ -11,7 +11,7 @@ from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import FileSystem, Log
 from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets, replace_file, write_offsets
-from tailrace.storage.files import join, parent
+from tailrace.storage.file_system import join, parent
 
 _STATIC_VERSION = 0
 _DYNAMIC_VERSION = 1

@@ -9,7 +9,7 @@ from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import reaches
 from tailrace.storage import Buffer, EpochCache, FileSystem, Log
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
-from tailrace.storage.files import join
+from tailrace.storage.file_system import join
 
 
 def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoch) -> None:

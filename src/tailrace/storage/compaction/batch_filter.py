@@ -24,7 +24,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import BatchHeader, check_crc
 from tailrace.protocol.records.control import ControlType, control_type
 from tailrace.protocol.records.spans import BatchRecords, RecordSpan, batch_with, emptied, read_spans
-from tailrace.storage.files import Buffer
+from tailrace.storage.file_system import Buffer
 
 _MARKERS: Final = (ControlType.ABORT, ControlType.COMMIT)
 

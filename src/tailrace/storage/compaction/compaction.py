@@ -19,7 +19,7 @@ from tailrace.protocol.records.control import read_marker
 from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.compaction.batch_filter import BatchFilter, KeyCollector, TransactionEnds
 from tailrace.storage.compaction.plan import Cleanable, find_cleanable, group_segments
-from tailrace.storage.files import File, FileSystem
+from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.producers.state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits

@@ -11,7 +11,7 @@ from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
-from tailrace.storage.files import File, FileSystem, append_all, join
+from tailrace.storage.file_system import File, FileSystem, append_all, join
 from tailrace.storage.producers.state import ProducerEntry, ProducerState, parse_snapshot
 from tailrace.storage.segment import Segment
 from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex

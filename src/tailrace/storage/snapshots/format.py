@@ -44,7 +44,7 @@ _EPOCH_DIGITS: Final = 10
 _READ_BYTES: Final = 1 << 20
 
 ReadAt = Callable[[int, int], bytes]
-"""Up to so many bytes from a position of the file, as `storage.files.File.pread`."""
+"""Up to so many bytes from a position of the file, as `storage.file_system.File.pread`."""
 HeaderControl = KRaftVersionRecord | VotersRecord
 """The records that may stand in the first batch behind its header record (KIP-853)."""
 

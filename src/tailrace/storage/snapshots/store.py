@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.partitions import OffsetAndEpoch
-from tailrace.storage.files import Buffer, File, FileSystem, join
+from tailrace.storage.file_system import Buffer, File, FileSystem, join
 from tailrace.storage.snapshots.format import (
     DELETED_SUFFIX,
     PART_SUFFIX,

@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.records.record import BatchBuilder, record_size_bound
-from tailrace.storage.files import Buffer, File, FileSystem, append_all, join
+from tailrace.storage.file_system import Buffer, File, FileSystem, append_all, join
 from tailrace.storage.snapshots.format import (
     MAX_BATCH_BYTES,
     PART_SUFFIX,

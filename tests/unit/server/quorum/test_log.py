@@ -16,7 +16,7 @@ from tailrace.raft.snapshots import snapshot_fault
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.storage.files import append_all
+from tailrace.storage.file_system import append_all
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
 

@@ -9,7 +9,7 @@ from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.records.control import KRaftVersionRecord
 from tailrace.protocol.records.record import read_records
-from tailrace.storage.files import append_all
+from tailrace.storage.file_system import append_all
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import SnapshotStore
 from tailrace.storage.snapshots.writer import Publication
