@@ -43,7 +43,7 @@ _SETTLED: Final = _Settled()
 
 
 class RequestContext:
-    """Who asks, in which version, and how to answer.
+    """The connection and version of a request, and the way to answer it.
 
     A handler either returns its response or keeps the context and calls `respond` once, later.
     """
@@ -61,7 +61,7 @@ class RequestContext:
         client_id: str | None,
         errors: ResponseErrors | None = None,
     ) -> None:
-        """`errors` counts what the answer says, if somebody wants to know."""
+        """`errors` counts the error codes of the answer."""
         self.connection: ServerConnection = connection
         self.slot = slot
         self.api_key = api_key
@@ -82,7 +82,7 @@ class RequestContext:
         """Send the response message, in the version that was asked in.
 
         A response that has no form on the wire is a fault of its handler. It is logged, and costs this connection:
-        whoever answers late does so in a turn of others, to whom an exception would do harm.
+        a late answer comes in a turn of other requests, to which an exception would do harm.
         """
         try:
             self.send(response)
@@ -95,7 +95,7 @@ class RequestContext:
             self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
 
     def send(self, response: Any) -> None:
-        """As `respond`, for who can deal with the failure: raises KafkaError if the response has no form."""
+        """As `respond`, for callers that handle the failure: raises KafkaError if the response has no form."""
         if self.connection.is_open:
             if self.errors is not None:
                 self.errors.note(self.api_key, response)
@@ -110,7 +110,7 @@ class RequestContext:
         self.connection.answer(self.slot, None)
 
     def settle(self) -> None:
-        """The request is over. What it has left behind may still try to answer, and is not heard."""
+        """The request is over. Callbacks that it has left behind may still try to answer, without effect."""
         self.connection = _SETTLED
 
 

@@ -1,6 +1,6 @@
 """From a frame to the handler of its API, and from what the handler does to an answer.
 
-What a client can get from a bad request (decisions 0045, 0046):
+The answers to a bad request (decisions 0045, 0046):
 1. bytes that are not the request they claim to be, an unknown API or version: the connection is closed (KIP-511: only
    ApiVersions of an unknown version gets an answer, so that the client can ask again);
 2. a KafkaError: the error response of that API;
@@ -55,7 +55,7 @@ class HotHandler(Protocol):
 
 
 class RequestCount(NamedTuple):
-    """How many requests of one version of an API have come."""
+    """The number of requests of one version of an API."""
 
     api: Api
     version: int
@@ -76,7 +76,7 @@ class _Route:
         self.min_version = api.min_version
         self.max_version = api.max_version
         self.counts = [0] * (api.max_version + 1)
-        """How many requests have come, by version."""
+        """The number of requests, by version."""
 
 
 class Dispatcher:
@@ -90,7 +90,7 @@ class Dispatcher:
         on_broken_invariant: Callable[[BaseException], None],
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
     ) -> None:
-        """`finalized`: what clients are told that the cluster has agreed on."""
+        """`finalized`: the feature levels of the cluster, for clients."""
         self._api_versions = ApiVersionsHandler((APIS[key] for key in {*handlers, API_VERSIONS}), finalized)
         everything: dict[int, Handler] = {**handlers, API_VERSIONS: self._api_versions}
         self._routes: list[_Route | None] = [None] * (max(everything) + 1)
@@ -100,14 +100,14 @@ class Dispatcher:
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
-        """What the answers said. This and the next two are read by the metrics."""
+        """Error codes of the answers. This and the next two are read by the metrics."""
         self.unsupported = 0
-        """How many requests were of an API or a version that is not served."""
+        """The number of requests of an API or a version that is not served."""
         self.malformed = 0
-        """How many requests were not what they claimed to be."""
+        """The number of requests that could not be decoded."""
 
     def request_counts(self) -> Iterator[RequestCount]:
-        """How many requests have come, by API and version, where there were any."""
+        """The number of requests, by API and version, without zeros."""
         for route in self._routes:
             if route is not None:
                 for version, count in enumerate(route.counts):
@@ -159,7 +159,7 @@ class Dispatcher:
         try:
             if hot is not None:
                 hot.learn(frame, request, context)
-            # An exception that somebody keeps has this call in its traceback, and would keep the receive buffer too.
+            # An exception that is kept has this call in its traceback, and would keep the receive buffer too.
             del frame
             response = route.handle(request, context)
         except KafkaError as refusal:
@@ -211,7 +211,7 @@ class Dispatcher:
             context.connection.close(f"{api.name} v{context.api_version} failed: {error.code.name}")
 
     def _log_once(self, api: Api, fault: Exception) -> None:
-        """Log the traceback, unless this fault was logged before: whoever finds one may repeat it a million times."""
+        """Log the traceback, unless this fault was logged before: a client may repeat it a million times."""
         trace = fault.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

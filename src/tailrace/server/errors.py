@@ -1,10 +1,10 @@
 """From a KafkaError to the response of an API: the one place where an error finds its field.
 
-1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` what a person may read
-   of it.
+1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` the text for a person
+   to read.
 2. A response that has an error per partition, topic or group repeats it for each one that was asked for, as Kafka does;
-   clients look there and not at the top. `_REPEATED` says what is repeated for what.
-3. What has no default and says nothing in an error is blank: no text, no elements, 0.
+   clients look there and not at the top. `_REPEATED` has the fields.
+3. A field without a default and without meaning in an error is blank: no text, no elements, 0.
 """
 
 from collections.abc import Callable, Mapping
@@ -104,7 +104,7 @@ def _blank(wire: WireType) -> Any:
 
 
 def _message(error: KafkaError) -> str | None:
-    """What a person may read; nothing of an inner fault."""
+    """The text for a person to read; nothing of an inner fault."""
     return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.detail or None
 
 
@@ -375,4 +375,4 @@ _OF_ANOTHER_SHAPE: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
     fetch_snapshot.FetchSnapshotRequest: _fetch_snapshot,
 }
-"""What the table cannot say: the answer depends on the version, or has another shape than the request."""
+"""Answers that the table cannot describe: they depend on the version, or have another shape than the request."""

@@ -24,7 +24,7 @@ _MOST_COMPILED: Final = 256
 def compile_pattern(text: str) -> Matcher:
     """The expression, ready to match. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason.
 
-    What is not compiled yet takes up to some 20 ms.
+    A new pattern takes up to some 20 ms to compile.
     """
     check_length(text)
     return _compiled(text)

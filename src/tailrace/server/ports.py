@@ -1,4 +1,4 @@
-"""What the server needs from outside, as the server sees it. `node` plugs in real ones, `testing` simulated ones."""
+"""The ports of the server: clock, disk, peers and the like. `node` has the real ones, `testing` simulated ones."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ QuorumRequest = (
     | fetch.FetchRequest
     | fetch_snapshot.FetchSnapshotRequest
 )
-"""What one replica of the metadata log asks another."""
+"""The requests of one replica of the metadata log to another."""
 QuorumResponse = (
     quorum.VoteResponse
     | quorum.BeginQuorumEpochResponse
@@ -65,8 +65,8 @@ class Disk(Protocol):
 
         Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
         and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
-        A log that has gone offline by then is left as it is, and `on_done` is called all the same: nobody waits for
-        ever, and what counts is `flushed_offset`.
+        A log that has gone offline by then is left as it is, and `on_done` is called all the same: no caller waits
+        for ever, and the result is in `flushed_offset`.
         """
         ...
 
@@ -121,7 +121,7 @@ class ServerConnection(Protocol):
 
     @property
     def principal(self) -> str:
-        """Who the client is: `User:ANONYMOUS` without authentication."""
+        """The client's principal: `User:ANONYMOUS` without authentication."""
         ...
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
@@ -149,7 +149,7 @@ class Controller(Protocol):
 
     @property
     def image(self) -> ClusterImage:
-        """What is committed."""
+        """The committed image."""
         ...
 
     @property

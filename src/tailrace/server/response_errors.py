@@ -1,4 +1,4 @@
-"""How many errors clients were told of, by API and code: plain counts, for the metrics.
+"""Counts of errors in answers, by API and code, for the metrics.
 
 A response carries its errors wherever its declaration has a field `error_code`: at the top, per topic, per partition.
 Where to look is found once per kind of response; then looking costs one attribute per field, and no error costs nothing
@@ -24,7 +24,7 @@ class ResponseErrors:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[int, int]] = Counter()
-        """How many errors, by API key and error code."""
+        """The number of errors, by API key and error code."""
         self._found: list[int] = []
 
     def note(self, api_key: int, response: Any) -> None:
@@ -60,7 +60,7 @@ def _look_of(kind: type[Any]) -> Look | None:
 
 
 def _look_into(schema: Schema) -> Look | None:
-    """What puts the error codes of a value of this schema into a list; None if there is no place for one."""
+    """A function that puts the error codes of a value of this schema into a list; None if it has no such field."""
     parts: list[Look] = []
     for field in schema.fields:
         if field.name == _FIELD:

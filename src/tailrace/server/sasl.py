@@ -1,7 +1,7 @@
-"""SaslHandshake (17) and SaslAuthenticate (36) on a listener that asks nobody who they are.
+"""SaslHandshake (17) and SaslAuthenticate (36) on a listener without authentication.
 
-Kafka answers ILLEGAL_SASL_STATE (34) there: a client that is set up to authenticate finds out at once, and is not left
-to believe that somebody has looked at its password.
+Kafka answers ILLEGAL_SASL_STATE (34) there: a client that is set up to authenticate finds out at once, and does
+not believe that its password was checked.
 """
 
 from typing import NoReturn

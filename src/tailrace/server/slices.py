@@ -29,7 +29,7 @@ def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS
 def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
     """Take all steps: a slice now, the others each in a turn of its own.
 
-    What a step raises comes out here, in its turn; the steps behind it follow all the same. (A generator has none.)
+    Exceptions of a step come out here, in its turn; the steps behind it follow all the same. (A generator has none.)
     """
     is_over = False
     try:

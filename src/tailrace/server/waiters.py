@@ -3,8 +3,8 @@
 `Deadlines` gives any number of waiters a deadline for the price of one timer. `LongPolls` keeps requests that wait for
 partitions to move: they are woken together, once per turn, however many partitions moved in it.
 
-A fault of one waiter costs the others nothing: it is raised when they have had their turn. What waits no more and was
-not answered would hold back every later answer of its connection, so that a failed long poll costs its connection.
+A fault of one waiter costs the others nothing: it is raised when they have had their turn. A request without an answer
+would hold back every later answer of its connection, so a failed long poll closes its connection.
 """
 
 from collections import deque
@@ -93,7 +93,7 @@ MAX_REPLICA_POLLS: Final = 1_000
 MAX_WATCHED: Final = 500_000
 """Partitions that the polls of one room may wait for, all together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
-"""How long a poll waits that finds no room. It is not woken, but asks no more often than this."""
+"""The wait of a poll that finds no room. It is not woken, but comes no more often than this."""
 _READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
 """The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
 _SLICE_MS: Final = 5
@@ -104,7 +104,7 @@ class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
     partitions: list[Partition]
-    """What it waits for. Each partition once or more. A try that finds others puts another list here."""
+    """The partitions it waits for, each once or more. A try that finds others puts another list here."""
     is_of_replica: bool
     """Whether it may read up to the log end, and so waits for that too."""
 
@@ -117,7 +117,7 @@ class LongPoll(Hashable, Protocol):
 
 
 class _Room:
-    """How many polls of one kind wait, and for how many partitions."""
+    """The number of waiting polls of one kind, and of their partitions."""
 
     __slots__ = ("_most_polls", "polls", "watched")
 

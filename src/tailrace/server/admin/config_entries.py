@@ -1,7 +1,7 @@
 """The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them (pure).
 
-A topic's setting is its own override, else what the broker was told for all topics, else the default. A broker's is
-what was said of it while it runs, else of all brokers, else in its configuration, else the default. Those are also
+A topic's setting is its own override, else the broker's value for all topics, else the default. A broker's is its
+own dynamic value, else that of all brokers, else that of its configuration, else the default. Those are also
 the setting's synonyms, the one in force first.
 """
 
@@ -22,7 +22,7 @@ from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as on the wire."""
+    """The source of a value, as on the wire."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -53,7 +53,7 @@ class BrokerSettings(Protocol):
 
     @property
     def topic_defaults(self) -> TopicConfig:
-        """What a topic without settings of its own gets."""
+        """The value for a topic without a setting of its own."""
         ...
 
     def entry(self, name: str) -> BrokerSetting:
@@ -134,7 +134,7 @@ _BROKER_NAMES_OF_GROUPS: Final = {
     SESSION_TIMEOUT: "group.consumer.session.timeout.ms",
     HEARTBEAT_INTERVAL: "group.consumer.heartbeat.interval.ms",
 }
-"""Whose values a group has that says nothing itself."""
+"""The source of values for a group without its own."""
 
 
 class InheritedEntries:

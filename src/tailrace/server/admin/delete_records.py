@@ -1,7 +1,7 @@
 """DeleteRecords (21): partitions that this broker leads start later, for good (KIP-107).
 
-The answer goes out when the new log starts are on disk: what a client was told is gone does not come back. All requests
-of one turn share one write.
+The answer goes out when the new log starts are on disk: records that a client saw deleted do not come back. All
+requests of one turn share one write.
 """
 
 from collections import Counter

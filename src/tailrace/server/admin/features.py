@@ -20,7 +20,7 @@ from tailrace.server.ports import Controller
 
 _FIRST_WITH_TYPES = 1
 _ALLOWS_DOWNGRADE: Final = {1: False, 2: True, 3: True}
-"""By type of upgrade. What a downgrade would lose is refused, whether or not it may: 3 is as 2."""
+"""By type of upgrade. A downgrade that loses metadata is refused in any case: 3 is as 2."""
 
 
 class UpdateFeaturesHandler:

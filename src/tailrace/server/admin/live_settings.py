@@ -8,7 +8,7 @@ from tailrace.server.admin.config_entries import BrokerSettings
 
 
 class AdjustableSettings(BrokerSettings, Protocol):
-    """What `node` has read: the settings before anybody changes them."""
+    """The settings that `node` has read, before any change."""
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> BrokerSettings:
         """These settings under those of all brokers, and above them those of this one."""

@@ -46,7 +46,7 @@ EXPLAINED: Final = 100
 
 
 class _Told(NamedTuple):
-    """What a client is told of one partition."""
+    """The answer for one partition."""
 
     partition: int
     code: ErrorCode
@@ -170,7 +170,7 @@ class AlterPartitionReassignmentsHandler:
 
 
 def _reassignments(request: AlterPartitionReassignmentsRequest) -> tuple[Reassignment, ...]:
-    """What is asked for. Raises KafkaError(INVALID_REQUEST) for a partition named twice: which one is meant?"""
+    """The asked partitions. Raises KafkaError(INVALID_REQUEST) for a partition that is named twice."""
     wanted: dict[TopicPartition, Reassignment] = {}
     for topic in request.topics:
         for partition in topic.partitions:

@@ -1,4 +1,4 @@
-"""Metadata (3): which topics there are, who leads their partitions, and where the brokers listen.
+"""Metadata (3): the topics, the leaders of their partitions, and the addresses of brokers.
 
 Topics asked for: v0 an empty list means all; from v1 on null means all and an empty list none. v10 and v11 show topic
 ids in the answer only; from v12 on a topic may be asked for by id alone. v13: an error of the whole answer.
@@ -31,7 +31,7 @@ from tailrace.server.metadata.topic_creations import TopicCreations
 from tailrace.server.ports import Controller
 
 OfflineReplica = Callable[[str, int], BrokerId | None]
-"""Which replica of a partition this broker knows to be unusable: its own, if its log cannot be opened."""
+"""The replica of a partition that this broker knows to be unusable: its own, if its log cannot be opened."""
 
 _JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
 
@@ -39,7 +39,7 @@ NOT_ASKED: Final = -(2**31)
 ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
 
-Without an authorizer everybody may do everything.
+Without an authorizer every client may do everything.
 """
 ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
@@ -126,7 +126,7 @@ _NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
 
 
 def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
-    """What was asked for, each once; None for all topics."""
+    """The asked topics, each once; None for all topics."""
     topics = request.topics
     if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
         return None
@@ -221,7 +221,7 @@ class _View:
         )
 
     def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
-        """Why no leader is named: there is none that can be used, or it does not listen where this client is."""
+        """The error without a leader: there is none that can be used, or it has no listener of this client's name."""
         leader = self._image.brokers.get(state.leader)
         if (
             state.leader != offline

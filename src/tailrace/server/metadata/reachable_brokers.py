@@ -1,4 +1,4 @@
-"""Which brokers a client can reach through its listener, and whom it is told of."""
+"""The brokers that a client can reach through its listener, and the answers that name them."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -23,15 +23,15 @@ def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId,
 
 
 def broker_for_administration(image: ClusterImage, own_id: BrokerId, listener_name: str) -> BrokerId:
-    """What clients call the controller: whom they send the requests of administrators. Every broker passes these
-    on, so it is this one, which they can reach: it stays when the active controller goes, which need not be a
+    """The controller for clients: the node that gets the requests of administrators. Every broker passes these
+    on, so it is this one, which clients can reach: it stays when the active controller goes, which need not be a
     broker at all. (Kafka names any broker.)"""
     reachable = reachable_brokers(image, listener_name)
     return own_id if own_id in reachable or not reachable else next(iter(reachable))
 
 
 class LeaderEndpoints:
-    """Where the leaders that refusals name listen: whoever is refused need not ask for metadata first (KIP-951)."""
+    """The addresses of the leaders that refusals name: the client need not ask for metadata first (KIP-951)."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

@@ -1,7 +1,7 @@
-"""Topics that are created because clients ask for them: each is on its way once, and all who ask meanwhile wait for it.
+"""Topics that are created because clients ask for them: each is requested once, and all clients meanwhile wait for it.
 
-Nobody knows for how long, if there is no active controller. So there is room for so many who wait and so many topics;
-what is beyond is refused at once with REQUEST_TIMED_OUT, and clients ask again. (Kafka does not have them wait, and
+Without an active controller the wait has no known end. So there is room for so many requests and so many topics;
+more are refused at once with REQUEST_TIMED_OUT, and clients ask again. (Kafka does not have them wait, and
 does not send a topic twice either.)
 """
 
@@ -15,7 +15,7 @@ from tailrace.server.ports import Controller
 MAX_WAITING: Final = 1_000
 """Requests that wait for topics."""
 MAX_TOPICS_ASKED_FOR: Final = 100_000
-"""What these may name together, topics that there are among them: they are kept until they are answered."""
+"""Topics that these may name together, existing ones included: requests are kept until they are answered."""
 MAX_NAMES: Final = 10_000
 """Topics on their way: of one request, and of all together."""
 
@@ -95,7 +95,7 @@ def _refusal() -> KafkaError:
 
 
 def _refusals(outcome: ControllerResponse | KafkaError, names: Sequence[str]) -> Mapping[str, KafkaError]:
-    """Why topics could not be created."""
+    """The reasons why topics could not be created."""
     if isinstance(outcome, KafkaError):
         return dict.fromkeys(names, outcome)
     assert isinstance(outcome, TopicsCreated)

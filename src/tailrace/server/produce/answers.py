@@ -1,4 +1,4 @@
-"""What a Produce request is answered, as far as it is known: the parts of its partitions, and when it leaves.
+"""The answer to a Produce request, as far as it is known: the parts of its partitions, and the time to send it.
 
 A part is known when its batch is refused or in the log; with acks=-1 when the high watermark has passed it, or at the
 producer's deadline. None keeps any of the request's bytes: they are used again.
@@ -47,7 +47,7 @@ class _Refusal(NamedTuple):
 
 
 class PartitionAnswer(ABC):
-    """What one partition answers, as far as it is known. Keeps none of the request's bytes: they are used again."""
+    """The answer of one partition, as far as it is known. Keeps none of the request's bytes: they are used again."""
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
 

@@ -7,7 +7,7 @@ acks=-1: the answer leaves once the high watermark has passed them, or at `timeo
     retry of an idempotent producer finds them.
 
 Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
-error message and the records at fault; v10 who leads instead, and where that one listens (KIP-951); v12 adds the
+error message and the records at fault; v10 the new leader and its address (KIP-951); v12 adds the
 partitions to the producer's transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names
 (KIP-516).
 """
@@ -58,7 +58,7 @@ class ProduceHandler:
     ) -> None:
         """`verifier` asks about transactions; without one, none is open. `is_verified`: whether it is asked at all.
 
-        That is transaction.partition.verification.enable. Without `endpoints` nobody is told where new leaders listen.
+        That is transaction.partition.verification.enable. Without `endpoints` answers name no new leaders.
         """
         self._verifier = verifier
         self._is_verified = is_verified
@@ -116,7 +116,7 @@ class ProduceHandler:
     ) -> bool:
         """Carry out a request that is like one before it of its connection, but for partition and records.
 
-        False: it is not, and has to be decoded; `learn` is told then what it was.
+        False: it is not, and has to be decoded; `learn` gets the decoded request then.
         """
         lane = self._lanes.get(connection)
         if lane is None:
@@ -177,7 +177,7 @@ class ProduceHandler:
                 partition = self._partitions.get(topic.name, index)
             else:
                 partition = self._partitions.get_by_id(topic.topic_id, index)
-            if not -1 <= acks <= 1:  # what is not there is told first, as in Kafka
+            if not -1 <= acks <= 1:  # an unknown partition comes first, as in Kafka
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; there are -1, 0 and 1")
             if partition.is_internal and context.client_id != ADMIN_CLIENT:
                 raise KafkaError(
@@ -220,7 +220,7 @@ class ProduceHandler:
 
 
 class _Lane:
-    """What is known of one connection: the forms of its requests, and whether it is worth looking at forms."""
+    """The known forms of the requests of one connection, and whether it is worth looking for forms."""
 
     __slots__ = ("errors", "forms", "patience")
 

@@ -22,7 +22,7 @@ _COORDINATOR_IS_AWAY: Final = (
 
 
 class AskedTransaction(NamedTuple):
-    """What a coordinator is asked."""
+    """A request to a coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -48,7 +48,7 @@ class TransactionVerifier(Protocol):
 
 
 def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_version: int) -> KafkaError | None:
-    """What the producer is told, in words that every client of its version understands; None if it may write.
+    """The error for the producer, with a code that every client of its version understands; None if it may write.
 
     Producers retry for NOT_ENOUGH_REPLICAS without looking for another leader: that is why Kafka says it where the
     coordinator cannot be asked.
@@ -63,6 +63,6 @@ def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_vers
     if is_busy or code in _COORDINATOR_IS_AWAY:
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"whether the transaction has {topic_partition} cannot be told now: {code.name}",
+            f"whether the transaction has {topic_partition} is not known now: {code.name}",
         )
     return KafkaError(code, f"{topic_partition} is not part of a transaction that the producer has open")

@@ -1,7 +1,7 @@
-"""Batches of transactions that wait for the word of their producer's coordinator before they are written (KIP-890).
+"""Batches of transactions that wait for their producer's coordinator to verify them before the write (KIP-890).
 
-One request asks once, for all partitions that its producer has no transaction open in. What comes for such a partition
-while the answer is under way waits too, behind the others, so that the batches are written in the order they came in.
+One request asks once, for all partitions that its producer has no transaction open in. Batches for such a partition
+that come before the answer wait too, behind the others, so that the batches are written in the order they came in.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,13 +42,13 @@ class TransactionalAppends:
 
     @property
     def default(self) -> Verification | None:
-        """What comes with batches that need not wait."""
+        """The result for batches that need not wait."""
         return None if self._is_verified else UNVERIFIED
 
     def hold(self, partition: Partition, records: Buffer | None, append: Append, refuse: Refuse) -> bool:
         """Keep the batch if it has to wait: then `append` is called with its bytes, or `refuse`, but never at once.
 
-        What is no whole batch need not wait: it is refused by who looks closer. Raises KafkaError
+        Bytes that are no whole batch need not wait: they are refused later. Raises KafkaError
         INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
         """
         header = _header_of(records)
