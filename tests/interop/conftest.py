@@ -2,13 +2,15 @@
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
 
 import pytest
 
 from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs
+from tailrace.testing import Cluster
 
 PROGRAMS = {
     kafka_tools.absent: kafka_tools.JARS,
@@ -33,15 +35,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if is_asked and not home.exists():
             if reporter is not None:
                 reporter.write_line(f"fetching {home.name}")
-            _fetch(absent, home)
+            with _alone(home.parent):
+                absent()
+        if is_asked and absent is kafka_tools.absent and not kafka_tools.are_classes_archived():
+            with _alone(home.parent):
+                _archive_classes()
 
 
-def _fetch(absent: Callable[[], str | None], home: Path) -> None:
-    """Fetch a program once, though several workers of pytest-xdist may ask for it at the same time."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    directory = os.open(home.parent, os.O_RDONLY)
+def _archive_classes() -> None:
+    if not kafka_tools.are_classes_archived():
+        with Cluster() as cluster:
+            kafka_tools.archive_classes(cluster.bootstrap_servers)
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Prepare a program once, though several workers of pytest-xdist may ask for it at the same time."""
+    home.mkdir(parents=True, exist_ok=True)
+    directory = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        absent()
+        yield
     finally:
         os.close(directory)

@@ -1,5 +1,6 @@
 """Apache Kafka's own command-line tools, from the jars that the benchmarks use too."""
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
 __all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "run", "shell_absent"]
 
 _TIMEOUT_S = 100
+_CLASSES = JARS / "classes.jsa"
+"""The classes of a tool as Java has parsed and verified them: each start with them takes half the processor time."""
 
 MAIN_CLASSES = {
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -50,7 +53,26 @@ class Dump(NamedTuple):
 def command(script: str, *options: str) -> list[str]:
     """What Kafka's script of this name would start."""
     jars = SHELL_JARS if script == "kafka-metadata-shell" else JARS
-    return java("-cp", f"{jars}/*", MAIN_CLASSES[script], *options)
+    # A Java that finds an archive of another Java or of other jars does without it, and need not say so on stdout.
+    classes = [f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:disable"] if jars == JARS and _CLASSES.exists() else []
+    return java(*classes, "-cp", f"{jars}/*", MAIN_CLASSES[script], *options)
+
+
+def archive_classes(bootstrap: str) -> None:
+    """Have a tool keep the classes that it loads while it asks this node; no harm if it cannot."""
+    made = JARS / f"classes-{os.getpid()}.part"
+    options = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", "brokers", "--entity-name", "1")
+    tool = ("-cp", f"{JARS}/*", MAIN_CLASSES["kafka-configs"], *options)
+    subprocess.run(
+        java(f"-XX:ArchiveClassesAtExit={made}", *tool), capture_output=True, timeout=_TIMEOUT_S, check=False
+    )
+    if made.exists():
+        made.replace(_CLASSES)
+
+
+def are_classes_archived() -> bool:
+    """Whether this has been done, or there are no jars to do it with."""
+    return _CLASSES.exists() or not JARS.exists()
 
 
 def java(*options: str) -> list[str]:
