@@ -20,7 +20,7 @@ from simulation.raft_shrink import RaftAttempts
 from simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
 from simulation.shrink import Shrinker, attempt, explain
 
-SEEDS = 200
+SEEDS = 100
 
 
 @pytest.mark.timeout(600)
