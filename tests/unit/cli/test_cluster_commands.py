@@ -24,7 +24,7 @@ OTHER = BrokerId(BROKER + 1)
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -91,7 +91,7 @@ def test_a_broker_is_described_with_its_directories_and_settings(server: AdminSe
     (directory,) = here["LOG-DIRS"]
     assert (directory["PARTITIONS"], directory["ERROR"]) == (1, None)
     assert here["CONFIGS"] == {"log.retention.ms": "5000"}
-    assert (other["LOG-DIRS"], other["CONFIGS"]) == ([], {}), "nobody is asked for a broker that is fenced"
+    assert (other["LOG-DIRS"], other["CONFIGS"]) == ([], {}), "a fenced broker is not asked"
     described = run("brokers", "describe", str(BROKER)).out
     assert "LOG-DIR " in described
     assert "Configs: log.retention.ms=5000\n" in described
@@ -174,7 +174,7 @@ def test_a_topic_whose_partitions_differ_shows_both_numbers_of_copies(server: Ad
     assert "replication factor" not in done.err.replace("1-2 -> 2", "")
 
 
-def test_who_is_no_voter_is_not_removed_and_the_voters_are_named(server: AdminServer, run: Run) -> None:
+def test_a_node_that_is_no_voter_is_not_removed_and_the_voters_are_named(server: AdminServer, run: Run) -> None:
     done = run("quorum", "remove-controller", "--controller-id", "9")
     assert (done.code, done.out, done.err) == (1, "", f"tailrace: 9 is no voter; voters: {BROKER}\n")
 

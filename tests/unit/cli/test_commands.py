@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -93,7 +93,7 @@ def test_an_interrupt_while_the_last_answers_are_awaited_says_what_was_written(
     run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Future[RecordMetadata]):
-        """Never comes; whoever waits for it presses Ctrl-C."""
+        """Never comes; its user presses Ctrl-C."""
 
         def exception(self, timeout: float | None = None) -> NoReturn:
             if not pressed:
@@ -267,9 +267,9 @@ def test_the_history_of_a_group_names_causes(run: Run, topic: str) -> None:
     events = json.loads(run("groups", "history", group, "-o", "json").out)
     assert any(event["EVENT"] == "leave" for event in events)
     for command in ("describe", "history", "delete"):
-        done = run("groups", command, "nobody")
+        done = run("groups", command, "unused")
         assert (done.code, done.out) == (1, "")
-        assert done.err == "tailrace: there is no group 'nobody' (`tailrace groups list` shows which there are)\n"
+        assert done.err == "tailrace: there is no group 'unused' (`tailrace groups list` shows which there are)\n"
 
 
 def test_the_files_of_a_log_are_dumped_in_kafkas_words(run: Run, tailrace_cluster: Cluster, topic: str) -> None:
@@ -324,7 +324,7 @@ def test_consume_says_what_is_there_when_it_shows_nothing(
     poll = Consumer.poll
 
     def poll_until_begun(consumer: Consumer, timeout: float, **options: int) -> list[ConsumerRecord]:
-        # Joining the group may take long, and who has no position commits none.
+        # Joining the group may take long, and a consumer without a position commits none.
         deadline = time.monotonic() + SECONDS
         records = poll(consumer, timeout, **options)
         while not (mine := consumer.assignment()) or None in map(consumer.position, mine):

@@ -16,7 +16,7 @@ NOT_THERE_YET = {"bench", "pipeline", "sessions"}
 
 
 def complete(line: str, *, shell: str = "bash") -> set[str]:
-    """What the shell offers for the last word of the line."""
+    """Completions of the shell for the last word of the line."""
     words = line.split(" ")
     environment = {**os.environ, "_TAILRACE_COMPLETE": f"complete_{shell}"}
     if shell == "bash":

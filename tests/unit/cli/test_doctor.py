@@ -36,7 +36,7 @@ def test_a_node_that_can_be_reached_is_code_0(tailrace_cluster: Cluster, capsys:
 
 
 def test_what_cannot_be_reached_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:  # so that nobody else takes it; and nobody listens there
+    with socket.socket() as taken:  # so that no other program takes it; and none listens there
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         code, out = run(capsys, "connect", f"127.0.0.1:{port}")

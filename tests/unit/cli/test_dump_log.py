@@ -21,7 +21,7 @@ TIME_INDEX = "00000000000000000000.timeindex"
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: list[str]

@@ -1,4 +1,4 @@
-"""Whom the commands for a stopped node take it to be."""
+"""The identity that the commands for a stopped node use."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_a_command_that_does_not_listen_does_not_judge_listeners(file: Path, mon
 
 
 def test_what_others_could_not_connect_to_is_still_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be told to the quorum."""
+    """It would be sent to the quorum."""
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     file.write_text(file.read_text().replace("127.0.0.1", "0.0.0.0"))
     with pytest.raises(KafkaError, match="clients cannot connect to a wildcard"):

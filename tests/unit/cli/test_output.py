@@ -1,4 +1,4 @@
-"""How rows, lines and bytes are shown."""
+"""The form of rows, lines and bytes."""
 
 import json
 

@@ -21,7 +21,7 @@ NAMES = ["00000000000000000005-0000000001", "00000000000000000120-0000000003"]
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str

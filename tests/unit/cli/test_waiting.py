@@ -1,4 +1,4 @@
-"""What a second signal does to a command that has heard the first: in processes, which a signal may end."""
+"""The effect of a second signal on a command that has caught the first: in processes, which a signal may end."""
 
 import os
 import signal

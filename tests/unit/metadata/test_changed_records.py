@@ -1,4 +1,4 @@
-"""Which records of a snapshot are out of date, counted as KIP-630 says, one by one."""
+"""Outdated records of a snapshot, counted as KIP-630 says, one by one."""
 
 from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage

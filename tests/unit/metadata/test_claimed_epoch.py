@@ -1,4 +1,4 @@
-"""Which epoch a broker that starts may say that it still has everything of."""
+"""The epoch of which a starting broker may claim that it still has everything."""
 
 from dataclasses import replace
 

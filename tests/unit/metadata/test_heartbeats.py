@@ -1,4 +1,4 @@
-"""Sessions of brokers: silence ends them, and a controller that did not run itself heard nobody."""
+"""Sessions of brokers: silence ends them, and a controller that did not run itself received nothing."""
 
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
@@ -8,7 +8,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 
 
 def watch(heartbeats: Heartbeats, start_ms: int, end_ms: int) -> list[BrokerId]:
-    """A controller that runs from the one time to the other; who was silent in the end."""
+    """A controller that runs from one time to the other; the brokers that were silent in the end."""
     for now_ms in range(start_ms, end_ms + 1, WATCH_INTERVAL_MS):
         heartbeats.awake(now_ms)
     return heartbeats.silent(end_ms)
@@ -32,7 +32,7 @@ def test_a_controller_that_slept_does_not_hold_its_sleep_against_brokers() -> No
     assert heartbeats.awake(1_000 + asleep_ms) == asleep_ms - WATCH_INTERVAL_MS
     woken_ms = 1_000 + asleep_ms
     assert heartbeats.silent(woken_ms) == []
-    # What was left of their sessions is left of them still, and never more than a whole one.
+    # The rest of their sessions is still left, and never more than a whole one.
     assert watch(heartbeats, woken_ms, woken_ms + 1_250) == [ONE] or heartbeats.silent(woken_ms + 1_500) == [ONE]
     assert heartbeats.silent(woken_ms + SESSION_MS) == [ONE, TWO]
 
@@ -69,5 +69,5 @@ def test_a_broker_whose_connection_is_closed_has_less_time_and_a_heartbeat_gives
     assert heartbeats.next_deadline_ms == 1_100  # never longer
     heartbeats.touch(ONE, 1_000)
     assert heartbeats.next_deadline_ms == 1_000 + SESSION_MS
-    heartbeats.shorten(TWO, 0, 1_000)  # nobody knows it
+    heartbeats.shorten(TWO, 0, 1_000)  # it is unknown
     assert heartbeats.silent(10_000) == [ONE]

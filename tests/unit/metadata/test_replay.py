@@ -218,7 +218,7 @@ def test_a_fenced_broker_gives_up_its_partitions_and_gets_those_back_that_waited
 
 
 def test_a_broker_that_registers_again_leads_in_a_new_epoch() -> None:
-    """What the old process had not flushed may be gone, and readers must find that out (KIP-320)."""
+    """Unflushed records of the old process may be gone, and readers must find that out (KIP-320)."""
     image = image_of(*broker(1, 10), *topic("orders", ORDERS, (1,)), *broker(1, 20))
     state = image.topics["orders"].partitions[0]
     assert (state.leader, state.leader_epoch) == (1, 2)

@@ -27,7 +27,7 @@ from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignm
 from tailrace.protocol.registry import APIS
 
 NOT_IN_KAFKA_PYTHON = (52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
-"""What nodes say to each other, UnregisterBroker and KIP-848's requests; compared with kio alone
+"""Messages between nodes, UnregisterBroker and KIP-848's requests; compared with kio alone
 (tests/properties/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 

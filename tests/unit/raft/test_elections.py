@@ -143,13 +143,13 @@ class TestGranting:
 
 
 class TestPreVotes:
-    def test_bind_nobody(self) -> None:
+    def test_bind_no_replica(self) -> None:
         bench = RaftBench()
         assert granted(bench, vote(0, 3, pre_vote=True))
         assert granted(bench, vote(0, 2, pre_vote=True))
         assert bench.all(do.Persist) == []
 
-    def test_are_refused_by_one_who_hears_from_the_leader(self) -> None:
+    def test_are_refused_by_a_replica_that_hears_from_the_leader(self) -> None:
         bench = RaftBench()
         bench.receive(begin(2, 5))
         assert granted(bench, vote(5, 3, pre_vote=True))  # it has not heard yet
@@ -157,7 +157,7 @@ class TestPreVotes:
         bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
         assert not granted(bench, vote(5, 3, pre_vote=True))
 
-    def test_are_granted_by_one_who_takes_a_snapshot_and_has_not_heard_from_the_leader_for_long(self) -> None:
+    def test_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(self) -> None:
         """It fetches nothing meanwhile and notices nothing; the others must not have to wait for its disk."""
         bench = RaftBench()
         bench.receive(begin(2, 5))
@@ -211,7 +211,7 @@ class TestLookingForTheLeader:
         assert self.asked(bench) == [2, 3]
 
     def test_a_silent_place_is_not_waited_for_until_the_request_times_out(self) -> None:
-        """Who stands for election in between begins with the first place again, which may be silent for ever."""
+        """A replica that stood for election begins with the first place again, which may be silent for ever."""
         bench = RaftBench(key=key_of(9), voters=self.PLACES)
         bench.step(Tick())
         bench.advance(124)
@@ -389,7 +389,7 @@ class TestSuccession:
         bench.receive(replace(end(2, 5), preferred_candidates=(ReplicaKey(1), ReplicaKey(3))))
         assert bench.role == "Prospective"
 
-    def test_nobody_holds_on_to_a_leader_that_has_resigned(self) -> None:
+    def test_no_replica_holds_on_to_a_leader_that_has_resigned(self) -> None:
         bench = self.follower()
         assert not granted(bench, vote(5, 3, pre_vote=True))
         bench.receive(end(2, 5, 3, 1))
@@ -421,7 +421,7 @@ class TestRestarts:
         bench = RaftBench(state=QuorumState(3, -1, key_of(2)), log=[3, 6])
         assert bench.node.quorum_state == QuorumState(6)
 
-    def test_who_voted_for_itself_does_not_stand_in_that_epoch_again(self) -> None:
+    def test_a_replica_that_voted_for_itself_does_not_stand_in_that_epoch_again(self) -> None:
         bench = RaftBench(state=QuorumState(3, -1, key_of(1)))
         assert bench.role == "Unattached"
         assert not granted(bench, vote(3, 2))

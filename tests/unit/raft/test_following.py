@@ -25,7 +25,7 @@ def fetches(bench: RaftBench) -> list[tuple[int, int]]:
 
 
 class TestFetching:
-    def test_says_who_asks_and_how_far_its_log_is(self) -> None:
+    def test_names_the_replica_and_the_end_of_its_log(self) -> None:
         bench = follower(log=(1, 1, 3))
         (sent,) = bench.sent(FetchRecords, 2)
         assert sent.request == FetchRecords(
@@ -119,7 +119,7 @@ class TestLosingTheLeader:
         assert bench.role == "Unattached"
         assert {one.destination for one in bench.sent(FetchRecords)} == {1, 2}
 
-    def test_an_observer_that_has_given_a_leader_up_believes_nobody_but_that_leader_that_it_leads(self) -> None:
+    def test_an_observer_that_has_given_a_leader_up_believes_only_that_leader_that_it_leads(self) -> None:
         """Else two that follow a leader which is gone would tell each other for ever that it is still there."""
         bench = follower(key=key_of(9))
         bench.advance(1000)
@@ -130,7 +130,7 @@ class TestLosingTheLeader:
         bench.answer(bench.sent(FetchRecords, 2)[-1], bench.led(high_watermark=0, log_start_offset=0))
         assert bench.role == "Follower"
 
-    def test_an_observer_that_has_given_a_leader_up_believes_anybody_of_a_later_one(self) -> None:
+    def test_an_observer_that_has_given_a_leader_up_believes_every_replica_about_a_later_one(self) -> None:
         bench = follower(key=key_of(9))
         bench.advance(1000)
         later = FetchRecordsReply(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=6)

@@ -22,7 +22,7 @@ from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 
 LOG = [1, 1]
 START = 2
-"""Where the epoch of the leader that `leader` makes begins."""
+"""Start offset of the epoch of the leader that `leader` makes."""
 FIRST = 5
 """The end of its log: behind LeaderChange, KRaftVersion and Voters."""
 
@@ -40,7 +40,7 @@ def append(bench: RaftBench, count: int = 1, epoch: int | None = None) -> None:
 
 
 class TestTheFirstRecords:
-    def test_say_who_leads_who_votes_and_who_granted(self) -> None:
+    def test_name_the_leader_the_voters_and_those_that_granted(self) -> None:
         bench = leader()
         batch = bench.all(do.AppendAsLeader)[0]
         change, version, voters = batch.control
@@ -102,7 +102,7 @@ class TestCommit:
         bench.fetch(key_of(2, directory=2), FIRST, 2)
         assert bench.node.high_watermark is None
 
-    def test_a_replica_that_does_not_say_who_it_is_does_not_count(self) -> None:
+    def test_a_replica_that_does_not_name_itself_does_not_count(self) -> None:
         bench = leader()
         assert error_of(bench.fetch(ReplicaKey(-1), FIRST, 2)) is ErrorCode.NONE
         assert bench.node.high_watermark is None
@@ -145,7 +145,7 @@ class TestAppends:
         refused = bench.last(do.AppendRefused)
         assert (refused.token, refused.error) == ("token", error)
 
-    def test_by_one_who_does_not_lead_are_refused(self) -> None:
+    def test_by_a_replica_that_does_not_lead_are_refused(self) -> None:
         bench = RaftBench()
         append(bench)
         assert bench.last(do.AppendRefused).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -227,7 +227,7 @@ class TestAnsweringFetches:
         assert bench.node.high_watermark is None
 
     def test_the_epoch_of_a_fetch_is_not_adopted(self) -> None:
-        """Anybody may fetch: only those who stand or lead make an epoch."""
+        """Every replica may fetch: only candidates and leaders make an epoch."""
         bench = leader()
         bench.fetch(9, FIRST, 2, leader_epoch=77)
         assert (bench.role, bench.node.epoch) == ("Leader", 2)
@@ -265,7 +265,7 @@ class TestStayingInOffice:
         assert bench.role == "Resigned"
         assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
 
-    def test_observers_keep_nobody_in_office(self) -> None:
+    def test_observers_keep_no_leader_in_office(self) -> None:
         bench = leader()
         for _ in range(4):
             bench.advance(500)
@@ -352,12 +352,12 @@ class TestShutdown:
         bench.advance(1000)
         assert len(bench.all(do.ShutdownDone)) == 1
 
-    def test_anybody_else_just_leaves(self) -> None:
+    def test_any_other_voter_just_leaves(self) -> None:
         bench = RaftBench()
         bench.step(events.Shutdown())
         assert bench.all(do.ShutdownDone) == [do.ShutdownDone()]
 
-    def test_it_serves_nobody_any_more(self) -> None:
+    def test_it_serves_no_replica_any_more(self) -> None:
         bench = leader()
         bench.step(events.Shutdown())
         assert error_of(bench.fetch(2, FIRST, 2)) is ErrorCode.BROKER_NOT_AVAILABLE

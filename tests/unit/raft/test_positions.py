@@ -1,4 +1,4 @@
-"""What a leader answers to a reader's position, against a model that has both logs whole."""
+"""A leader's answers to a reader's position, against a model that has both logs whole."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

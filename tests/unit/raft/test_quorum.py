@@ -73,7 +73,7 @@ class TestLinks:
 
 
 class TestProgress:
-    def test_who_reaches_the_end_has_caught_up(self) -> None:
+    def test_a_voter_that_reaches_the_end_has_caught_up(self) -> None:
         progress = Progress(key_of(2))
         assert progress.fetched(5, 9, now_ms=10)
         assert progress.last_caught_up_ms == UNKNOWN
@@ -81,7 +81,7 @@ class TestProgress:
         assert progress.fetched(9, 9, now_ms=30)
         assert progress.last_caught_up_ms == 30
 
-    def test_or_who_reaches_what_was_the_end_when_it_asked_before(self) -> None:
+    def test_or_that_reaches_the_end_of_its_fetch_before(self) -> None:
         """As Kafka counts: a busy leader's end moves on while records travel."""
         progress = Progress(key_of(2))
         progress.fetched(5, 9, now_ms=10)

@@ -26,7 +26,7 @@ def leader(*voters: int) -> RaftBench:
 
 
 def change(bench: RaftBench, what: VoterChange, timeout_ms: int = 30_000) -> do.VoterChangeDone | None:
-    """What is said at once."""
+    """The immediate answer."""
     bench.forget()
     bench.step(events.ChangeVoters("change", what, timeout_ms))
     done = bench.all(do.VoterChangeDone)
@@ -103,7 +103,7 @@ class TestAdding:
         bench.fetch(4, FIRST + 1, 1)
         assert (bench.node.high_watermark, len(bench.all(do.VoterChangeDone))) == (FIRST + 1, 1)
 
-    def test_one_who_does_not_want_to_wait_for_the_commit_is_answered_at_once(self) -> None:
+    def test_a_client_that_does_not_wait_for_the_commit_is_answered_at_once(self) -> None:
         bench = leader()
         bench.step(events.ChangeVoters("change", AddVoter(Voter(key_of(4))), ack_when_committed=False))
         assert bench.last(do.VoterChangeDone) == do.VoterChangeDone("change", ErrorCode.NONE)
@@ -144,7 +144,7 @@ class TestRemoving:
         assert bench.role == "Unattached"
 
     def test_of_two_voters_one_that_was_removing_itself_still_stands_after_a_crash(self) -> None:
-        """The other one's log is shorter: nobody else can be elected."""
+        """The other one's log is shorter: no other replica can be elected."""
         bench = leader(1, 2)
         change(bench, RemoveVoter(key_of(1)))
         bench.start()

@@ -1,4 +1,4 @@
-"""How committed offsets moved."""
+"""Movement of committed offsets."""
 
 from tailrace.coordinators.groups.progress import WINDOW_MS, OffsetProgress, ProgressBook
 from tailrace.coordinators.groups.records import OffsetCommitValue, OffsetRecord

@@ -61,7 +61,7 @@ def machine(known: Transaction | None, *, is_pending: bool = False) -> Transacti
 def outcome(
     known: Transaction | None, command: Command, *, is_pending: bool = False
 ) -> tuple[Transaction | None, Response | ErrorCode]:
-    """What the id becomes, None if it stays as it is, and the answer."""
+    """The new state of the id, None if it stays the same, and the answer."""
     try:
         decision = machine(known, is_pending=is_pending).decide(command, NOW)
     except KafkaError as refusal:
@@ -91,7 +91,7 @@ class TestInitialize:
         assert following is not None
         assert (following.state, following.producer_epoch, following.timeout_ms) == (S.EMPTY, 4, 5_000)
 
-    def test_an_open_transaction_is_aborted_first_under_an_epoch_that_nobody_gets(self) -> None:
+    def test_an_open_transaction_is_aborted_first_under_an_epoch_that_no_producer_gets(self) -> None:
         following, answer = outcome(transaction(S.ONGOING), INITIALIZE)
         assert answer == AbortedFirst()
         assert following is not None
@@ -127,7 +127,7 @@ class TestInitialize:
 
     @pytest.mark.parametrize("epoch", [2, 1, 4])
     def test_an_old_instance_does_not_abort_what_the_present_one_has_open(self, epoch: int) -> None:
-        """KIP-360: who names another epoch than the present one is fenced, and that is all."""
+        """KIP-360: a producer with another epoch than the present one is fenced, and nothing else happens."""
         known = transaction(S.ONGOING, last_producer_epoch=2)
         command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=epoch)
         assert outcome(known, command) == (None, E.PRODUCER_FENCED)
@@ -179,7 +179,7 @@ class TestAddPartitions:
             ({"producer_epoch": 4}, E.PRODUCER_FENCED),
         ],
     )
-    def test_somebody_else_is_refused(self, changes: dict[str, int], code: ErrorCode) -> None:
+    def test_another_producer_is_refused(self, changes: dict[str, int], code: ErrorCode) -> None:
         assert outcome(transaction(S.ONGOING), dataclasses.replace(ADD, **changes)) == (None, code)  # type: ignore[arg-type]
         with pytest.raises(KafkaError) as refusal:
             machine(transaction(S.ONGOING)).verify(dataclasses.replace(ADD, **changes))  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ class TestEnd:
             (S.COMPLETE_ABORT, E.INVALID_TXN_STATE, E.NONE),
         ],
     )
-    def test_who_comes_with_the_epoch_of_before_has_not_heard_the_answer(
+    def test_a_producer_with_the_epoch_of_before_has_missed_the_answer(
         self, state: TransactionState, commit: ErrorCode, abort: ErrorCode
     ) -> None:
         known = transaction(state, client_version=2, producer_epoch=4, last_producer_epoch=3)
@@ -297,7 +297,7 @@ class TestEnd:
         assert outcome(completed, command) == (None, answer), "it has not heard"
 
     @pytest.mark.parametrize("command", [COMMIT, ABORT, COMMIT_2, ABORT_2])
-    def test_somebody_else_is_refused(self, command: EndTransaction) -> None:
+    def test_another_producer_is_refused(self, command: EndTransaction) -> None:
         known = transaction(S.ONGOING)
         assert outcome(None, command)[1] is E.INVALID_PRODUCER_ID_MAPPING
         assert outcome(known, dataclasses.replace(command, producer_id=8))[1] is E.INVALID_PRODUCER_ID_MAPPING
@@ -306,7 +306,7 @@ class TestEnd:
 
 @pytest.mark.parametrize("command", [ADD, COMMIT, ABORT, COMMIT_2, ABORT_2])
 def test_the_epoch_beyond_the_last_fences_and_is_nobodys(command: AddPartitions | EndTransaction) -> None:
-    """There is none after it to fence with, so nobody may begin anything under it."""
+    """There is none after it to fence with, so no producer may begin anything under it."""
     known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH).fenced(now_ms=NOW).completed(now_ms=NOW)
     assert known.producer_epoch == 2**15 - 1
     asked = dataclasses.replace(command, producer_epoch=2**15 - 1)
@@ -359,7 +359,7 @@ def test_only_an_open_transaction_times_out() -> None:
     assert machine(transaction(S.ONGOING, started_at_ms=late + 1)).timed_out(NOW) == []
 
 
-def test_only_what_nobody_uses_is_forgotten() -> None:
+def test_only_unused_ids_are_forgotten() -> None:
     week_ms = 604_800_000
     for state in (*IDLE, S.ONGOING, *PREPARED):
         known = transaction(state, updated_at_ms=NOW - week_ms)

@@ -104,7 +104,7 @@ def test_of_two_places_for_one_replica_the_later_holds() -> None:
     assert state.directories[0] == SECOND
 
 
-def test_what_is_not_there_and_who_is_no_replica_is_refused_one_by_one() -> None:
+def test_missing_partitions_and_brokers_without_a_replica_are_refused_one_by_one() -> None:
     controller = Controller()
     there = controller.topic_id
     codes = controller.assign(
