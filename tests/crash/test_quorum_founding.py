@@ -57,7 +57,7 @@ def text_after(path: Path, key: str) -> str:
     return next(line.removeprefix(key + "=") for line in lines if line.startswith(key + "="))
 
 
-def test_three_fresh_directories_become_one_quorum_whoever_comes_first(tmp_path: Path) -> None:
+def test_three_fresh_directories_become_one_quorum_in_any_order(tmp_path: Path) -> None:
     with Cluster(brokers=3, directory=tmp_path) as cluster:
         description = described(cluster, 3)
         assert [voter.replica_id for voter in description.voters] == [1, 2, 3]

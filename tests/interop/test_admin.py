@@ -157,7 +157,7 @@ def test_our_client_does_all_of_it(ours: Admin, filled: str) -> None:
     assert own_settings(ours, filled) == {}
 
 
-def test_kafka_python_sees_who_writes(
+def test_kafka_python_sees_the_producers(
     tailrace_cluster: Cluster, kafka_python: kafka.KafkaAdminClient, topic: str
 ) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=tailrace_cluster.bootstrap_servers, enable_idempotence=True)

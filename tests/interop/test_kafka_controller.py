@@ -181,7 +181,7 @@ def test_topics_settings_and_replicas_in_sync_are_those_that_kafka_describes(kaf
         assert [int(broker.broker_id) for broker in by_log.image.alive_brokers()] == [1]
 
         kafka.tool("kafka-configs", *OF_ORDERS, "--add-config", "min.insync.replicas=1")
-        wait_until_known(by_log, nobody_is_eligible, "Kafka forgets who was eligible")
+        wait_until_known(by_log, no_replica_is_eligible, "Kafka forgets who was eligible")
         described_alike(kafka, by_log)
 
         fill_until_there_is_a_snapshot(kafka)
@@ -224,7 +224,7 @@ def all_led_by_the_first(image: ClusterImage) -> bool:
     return all((state.leader, state.in_sync_replicas) == (1, (1,)) for state in states)
 
 
-def nobody_is_eligible(image: ClusterImage) -> bool:
+def no_replica_is_eligible(image: ClusterImage) -> bool:
     return not any(state.eligible_leader_replicas for state in image.topics["orders"].partitions.values())
 
 

@@ -203,7 +203,7 @@ def _loads(result: dict[str, Assignment]) -> list[int]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), COUNTS, st.booleans(), st.sampled_from(sorted(ASSIGNORS)))
-def test_an_assignor_gives_every_partition_to_one_who_wants_it(
+def test_an_assignor_gives_every_partition_to_one_subscriber(
     data: Any, counts: dict[bytes, int], alike: bool, name: str
 ) -> None:
     members = _subscribers(data.draw, alike=alike)

@@ -307,7 +307,7 @@ def test_what_became_of_topics() -> None:
         (wire.standing, registrations.BrokerHeartbeatResponse(error_code=77, should_shut_down=False)),
     ],
 )
-def test_a_refusal_is_a_refusal_and_a_code_that_nobody_knows_a_fault(read: Any, response: Any) -> None:
+def test_a_refusal_is_a_refusal_and_an_unknown_code_a_fault(read: Any, response: Any) -> None:
     assert read(response).code is ErrorCode.STALE_BROKER_EPOCH
     assert read(replace(response, error_code=9999)).code is ErrorCode.UNKNOWN_SERVER_ERROR
 

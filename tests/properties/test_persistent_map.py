@@ -63,6 +63,6 @@ def test_a_change_of_a_large_map_copies_a_small_part_of_it() -> None:
     assert shared[0] is shared[1] is large
 
 
-def test_a_draft_that_nobody_wrote_to_is_the_version_before() -> None:
+def test_a_draft_without_writes_is_the_version_before() -> None:
     before = {1: 1}
     assert MapDraft(before).finish() is before

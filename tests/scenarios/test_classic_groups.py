@@ -56,7 +56,7 @@ class TestFirstRebalance:
         scene.pass_time(1_000)
         assert scene.code(first) is E.NONE
 
-    def test_only_the_leader_learns_who_the_members_are_and_what_they_said(self) -> None:
+    def test_only_the_leader_gets_the_members_and_their_metadata(self) -> None:
         scene = GroupScene()
         one = scene.join(version=3, client_id="one", protocols={"range": b"1"})
         two = scene.join(version=3, client_id="two", protocols={"range": b"2"})
@@ -76,7 +76,7 @@ class TestFirstRebalance:
         scene.pass_time(0)
         assert scene.join_answer(one).protocol_name == "range"
 
-    def test_what_nobody_else_supports_is_refused(self) -> None:
+    def test_an_assignor_without_other_supporters_is_refused(self) -> None:
         scene = GroupScene()
         scene.join(version=3, protocols={"range": b""})
         assert scene.code(scene.join(version=3, protocols={"sticky": b""})) is E.INCONSISTENT_GROUP_PROTOCOL
@@ -120,7 +120,7 @@ class TestAssignment:
         assert (scene.assignment(leader), scene.assignment(follower)) == (b"for-a", b"for-b")
         assert scene.state is GroupState.STABLE
 
-    def test_an_assignment_is_committed_before_anybody_gets_it(self) -> None:
+    def test_an_assignment_is_committed_before_it_is_handed_out(self) -> None:
         scene = GroupScene()
         member_id = scene.new_id()
         scene.join(member_id)
@@ -146,7 +146,7 @@ class TestAssignment:
         again = scene.join(member_id)
         assert scene.join_answer(again).generation_id == 2
 
-    def test_an_assignment_of_an_overtaken_generation_reaches_nobody(self) -> None:
+    def test_an_assignment_of_an_overtaken_generation_reaches_no_member(self) -> None:
         scene = GroupScene()
         first = scene.new_id(client_id="a")
         scene.join(first)
@@ -184,7 +184,7 @@ class TestAssignment:
         scene.commit_write()
         assert scene.assignment(again) == b"first"
 
-    def test_who_is_not_assigned_anything_gets_nothing_and_stays(self) -> None:
+    def test_a_member_without_an_assignment_gets_nothing_and_stays(self) -> None:
         scene = GroupScene()
         ids = [scene.new_id() for _ in range(2)]
         for member_id in ids:
@@ -215,7 +215,7 @@ class TestAssignment:
         wrong_type = scene.sync(ids[0], generation_id, protocol_type="connect")
         assert scene.code(wrong_name) is scene.code(wrong_type) is E.INCONSISTENT_GROUP_PROTOCOL
 
-    def test_who_joined_and_never_asks_for_its_assignment_is_out(self) -> None:
+    def test_a_member_that_never_asks_for_its_assignment_is_removed(self) -> None:
         scene = GroupScene()
         ids = [scene.new_id(client_id=name) for name in "ab"]
         for member_id in ids:
@@ -228,7 +228,7 @@ class TestAssignment:
 
 
 class TestChange:
-    def test_a_newcomer_makes_everybody_join_again(self) -> None:
+    def test_a_newcomer_makes_all_members_join_again(self) -> None:
         scene = GroupScene()
         ids, generation_id = scene.form_group("a", "b")
         newcomer = scene.join(scene.new_id(client_id="n"))
@@ -270,7 +270,7 @@ class TestChange:
             scene.heartbeat(ids[0], generation_id)
         assert newcomer not in scene.members
 
-    def test_who_does_not_join_again_within_the_rebalance_timeout_is_out(self) -> None:
+    def test_a_member_that_does_not_join_again_within_the_rebalance_timeout_is_removed(self) -> None:
         scene = GroupScene()
         ids, generation_id = scene.form_group("a", "b", rebalance_timeout_ms=20_000, session_timeout_ms=30_000)
         newcomer = scene.join(scene.new_id(session_timeout_ms=30_000), rebalance_timeout_ms=20_000)
@@ -402,7 +402,7 @@ class TestChange:
         assert scene.leave("x", "y") == (E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID)
         assert scene.state is GroupState.DEAD
 
-    def test_a_coordinator_that_is_none_any_more_says_so_to_all_who_wait(self) -> None:
+    def test_a_coordinator_that_loses_its_role_answers_all_waiting_requests(self) -> None:
         scene = GroupScene()
         ids, generation_id = scene.form_group("a", "b")
         joining = scene.join(ids[0])
@@ -650,7 +650,7 @@ class TestDeletion:
         assert scene.assignment(syncing) == b"x"
 
     @pytest.mark.parametrize("has_id", [False, True])
-    def test_a_group_that_nobody_ever_joined_goes_with_its_last_offset(self, has_id: bool) -> None:
+    def test_a_group_that_never_had_a_member_goes_with_its_last_offset(self, has_id: bool) -> None:
         scene = GroupScene()
         scene.commit_offset(7)
         if has_id:
@@ -669,7 +669,7 @@ class TestDeletion:
         scene.fail_write()
         assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
 
-    def test_a_group_that_somebody_is_about_to_join_outlives_its_last_offset(self) -> None:
+    def test_a_group_with_a_joining_member_outlives_its_last_offset(self) -> None:
         scene = GroupScene()
         scene.commit_offset(7)
         member_id = scene.new_id()

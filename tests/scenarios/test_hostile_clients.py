@@ -176,7 +176,7 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @given(data=st.data())
 @settings(max_examples=40)
-def test_no_legal_request_however_odd_hurts_anybody(world: World, api: Any, data: st.DataObject) -> None:
+def test_no_legal_request_however_odd_does_harm(world: World, api: Any, data: st.DataObject) -> None:
     """Fields have any value of their type; names are often those of things that exist."""
 
     names = ["__consumer_offsets", "group", "consumer", "range", "", "x" * 300, "a/b"]
@@ -205,7 +205,7 @@ def test_no_legal_request_however_odd_hurts_anybody(world: World, api: Any, data
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_no_bytes_behind_a_legal_header_hurt_anybody(world: World, api: Any) -> None:
+def test_no_bytes_behind_a_legal_header_do_harm(world: World, api: Any) -> None:
     dice = random.Random(api.key)
 
     async def attack() -> None:

@@ -129,7 +129,7 @@ def fetch(topic: str, max_bytes: int) -> FetchRequest:
     )
 
 
-def test_mutations_of_every_api_hurt_nobody() -> None:
+def test_mutations_of_every_api_do_no_harm() -> None:
     verdict = attack_node(MUTATIONS, seed=1)
     print(verdict.summary)  # noqa: T201 - how long the honest client waited
     assert not verdict.faults

@@ -69,7 +69,7 @@ def test_an_emptied_group_without_offsets_goes_at_the_next_look() -> None:
     assert scene.state is GroupState.DEAD
 
 
-def test_a_group_that_somebody_is_about_to_join_stays() -> None:
+def test_a_group_with_a_joining_member_stays() -> None:
     scene = _scene()
     member_id, _ = _form(scene, "t")
     scene.leave(member_id)
@@ -78,7 +78,7 @@ def test_a_group_that_somebody_is_about_to_join_stays() -> None:
     assert scene.state is GroupState.EMPTY
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_expire_by_their_commit() -> None:
+def test_offsets_of_topics_without_subscribers_expire_by_their_commit() -> None:
     """ "if the group is still active but no longer subscribed to the topic"."""
     scene = _scene()
     member_id, generation_id = _form(scene, "t")

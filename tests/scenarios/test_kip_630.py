@@ -257,7 +257,7 @@ class TestHandlingFetchRequests:
     def test_a_stale_tail_that_ends_exactly_at_the_log_start_gets_the_snapshot(self) -> None:
         assert self.bench().fetch(2, 4, 1).snapshot_id == SnapshotId(7, 3)
 
-    def test_at_a_log_start_without_a_snapshot_there_nobody_can_tell(self) -> None:
+    def test_a_log_start_without_a_snapshot_there_decides_nothing(self) -> None:
         bench = leader_with(log=[3, 3, 3, 4, 4], log_start=4, snapshots=[SnapshotId(7, 3)])
         assert bench.fetch(2, 4, 3).snapshot_id == SnapshotId(7, 3)
         assert bench.fetch(2, 5, 3).snapshot_id is None

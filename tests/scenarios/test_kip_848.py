@@ -95,7 +95,7 @@ class TestReconciliation:
         a.beat()
         assert a.epoch == 2
 
-    def test_who_leaves_frees_its_partitions_at_once(self, node: GroupPath) -> None:
+    def test_a_leaving_member_frees_its_partitions_at_once(self, node: GroupPath) -> None:
         a, b = _two_members(node)
         assert b.leave() is E.NONE
         a.beat()
@@ -281,7 +281,7 @@ class TestFencing:
         a.beat()
         assert a.partitions() == {0, 1, 2, 3}
 
-    def test_who_does_not_revoke_in_time_is_out(self, node: GroupPath) -> None:
+    def test_a_member_that_does_not_revoke_in_time_is_removed(self, node: GroupPath) -> None:
         """ "rebalance timeout": "fenced if it does not revoke within it"."""
         a, b = TableMember(node, "a", rebalance_timeout_ms=10_000), TableMember(node, "b")
         a.join()
@@ -325,7 +325,7 @@ class TestFencing:
 
 
 class TestStaticMembers:
-    def test_one_that_comes_back_keeps_its_partitions_and_moves_nobody(self, node: GroupPath) -> None:
+    def test_a_member_that_comes_back_keeps_its_partitions_and_moves_no_other(self, node: GroupPath) -> None:
         a = TableMember(node, "a", instance_id="i")
         b = TableMember(node, "b")
         a.join()
@@ -488,7 +488,7 @@ class TestOffsets:
         ("member", "ahead", "code"),
         [("a", 0, E.NONE), ("a", 1, E.STALE_MEMBER_EPOCH), ("x", 0, E.UNKNOWN_MEMBER_ID), (None, None, E.NONE)],
     )
-    def test_a_fetch_is_checked_if_it_says_who_asks(
+    def test_a_fetch_is_checked_if_it_names_its_replica(
         self, node: GroupPath, member: str | None, ahead: int | None, code: ErrorCode
     ) -> None:
         a, _ = _two_members(node)
@@ -622,7 +622,7 @@ def test_a_group_that_is_named_twice_is_described_once(node: GroupPath) -> None:
     assert [group.group_id for group in node.send(request, 1).response.groups] == ["g", "h"]
 
 
-def test_a_write_that_fails_moves_nobody() -> None:
+def test_a_write_that_fails_changes_no_member() -> None:
     files = SimulatedDisk(seed=4)
     node = _node(files)
     a = TableMember(node, "a")

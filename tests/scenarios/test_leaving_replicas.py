@@ -77,7 +77,7 @@ def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: LeaveReason) -> Non
     assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (1, 1)
 
 
-def test_who_has_left_is_answered_and_nothing_is_written() -> None:
+def test_a_member_that_has_left_is_answered_and_nothing_is_written() -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3)
     leave(cluster, 2, STALLED)
@@ -148,7 +148,7 @@ def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_b
 
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2, 3)])
-def test_the_last_copy_that_is_lost_leads_only_when_somebody_chooses_so(replicas: tuple[int, ...]) -> None:
+def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(replicas: tuple[int, ...]) -> None:
     cluster = Cluster()
     cluster.create(*replicas)
     for other in replicas[1:]:
@@ -173,7 +173,7 @@ def test_the_last_copy_that_is_stalled_stays() -> None:
     assert cluster.offset == before
 
 
-def test_a_stalled_replica_leaves_nobody_but_the_dead_in_sync() -> None:
+def test_a_stalled_replica_leaves_only_dead_replicas_in_sync() -> None:
     """Two are in sync and one of them is being registered anew: alone it could not lead now."""
     cluster = Cluster()
     cluster.create(1, 2, min_in_sync=2)

@@ -236,7 +236,7 @@ def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
     assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_who_is_silent_for_a_session_is_fenced_one_at_a_time_and_once() -> None:
+def test_silent_brokers_are_fenced_one_at_a_time_and_once() -> None:
     cluster = Cluster()
     cluster.now_ms = SESSION_MS - 1
     cluster.beat(3)
@@ -369,14 +369,14 @@ def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(m
 # KIP-966: eligible leaders
 
 
-def test_above_min_in_sync_who_leaves_is_not_eligible() -> None:
+def test_above_min_in_sync_a_leaving_replica_is_not_eligible() -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
     assert led(cluster.state) == (2, (2, 3), ())
 
 
-def test_below_min_in_sync_who_leaves_is_eligible() -> None:
+def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
     """The high watermark stands still there, so whoever leaves has everything below it."""
     cluster = Cluster()
     cluster.create(1, 2, 3, min_in_sync=2)
@@ -429,7 +429,7 @@ def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> N
     assert led(cluster.state) == (2, (2,), (1,))
 
 
-def test_when_nobody_is_complete_the_last_known_leader_recovers() -> None:
+def test_without_a_complete_replica_the_last_known_leader_recovers() -> None:
     cluster = Cluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(1)
@@ -513,7 +513,7 @@ def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing
     ("name", "value", "of"),
     [(MIN_IN_SYNC, "1", TOPIC_ORDERS), (MIN_IN_SYNC, None, TOPIC_ORDERS), (MIN_IN_SYNC, "1", ALL_BROKERS)],
 )
-def test_when_the_high_watermark_may_move_again_who_is_out_of_sync_is_not_eligible_any_more(
+def test_when_the_high_watermark_may_move_again_a_replica_out_of_sync_is_not_eligible(
     name: str, value: str | None, of: ConfigResource
 ) -> None:
     """Or it would be elected, without the records that the leader has committed alone."""
@@ -534,7 +534,7 @@ def test_when_the_high_watermark_may_move_again_who_is_out_of_sync_is_not_eligib
     assert led(cluster.state) == (NO_LEADER, (), (1,))
 
 
-def test_who_is_eligible_stays_so_while_the_high_watermark_stands_still() -> None:
+def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
@@ -560,7 +560,7 @@ def test_settings_that_are_only_tried_change_no_partition() -> None:
 
 
 @pytest.mark.parametrize("of", [TOPIC_ORDERS, ALL_BROKERS])
-def test_what_nobody_leads_is_led_as_soon_as_unclean_elections_are_allowed(of: ConfigResource) -> None:
+def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed(of: ConfigResource) -> None:
     cluster = Cluster()
     cluster.create(1, 2)
     cluster.set(UNCLEAN_ELECTION, None)
@@ -749,7 +749,7 @@ def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
     assert cluster.state.leader == 3
 
 
-def test_a_move_that_needs_nobody_new_is_done_at_once() -> None:
+def test_a_move_without_new_replicas_is_done_at_once() -> None:
     cluster = Cluster()
     cluster.create(1, 2, 3)
     assert cluster.move(2, 1, 3) is None
@@ -841,7 +841,7 @@ def update(level: int, feature: str = "metadata.version", **options: bool) -> Up
     )
 
 
-def test_the_version_is_raised_when_everybody_knows_it_and_the_new_rules_hold_from_then_on() -> None:
+def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from_then_on() -> None:
     """A rolling upgrade: the log was begun by the release before, whose rules keep the last in-sync replica."""
     cluster = Cluster()
     cluster.do(update(25, downgrade=True))

@@ -155,7 +155,7 @@ def test_a_reader_of_uncommitted_data_sees_everything(node: DataPath) -> None:
     assert (answer.high_watermark, answer.last_stable_offset) == (1, 0)
 
 
-def test_aborted_transactions_are_named_to_who_reads_their_range_and_nobody_else(node: DataPath) -> None:
+def test_aborted_transactions_are_named_to_readers_of_their_range_alone(node: DataPath) -> None:
     one, two = Producer(node, 1), Producer(node, 2)
     one.send(b"a")  # 0
     two.send(b"b")  # 1

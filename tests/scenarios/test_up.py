@@ -231,7 +231,7 @@ def serves_three(admin: Admin) -> bool:
     return [one.is_fenced for one in admin.list_brokers()] == [False] * 3
 
 
-def test_nodes_go_on_when_whoever_read_their_log_has_gone(tmp_path: Path) -> None:
+def test_nodes_go_on_without_a_reader_of_their_log(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tailrace", "up", "--data-dir", str(tmp_path), "--until-stdin-closes", *ANY_PORTS]
     buffered = {name: text for name, text in os.environ.items() if name not in ("PYTHONUNBUFFERED", "PYTHONPATH")}
     up = subprocess.Popen(

@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_in_calm_everybody_administers_through_anybody_and_no_broker_is_fenced() -> None:
+def test_in_calm_all_clients_administer_through_any_broker_and_none_is_fenced() -> None:
     cluster = BrokerCluster(1, BrokerPlan(chaos_ms=20_000))
     epochs: set[tuple[int, int]] = set()
 

@@ -74,7 +74,9 @@ def test_a_command_waits_for_the_one_that_is_being_decided(leader: tuple[QuorumC
     assert isinstance(order[0], TopicsCreated)
 
 
-def test_who_loses_the_lead_while_it_decides_refuses_all_who_wait(leader: tuple[QuorumCluster, QuorumNode]) -> None:
+def test_a_controller_that_loses_the_lead_during_a_decision_refuses_all_waiting(
+    leader: tuple[QuorumCluster, QuorumNode],
+) -> None:
     cluster, node = leader
     fenced = fence(node)
     order: Answers = []
@@ -107,7 +109,7 @@ def test_a_registration_has_the_epoch_of_where_it_stands_whatever_came_between(
     assert node.controller.image.brokers[NEW].broker_epoch == offset + 1
 
 
-def test_who_waits_for_an_offset_waits_until_the_last_portion_has_been_acted_on(
+def test_a_wait_for_an_offset_ends_after_the_last_portion(
     leader: tuple[QuorumCluster, QuorumNode],
 ) -> None:
     cluster, node = leader

@@ -33,7 +33,7 @@ def test_every_law_holds_after_every_event_whatever_fails() -> None:
 
 
 @pytest.mark.parametrize("seed", [1202])
-def test_a_leader_that_comes_back_owes_nothing_to_those_who_fetched_from_it(seed: int) -> None:
+def test_a_leader_that_comes_back_owes_nothing_to_its_former_followers(seed: int) -> None:
     """It had been asked for a snapshot just before it crashed; as a resigned leader it may delete it."""
     RaftCluster(seed, Plan.of(seed)).run()
 

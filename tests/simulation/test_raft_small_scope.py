@@ -50,7 +50,7 @@ def test_every_order_of_a_write_and_an_election() -> None:
     assert {"a write survives its leader", "a log is cut"} <= found.sometimes
 
 
-def test_every_order_of_an_election_with_everybody_asking_everybody() -> None:
+def test_every_order_of_an_election_with_all_asking_all() -> None:
     found = search(Budget(timeouts=1), may_look=True)
     assert found.is_complete
     assert "a second leader" in found.sometimes
@@ -135,7 +135,7 @@ def test_worlds_that_differ_in_the_names_of_the_followers_alone_are_one() -> Non
     assert scope.fingerprint(one) == scope.fingerprint(other) != scope.fingerprint(world)
 
 
-def test_a_part_of_the_machine_that_nobody_has_thought_about_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_part_of_the_machine_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Replica.__init__
 
     def with_a_new_part(self, **options):

@@ -41,7 +41,7 @@ def test_a_replica_that_joins_below_the_high_watermark_is_found_out(monkeypatch:
         search(Budget(writes=1, shrinks=1))
 
 
-def test_a_high_watermark_that_forgets_who_is_proposed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_high_watermark_that_forgets_proposed_replicas_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def note_maximal(self: Leadership) -> None:
         self._maximal = frozenset(self.state.in_sync_replicas)
         for progress in self.replicas.values():

@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert (one.world.events, one.acked, one.describe()) == (other.world.events, other.acked, other.describe())
 
 
-def test_a_leader_that_lost_committed_records_has_nobody_else_lose_them() -> None:
+def test_a_leader_that_lost_committed_records_does_not_cut_other_logs() -> None:
     reached: Counter[str] = Counter()
     stopped = 0
     for seed in range(SEEDS // 3):
@@ -104,7 +104,7 @@ def test_one_broker_cut_off_stops_only_what_needs_it(min_in_sync: int) -> None:
     assert (late > early) is (min_in_sync < 3)
 
 
-def test_a_proposal_that_comes_late_puts_nobody_in_sync_who_lacks_something() -> None:
+def test_a_late_proposal_puts_no_incomplete_replica_in_sync() -> None:
     for seed in range(LATE_COPY_SEEDS):
         run_late_copies(seed)
 

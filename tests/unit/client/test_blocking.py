@@ -122,7 +122,7 @@ def test_a_small_range_does_not_drag_the_whole_log_along(bootstrap: str, topic: 
     assert read == [b"700", b"701", b"702"]
 
 
-def test_a_range_of_nothing_is_empty_and_asks_nobody() -> None:
+def test_an_empty_range_sends_no_request() -> None:
     assert _values("127.0.0.1:1", TopicPartition("any", 0), 5, 5) == []
 
 

@@ -122,7 +122,7 @@ def test_an_offset_out_of_range_is_decided_by_the_reset_rule(
         assert (consumer.position(partition), records) == (RECORDS, read)
 
 
-def test_an_offset_out_of_range_without_a_reset_rule_is_an_error_until_somebody_seeks(
+def test_an_offset_out_of_range_without_a_reset_rule_is_an_error_until_a_seek(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
     partition = TopicPartition(topic, 0)

@@ -16,7 +16,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 WRITTEN = RecordMetadata("orders", 0, 7, 1_000)
 
 
-def test_a_result_set_before_anybody_waits_is_there() -> None:
+def test_a_result_set_before_the_wait_is_there() -> None:
     future = DeliveryFuture()
     assert not future.done()
     future.set_result(WRITTEN)
@@ -36,7 +36,7 @@ def test_a_wait_that_takes_too_long_says_so() -> None:
         DeliveryFuture().result(0)
 
 
-def test_a_failure_is_raised_to_whoever_asks() -> None:
+def test_a_failure_is_raised_to_its_caller() -> None:
     future = DeliveryFuture()
     future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"))
     with pytest.raises(KafkaError, match="late"):

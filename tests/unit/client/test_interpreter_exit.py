@@ -43,9 +43,7 @@ def topic(tailrace_cluster: Cluster) -> str:
     return name
 
 
-def test_records_that_nobody_flushed_are_written_before_the_interpreter_ends(
-    tailrace_cluster: Cluster, topic: str
-) -> None:
+def test_records_without_a_flush_are_written_before_the_interpreter_ends(tailrace_cluster: Cluster, topic: str) -> None:
     patient = "import tailrace.client.blocking as b\nb.EXIT_FLUSH_S = 60\n"
     program = patient + "p = Producer(bootstrap)\nfor _ in range(1000): p.send(topic, b'v')"
     ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
@@ -73,7 +71,7 @@ def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
     assert _run(kept, tailrace_cluster.bootstrap_servers, topic).returncode == 0
 
 
-def test_consumers_that_nobody_closed_leave_nothing_running(topic: str) -> None:
+def test_consumers_that_were_not_closed_leave_nothing_running(topic: str) -> None:
     """A task that is freed while it waits complains on stderr, now and then: it depends on what is freed first."""
     program = (
         "import asyncio, atexit\n"

@@ -68,17 +68,17 @@ def test_a_partition_without_a_leader_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert _counts(monkeypatch, [_described(1, NO_LEADER, 1)], 1) == [3]
 
 
-def test_what_is_known_is_told_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_facts_are_reported_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records wait for the cluster, delivery.timeout.ms long: who counts the partitions need not."""
     assert _counts(monkeypatch, [_described(1, 1), OUTAGE], 3) == [2, 2, 2]
 
 
-def test_what_has_changed_is_told_as_soon_as_somebody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_reported_with_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _counts(monkeypatch, [_described(1, 1), OUTAGE, _described(1, 1, 1)], 3) == [2, 2, 3]
 
 
 @pytest.mark.parametrize("fault", [OUTAGE, _refused(ErrorCode.LEADER_NOT_AVAILABLE)])
-def test_a_topic_that_nobody_can_describe_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch, fault: Answer) -> None:
+def test_a_topic_without_a_description_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch, fault: Answer) -> None:
     """For max.block.ms, and not only as long as a topic may be unknown."""
     assert _counts(monkeypatch, [fault, fault, _described(1, 1)], 1) == [2]
 

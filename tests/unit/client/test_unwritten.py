@@ -242,7 +242,7 @@ def test_a_wait_that_was_too_short_has_heard_nothing() -> None:
     assert failures.take() is not None
 
 
-def test_whoever_waits_while_it_fails_has_heard_it() -> None:
+def test_a_wait_during_the_failure_reports_it() -> None:
     failures = WriteFailures()
     future = DeliveryFuture(failures)
     waiting = threading.Thread(target=lambda: future.exception(SECONDS))

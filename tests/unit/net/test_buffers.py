@@ -53,7 +53,7 @@ def test_large_buffers_but_one_stay_within_the_limit_and_small_ones_are_always_g
     assert pool.draw(128 << 10) is not None
 
 
-def test_whoever_waits_for_memory_is_called_once_when_there_is_some() -> None:
+def test_a_wait_for_memory_ends_once_when_there_is_some() -> None:
     pool = BufferPool(limit_bytes=1 << 20)
     large = pool.draw(1 << 20)
     assert large is not None
@@ -66,7 +66,7 @@ def test_whoever_waits_for_memory_is_called_once_when_there_is_some() -> None:
     assert calls == ["now"]
 
 
-def test_only_so_much_is_kept_while_nobody_needs_it() -> None:
+def test_only_so_much_is_kept_without_use() -> None:
     pool = BufferPool(keep_bytes=3 * SMALLEST)
     drawn = [pool.draw() for _ in range(10)]
     for buffer in drawn:

@@ -281,7 +281,7 @@ def test_an_answer_to_api_versions_that_is_too_short_is_no_accident_of_ours(leng
     _with_server(serve, use)
 
 
-def test_nobody_listening_is_said_with_the_address() -> None:
+def test_a_refused_connection_is_reported_with_the_address() -> None:
     async def run() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -347,7 +347,7 @@ def test_a_connection_that_is_made_after_the_pool_was_closed_is_closed_too() -> 
     _with_server(serve, use)
 
 
-def test_those_who_wait_for_one_attempt_share_its_failure() -> None:
+def test_callers_that_wait_for_one_attempt_share_its_failure() -> None:
     attempts = 0
 
     async def serve(peer: Peer) -> None:

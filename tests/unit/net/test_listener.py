@@ -37,7 +37,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def nobody_else_looks_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_code_reads_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenarios call `check_time` with times of their own; those of the real clock would lie between them."""
     monkeypatch.setattr("tailrace.net.listener._CHECK_SECONDS", 3_600)
 
@@ -411,7 +411,7 @@ def test_an_answer_that_no_frame_can_hold_closes_the_connection(run: Run) -> Non
     run(scenario)
 
 
-def test_requests_whose_answers_nobody_takes_are_not_carried_out(run: Run) -> None:
+def test_requests_whose_answers_are_not_read_are_not_carried_out(run: Run) -> None:
     async def scenario() -> None:
         carried_out = 0
 
@@ -490,7 +490,7 @@ def test_large_answers_that_wait_for_one_before_them_end_the_connection(run: Run
     run(scenario)
 
 
-def test_whoever_comes_too_fast_is_listened_to_later_or_not_at_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_comes_too_fast_is_delayed_or_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if from another machine, and all in the same moment: clients on this one come as fast as they like."""
     monkeypatch.setattr("tailrace.net.listener.is_loopback", lambda address: False)
     monkeypatch.setattr(Listener, "_now_ms", lambda self: 0)

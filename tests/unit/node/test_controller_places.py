@@ -98,7 +98,7 @@ PERHAPS_ITSELF = (
 
 
 @pytest.mark.parametrize("reply", [None, *SOMEBODY_ELSE], ids=repr)
-def test_where_nobody_or_somebody_else_answers_the_next_place_is_tried(reply: Any) -> None:
+def test_without_an_answer_or_with_a_foreign_one_the_next_address_is_tried(reply: Any) -> None:
     looked = places()
     assert looked.address_of(2) == STATED
     looked.answered(2, STATED, reply)
@@ -121,7 +121,7 @@ def test_an_answer_from_a_place_that_was_left_moves_nothing() -> None:
         assert looked.address_of(2) == TOLD
 
 
-def test_a_place_that_nobody_names_any_more_is_left() -> None:
+def test_an_address_that_is_no_longer_named_is_left() -> None:
     stated = [voters(STATED)]
     looked = ControllerPlaces(node_id=1, founders={2: TOLD}, places=(), voters=lambda: stated[0])
     stated[0] = voters(Address("new", 3))

@@ -49,7 +49,7 @@ def test_it_is_waited_until_a_sync_succeeds(tmp_path: Path, monkeypatch: pytest.
     assert pauses == [30.0]
 
 
-def test_whoever_starts_a_node_and_goes_ends_the_waiting_too(tmp_path: Path) -> None:
+def test_the_end_of_the_parent_process_ends_the_waiting_too(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path

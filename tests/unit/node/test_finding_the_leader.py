@@ -184,7 +184,7 @@ def led_by(leader_id: int) -> fetch.FetchResponse:
 @pytest.mark.parametrize(
     "stranger", [wrong_voter(), quorum.VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=())], ids=repr
 )
-def test_a_controller_is_asked_elsewhere_when_somebody_else_answers_in_its_place(tmp_path: Path, stranger: Any) -> None:
+def test_a_controller_is_asked_elsewhere_when_another_answers_in_its_place(tmp_path: Path, stranger: Any) -> None:
     async def story(world: World) -> None:
         old, new = await world.play(VoteRequest=stranger), await world.play(VoteRequest=quorum.VoteResponse(topics=()))
         asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
@@ -263,7 +263,7 @@ def test_what_the_leader_has_cut_off_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_the_active_controller_waits_for_nobody(tmp_path: Path) -> None:
+def test_the_active_controller_does_not_wait(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         asker = world.open(FakeNode(role=None))
         waiting = asyncio.ensure_future(asker.caught_up())

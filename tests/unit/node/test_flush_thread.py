@@ -149,9 +149,7 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
     assert isinstance(node.failures[0], OSError)
 
 
-def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_nobody_waits_for_it(
-    node: Node, tmp_path: Path
-) -> None:
+def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_ends_the_waits(node: Node, tmp_path: Path) -> None:
     """It refuses everything until it is opened anew: nothing of it is called safe, and the node lives on."""
     broken, whole = open_log(tmp_path / "a-0"), open_log(tmp_path / "a-1")
     called: list[tuple[str, int]] = []
@@ -168,7 +166,7 @@ def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_nobody_wait
     assert node.thread.flushes_done == 1
 
 
-def test_a_callback_that_fails_keeps_nobody_else_from_theirs(node: Node, tmp_path: Path) -> None:
+def test_a_callback_that_fails_does_not_hold_back_the_others(node: Node, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     append(log)
     called: list[str] = []

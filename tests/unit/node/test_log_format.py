@@ -39,7 +39,7 @@ def test_a_message_that_is_no_event_is_kept_whole() -> None:
     assert json.loads(JsonFormatter().format(record("hello there")))["message"] == "hello there"
 
 
-def test_a_stranger_cannot_say_who_speaks() -> None:
+def test_a_stranger_cannot_name_the_client() -> None:
     line = json.loads(JsonFormatter().format(record("event=x reason=%r level=critical", "a level=info event=y")))
     assert line["level"] == "warning"
     assert line["event"] == "x"

@@ -148,7 +148,7 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
 
 
 @pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
-def test_nobody_there_is_an_answer_too(address: Address | None) -> None:
+def test_no_listener_is_an_answer_too(address: Address | None) -> None:
     async def story(world: World) -> None:
         if address is not None:
             world.addresses[2] = address
@@ -157,7 +157,7 @@ def test_nobody_there_is_an_answer_too(address: Address | None) -> None:
     run(story)
 
 
-def test_who_does_not_answer_in_time_is_given_up() -> None:
+def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
     async def story(world: World) -> None:
         await world.listen()
         assert await world.ask(FETCH, timeout_ms=50) is None
@@ -223,7 +223,7 @@ def test_many_of_one_kind_leave_room_for_the_others() -> None:
     run(story)
 
 
-def test_nobody_is_told_anything_after_the_close() -> None:
+def test_no_callback_comes_after_the_close() -> None:
     async def story(world: World) -> None:
         await world.listen()
         told: list[Any] = []

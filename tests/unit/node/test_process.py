@@ -88,7 +88,7 @@ def test_clients_are_told_the_loopback_address_that_a_node_listens_on(tmp_path: 
             admin.create_topics({"reached": 1})
 
 
-def test_a_node_goes_on_when_nobody_waits_for_its_ready_line(tmp_path: Path) -> None:
+def test_a_node_goes_on_without_a_reader_of_its_ready_line(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
         assert node.stdout is not None
         assert node.stderr is not None
@@ -117,7 +117,7 @@ def test_a_full_disk_for_its_ready_line_does_not_end_a_node(tmp_path: Path) -> N
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_clean_stop_is_one_when_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+def test_a_clean_stop_is_one_without_a_reader_of_the_log(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
         ready_address(node)
         assert node.stderr is not None

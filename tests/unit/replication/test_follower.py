@@ -135,7 +135,7 @@ def test_a_high_watermark_without_records_is_news() -> None:
     assert isinstance(effect, Store)
 
 
-def test_who_gave_records_goes_to_the_end_of_the_next_fetch() -> None:
+def test_a_partition_with_records_goes_to_the_end_of_the_next_fetch() -> None:
     bench = Bench(A, B)
     bench.answer(records(A))
     bench.stored(A, 1)
@@ -270,7 +270,7 @@ def test_an_answer_for_a_partition_that_is_not_followed_any_more_counts_for_noth
     assert len(bench.machine) == 1
 
 
-def test_a_partition_that_leaves_while_it_is_stored_holds_up_nobody() -> None:
+def test_a_partition_that_leaves_while_it_is_stored_does_not_hold_up_others() -> None:
     bench = Bench(A, B)
     bench.answer(records(A))
     bench.step(Unfollow(key=A))

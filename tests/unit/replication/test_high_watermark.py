@@ -4,7 +4,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.high_watermark import HighWatermark
 
 
-def test_who_waits_is_told_when_the_offset_is_reached_or_never_will_be() -> None:
+def test_a_waiting_callback_runs_when_the_offset_is_reached_or_never_will_be() -> None:
     high_watermark, told = HighWatermark(3), list[object]()
     high_watermark.wait(5, told.append)
     high_watermark.wait(9, told.append)

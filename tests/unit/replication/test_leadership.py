@@ -64,7 +64,7 @@ def test_one_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> No
     assert bench.safe() == 20, "it has not caught up for too long"
 
 
-def test_nobody_waits_for_one_that_is_not_alive_and_not_in_sync() -> None:
+def test_a_dead_replica_that_is_not_in_sync_is_not_waited_for() -> None:
     bench = Bench(state(ONE))
     bench.fetch(TWO, 20)
     bench.leadership.replicas[TWO].end_offset = 18
@@ -275,7 +275,7 @@ def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
     assert bench.leadership.pending is None
 
 
-def test_a_leader_that_has_recovered_says_so_before_anybody_joins() -> None:
+def test_a_leader_reports_its_recovery_before_any_replica_joins() -> None:
     bench = Bench(state(ONE, is_recovering=True))
     assert not bench.fetch(TWO, 20)
     assert bench.propose() == (ONE,)
@@ -300,7 +300,7 @@ def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
     assert bench.safe() == 13
 
 
-def test_who_is_no_replica_is_refused_and_who_becomes_one_is_not() -> None:
+def test_a_stranger_is_refused_and_a_new_replica_is_not() -> None:
     bench = Bench(state(ONE, TWO))
     four = BrokerId(4)
     with pytest.raises(KafkaError) as refusal:

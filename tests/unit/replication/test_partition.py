@@ -50,7 +50,7 @@ def codes(outcomes: Outcomes) -> list[int]:
     return [outcome.code if isinstance(outcome, KafkaError) else 0 for outcome in outcomes]
 
 
-def test_nobody_is_told_anything_before_the_batch_is_written(bench: Bench) -> None:
+def test_no_callback_comes_before_the_batch_is_written(bench: Bench) -> None:
     bench.stage(b"a")
     assert bench.outcomes == []
     assert bench.partition.log.log_end_offset == 0
@@ -139,7 +139,7 @@ def test_a_gap_in_the_sequence_is_refused_at_once_also_behind_a_staged_batch(ben
     assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_transactional_batch_is_refused_if_nobody_has_verified_its_transaction(bench: Bench) -> None:
+def test_a_transactional_batch_is_refused_if_its_transaction_is_not_verified(bench: Bench) -> None:
     with pytest.raises(KafkaError) as caught:
         bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE

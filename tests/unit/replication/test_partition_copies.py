@@ -213,7 +213,7 @@ def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
     assert not bench.partition.is_leader
 
 
-def test_nobody_waits_for_a_dead_broker_that_is_not_in_sync() -> None:
+def test_a_dead_broker_that_is_not_in_sync_is_not_waited_for() -> None:
     bench = Bench(state(1, 2))
     bench.fetch(3, 0)
     bench.produce(b"a")
@@ -282,7 +282,7 @@ def test_a_watcher_of_a_copy_is_told_what_its_leader_sends_and_cuts() -> None:
 # Changes of role
 
 
-def test_who_stops_leading_tells_all_who_wait_and_all_who_staged() -> None:
+def test_a_leader_that_resigns_answers_all_waiting_and_staged_requests() -> None:
     bench = Bench(state(1, 2))
     bench.produce(b"a")
     bench.stage(b"b")
@@ -308,7 +308,7 @@ def test_what_was_staged_in_one_epoch_is_not_written_in_the_next() -> None:
     assert bench.partition.log.epochs.latest_epoch == 2
 
 
-def test_an_epoch_in_which_nothing_was_written_is_forgotten_by_who_follows() -> None:
+def test_an_epoch_without_records_is_forgotten_by_followers() -> None:
     bench = Bench(state(1, 2, leader=2, epoch=3))
     bench.receive(0, b"a", epoch=3)
     bench.take(state(1, 2, epoch=4, partition_epoch=1))

@@ -9,16 +9,16 @@ def taken(*fetches: tuple[int, int, int]) -> ReplicaProgress:
     return progress
 
 
-def test_who_asks_at_the_log_end_is_caught_up_as_of_now() -> None:
+def test_a_fetch_at_the_log_end_is_caught_up_as_of_now() -> None:
     assert taken((10, 10, 500)).caught_up_ms == 500
 
 
-def test_who_reaches_the_log_end_of_its_last_fetch_is_caught_up_as_of_that_fetch() -> None:
+def test_a_replica_at_the_log_end_of_its_last_fetch_is_caught_up_as_of_that_fetch() -> None:
     assert taken((0, 10, 500), (10, 20, 600)).caught_up_ms == 500
     assert taken((0, 10, 500), (10, 20, 600), (20, 30, 700)).caught_up_ms == 600
 
 
-def test_who_falls_behind_is_caught_up_as_of_when_it_was() -> None:
+def test_a_replica_that_falls_behind_is_caught_up_as_of_its_last_end() -> None:
     assert taken((10, 10, 500), (12, 30, 600), (14, 50, 700)).caught_up_ms == 500
     assert taken((0, 10, 500), (5, 20, 600)).caught_up_ms == NEVER
 

@@ -34,7 +34,7 @@ def test_a_waiter_that_waits_again_from_its_callback_is_not_lost() -> None:
     assert called == [2]
 
 
-def test_a_failure_is_told_to_everybody_and_ends_their_wait() -> None:
+def test_a_failure_is_raised_to_all_and_ends_their_wait() -> None:
     told: list[KafkaError | None] = []
     waiters = OffsetWaiters()
     waiters.add(1, told.append)
@@ -45,7 +45,7 @@ def test_a_failure_is_told_to_everybody_and_ends_their_wait() -> None:
     assert told == [error, error]
 
 
-def test_who_waits_no_more_is_not_called_and_the_others_are() -> None:
+def test_a_cancelled_callback_does_not_run_and_the_others_do() -> None:
     called: list[str] = []
     first, second, third = (partial(_called, called, name) for name in "abc")
     waiters = OffsetWaiters()

@@ -202,7 +202,7 @@ def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_a_late_response_that_cannot_be_encoded_costs_its_connection_and_harms_nobody_else(
+def test_a_late_response_that_cannot_be_encoded_closes_its_connection_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It may be given while the answers of other requests are: when a turn's batches are written, by a timer."""

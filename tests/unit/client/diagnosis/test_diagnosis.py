@@ -306,7 +306,7 @@ def test_something_that_is_no_kafka(answer: bytes) -> None:
     assert "which program has this port" in failure.advice
 
 
-def test_one_address_of_a_name_that_nobody_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_of_a_name_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """`localhost` is ::1 first on many machines, and brokers listen on 127.0.0.1."""
 
     def resolve(host: str, port: int) -> list[Target]:
@@ -322,7 +322,7 @@ def test_one_address_of_a_name_that_nobody_listens_on(monkeypatch: pytest.Monkey
     assert all(finding.verdict is not Verdict.FAILED for finding in findings)
 
 
-def test_a_broker_that_advertises_a_name_nobody_knows() -> None:
+def test_a_broker_that_advertises_an_unknown_name() -> None:
     with kafka() as (fake, port):
         fake.brokers = ((7, "kafka-0.invalid", 9092),)
         failure = the_failure(examine(port))
@@ -337,7 +337,7 @@ def test_of_several_brokers_it_is_not_known_which_one_has_answered() -> None:
     assert "advertised.listeners=127.0.0.1:9092," in failure.advice
 
 
-def test_a_broker_that_advertises_a_port_where_nobody_is(closed_port: int) -> None:
+def test_a_broker_that_advertises_a_port_without_a_listener(closed_port: int) -> None:
     with kafka() as (fake, port):
         fake.brokers = ((7, "127.0.0.1", closed_port),)
         failure = the_failure(examine(port))

@@ -16,7 +16,7 @@ def listening(port: int, host: str = "127.0.0.1") -> socket.socket:
     return server
 
 
-def test_free_ports_are_all_different_and_nobody_gets_them_by_chance() -> None:
+def test_free_ports_are_all_different_and_not_given_out_by_chance() -> None:
     with ReservedPorts() as ports:
         taken = {ports.take("127.0.0.1", 0) for _ in range(50)}
         assert len(taken) == 50
@@ -41,7 +41,7 @@ def test_a_program_that_does_not_share_is_refused() -> None:
             stranger.bind(("127.0.0.1", port))
 
 
-def test_a_port_that_somebody_listens_on_is_refused_by_its_number() -> None:
+def test_a_port_in_use_is_refused_by_its_number() -> None:
     with ReservedPorts() as ports, listening(0) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose other ports"):

@@ -67,7 +67,7 @@ def test_a_healthy_node_says_so(cluster: Cluster) -> None:
         page(cluster, "/")
 
 
-def test_nobody_answers_from_the_moment_a_node_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
     answered: list[bool] = []
 

@@ -11,7 +11,7 @@ from tailrace.node.settings.config import NodeConfig
 TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "num.partitions": "3"}
 
 
-def test_a_log_is_founded_upon_the_in_sync_replicas_and_what_was_told_and_decides_who_leads() -> None:
+def test_a_new_log_has_the_settings_that_decide_on_leaders() -> None:
     assert founding_settings(NodeConfig()) == {"min.insync.replicas": "1"}
     assert founding_settings(NodeConfig(TOLD)) == {
         "min.insync.replicas": "2",

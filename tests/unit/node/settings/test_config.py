@@ -271,7 +271,7 @@ def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "node.example"])
-def test_metrics_are_for_this_machine_unless_somebody_says_otherwise(host: str) -> None:
+def test_metrics_are_for_this_machine_by_default(host: str) -> None:
     assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
     insecure = {"listener.insecure.allow": "true"}
     told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics

@@ -31,7 +31,7 @@ def test_founders_are_found_by_id_and_a_controllers_listener_is_not_for_clients(
     assert told.inter_broker_listener == "PLAINTEXT"
 
 
-def test_whoever_is_not_among_the_founders_founds_nothing() -> None:
+def test_a_node_that_is_no_founder_founds_nothing() -> None:
     assert not NodeConfig({**COMBINED, "node.id": "7"}).quorum.is_founder
     joining = {**COMBINED, "controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
     assert not NodeConfig(joining).quorum.is_founder
@@ -62,7 +62,7 @@ def test_what_is_fetched_at_a_time_fits_through_a_slow_link_and_can_be_less() ->
     assert config(replica_fetch_response_max_bytes="0").quorum.raft.snapshot_max_bytes == 1
 
 
-def test_a_fetch_waits_for_less_than_who_has_asked_for_it() -> None:
+def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
     assert config().quorum.raft.fetch_max_wait_ms == 500
     assert config(controller_quorum_request_timeout_ms="300").quorum.raft.fetch_max_wait_ms == 150
     assert config(controller_quorum_fetch_timeout_ms="600").quorum.raft.fetch_max_wait_ms == 300

@@ -123,7 +123,7 @@ def test_synonyms_go_from_the_value_in_force_to_the_last_resort(node: AdminPath)
     ]
 
 
-def test_documentation_is_sent_to_those_who_ask(node: AdminPath) -> None:
+def test_documentation_is_sent_on_request(node: AdminPath) -> None:
     assert entry(describe(node, "orders", documentation=True), "retention.ms").documentation
     assert entry(describe(node, "orders"), "retention.ms").documentation is None
 

@@ -166,7 +166,7 @@ def test_requests_of_one_turn_share_one_write(node: AdminPath) -> None:
     assert disk.operations - before == one
 
 
-def test_the_log_says_who_had_records_deleted(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_client_that_had_records_deleted(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")
     delete(node, "orders", 4)
     delete(node, "orders", 4)

@@ -58,7 +58,7 @@ def test_the_size_of_the_disk_is_told_from_version_4_on(node: AdminPath, version
     assert (result.total_bytes, result.usable_bytes) == expected
 
 
-def test_log_ends_are_told_to_who_asks_for_them(node: AdminPath) -> None:
+def test_log_ends_are_in_the_answer_on_request(node: AdminPath) -> None:
     orders = DescribableLogDirTopic(topic="orders", partitions=(0, 1))
     (plain,) = describe(node, orders).topics
     assert {(each.good_end_offset, each.acknowledged_end_offset, each.log_fault) for each in plain.partitions} == {

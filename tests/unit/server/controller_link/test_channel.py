@@ -230,7 +230,7 @@ def test_replicas_are_where_their_broker_says(nodes: Nodes) -> None:
     assert nodes.answer(command) == DirectoriesAssigned(errors=(None,))
 
 
-def test_producer_ids_come_in_blocks_and_those_who_ask_together_share_a_request(nodes: Nodes) -> None:
+def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: Nodes) -> None:
     command = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     block = nodes.answer(command)
     assert isinstance(block, ProducerIdBlock)

@@ -69,7 +69,7 @@ def test_it_registers_once_until_the_image_has_it() -> None:
     assert len(node.asked) == 1
 
 
-def test_it_tries_again_after_a_refusal_and_when_somebody_took_its_place() -> None:
+def test_it_tries_again_after_a_refusal_and_when_another_took_its_place() -> None:
     node = Node()
     node.registration.start()
     node.asked[0](KafkaError(ErrorCode.REQUEST_TIMED_OUT))

@@ -136,7 +136,7 @@ def test_the_leaders_node_is_asked_in_its_epoch() -> None:
     assert len(bench.errands) == 0
 
 
-def test_where_the_controller_is_here_nobody_is_asked() -> None:
+def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
     bench = Bench()
     bench.quorum.is_active = True
     bench.run()
@@ -270,7 +270,7 @@ def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
     bench.errands.forget(bench.errand)  # twice is once
 
 
-def test_whoever_waits_when_the_node_stops_is_told_that_nobody_knows() -> None:
+def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome() -> None:
     bench = Bench()
     bench.run()
     bench.errands.close()

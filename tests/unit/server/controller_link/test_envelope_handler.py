@@ -188,7 +188,7 @@ def frame(request: Any, version: int) -> bytes:
     return b"".join(encode_request(request, version, 1, None))
 
 
-def test_what_cannot_be_passed_on_is_refused_and_harms_nobody(controller: Controller) -> None:
+def test_an_api_that_is_not_forwarded_is_refused_without_harm(controller: Controller) -> None:
     good = controller.create("orders")
     inner = good.request_data
     for data, code in (

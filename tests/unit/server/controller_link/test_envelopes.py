@@ -64,7 +64,7 @@ def test_an_answer_is_read_and_must_be_to_this_request() -> None:
         assert fault.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_who_has_to_be_patient_is_told_so() -> None:
+def test_a_throttled_client_gets_its_wait() -> None:
     with pytest.raises(KafkaError) as fault:
         seal().answer(EnvelopeResponse(error_code=ErrorCode.REQUEST_TIMED_OUT))
     assert fault.value.code is ErrorCode.REQUEST_TIMED_OUT

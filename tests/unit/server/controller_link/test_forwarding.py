@@ -133,7 +133,7 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> 
     assert len(asked.forwarding) == 0
 
 
-def test_a_request_that_nobody_remembers_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_request_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnvelopeSender, "has_forgotten", lambda *_: True)
     (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.REQUEST_TIMED_OUT

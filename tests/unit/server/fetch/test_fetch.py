@@ -208,7 +208,7 @@ def test_a_full_fetch_is_answered_without_a_session(node: DataPath, session_id: 
     assert (response.error_code, response.session_id) == (0, 0)
 
 
-def test_a_fetch_of_a_session_that_nobody_knows_says_so(node: DataPath) -> None:
+def test_a_fetch_of_an_unknown_session_is_refused(node: DataPath) -> None:
     response = node.fetch("orders", 0, session_id=77, session_epoch=1, max_wait_ms=500).response
     assert (response.error_code, response.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
     assert response.responses == ()

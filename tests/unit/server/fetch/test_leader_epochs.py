@@ -55,7 +55,7 @@ def test_errors_are_those_of_the_leader_check(node: DataPath) -> None:
     assert ask(node, 4).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_is_told_of_an_end_above_the_high_watermark_and_nobody_else_is() -> None:
+def test_only_a_follower_gets_an_end_above_the_high_watermark() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create(replicas=(1, 2))

@@ -248,7 +248,7 @@ def test_a_follower_that_waits_hears_when_the_leadership_goes() -> None:
     assert fetch.fetched.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_who_has_caught_up_is_proposed_to_be_in_sync() -> None:
+def test_a_replica_that_has_caught_up_is_proposed_to_be_in_sync() -> None:
     bench = Bench(in_sync=(1,))
     bench.fetch(0)
     bench.clock.advance(0)
@@ -256,7 +256,7 @@ def test_who_has_caught_up_is_proposed_to_be_in_sync() -> None:
     assert [member.broker_id for member in command.changes[0].in_sync_replicas] == [1, 2]
 
 
-def test_who_is_fenced_is_not_proposed() -> None:
+def test_a_fenced_broker_is_not_proposed() -> None:
     bench = Bench(in_sync=(1,), fenced=(2,))
     assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
     bench.clock.advance(0)

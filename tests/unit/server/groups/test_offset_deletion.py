@@ -72,7 +72,7 @@ def test_what_a_member_reads_stays(node: GroupPath) -> None:
     assert node.committed("group", "others") == -1
 
 
-def test_nothing_goes_while_members_are_there_of_whom_nobody_knows_what_they_read(node: GroupPath) -> None:
+def test_no_offset_is_deleted_while_a_subscription_is_unknown(node: GroupPath) -> None:
     node.commit("group", "orders", 7)
     join(node, "orders", protocol_type="connect")
     response = delete(node, ("others", 0))

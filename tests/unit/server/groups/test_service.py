@@ -69,7 +69,7 @@ def test_commits_and_groups_survive_a_power_cut() -> None:
     assert again.sync("g", member_id, generation_id).response.assignment == b"mine"
 
 
-def test_nobody_is_answered_before_the_records_are_on_disk() -> None:
+def test_no_request_is_answered_before_its_records_are_on_disk() -> None:
     node, disk = _holding_node()
     disk.holds = True
     committing = node.commit("g", "orders", 7)
@@ -146,7 +146,7 @@ def _refusal(coordinators: GroupCoordinatorService, group_id: str) -> ErrorCode:
     return caught.value.code
 
 
-def test_while_loading_nobody_is_told_that_there_is_no_offset() -> None:
+def test_while_loading_no_answer_says_that_there_is_no_offset() -> None:
     node = _node()
     node.commit("g", "orders", 7)
     coordinators = _coordinators_of_another_start(node)
@@ -225,7 +225,7 @@ def test_a_group_id_that_has_no_place_in_the_log_is_refused(group_id: str) -> No
     assert _refusal(_node().coordinators, group_id) is E.INVALID_GROUP_ID
 
 
-def test_a_node_without_the_offsets_topic_coordinates_nobody() -> None:
+def test_a_node_without_the_offsets_topic_coordinates_no_group() -> None:
     node = GroupPath("/data", files=SimulatedDisk(seed=1))
     assert _refusal(node.coordinators, "g") is E.NOT_COORDINATOR
 
@@ -241,7 +241,7 @@ def test_new_groups_are_refused_when_there_are_too_many() -> None:
     assert caught.value.code is E.INVALID_REQUEST
 
 
-def test_whoever_waits_when_the_leadership_goes_is_sent_elsewhere() -> None:
+def test_a_loss_of_leadership_redirects_waiting_requests() -> None:
     node = _node()
     member_id, generation_id = node.form_group("g")
     other: str = node.join("g").response.member_id
@@ -322,7 +322,7 @@ def test_a_replay_of_many_records_takes_several_turns() -> None:
     assert partition.log.size_bytes > 3 * 64 * 1024
 
 
-def test_a_member_whose_connection_is_gone_expires_and_harms_nobody() -> None:
+def test_a_member_whose_connection_is_gone_expires_without_harm() -> None:
     node = _node()
     member_id, _ = node.form_group("g")
     other: str = node.join("g").response.member_id
@@ -335,7 +335,7 @@ def test_a_member_whose_connection_is_gone_expires_and_harms_nobody() -> None:
     assert member_id != other
 
 
-def test_a_rebalance_ends_by_itself_when_the_session_of_who_is_missing_ends() -> None:
+def test_a_rebalance_ends_with_the_session_of_the_missing_member() -> None:
     node = _node()
     node.form_group("g")
     other: str = node.join("g").response.member_id

@@ -42,7 +42,7 @@ def node() -> GroupPath:
 
 class TestFindCoordinator:
     @pytest.mark.parametrize("version", range(7))
-    def test_the_first_who_asks_has_the_offsets_topic_created_and_is_answered_after_that(self, version: int) -> None:
+    def test_the_first_request_creates_the_offsets_topic_and_is_answered_after_that(self, version: int) -> None:
         node = GroupPath("/data", files=SimulatedDisk(seed=1))
         assert node.find_coordinator("g", version=version) is E.NONE
         image = node.controller.image
@@ -54,7 +54,7 @@ class TestFindCoordinator:
         }
         assert node.committed("g", "orders") == -1, "it serves at once"
 
-    def test_many_who_ask_at_once_have_it_created_once(self) -> None:
+    def test_many_requests_at_once_create_it_once(self) -> None:
         node = GroupPath("/data", files=SimulatedDisk(seed=1))
         request = FindCoordinatorRequest(key="g")
         asked = [node.send(request, 2, same_turn=True) for _ in range(3)]
@@ -422,13 +422,13 @@ class TestAmplification:
 class TestGroupDetails:
     """The extension of `protocol.messages.groups`."""
 
-    def test_who_does_not_ask_gets_kafkas_answer(self, node: GroupPath) -> None:
+    def test_without_details_the_answer_is_kafkas(self, node: GroupPath) -> None:
         node.form_group("g")
         for version in range(7):
             (group,) = node.send(DescribeGroupsRequest(groups=("g",)), version).response.groups
             assert group.details == ()
 
-    def test_who_asks_gets_history_liveness_and_progress(self, node: GroupPath) -> None:
+    def test_details_have_history_liveness_and_progress(self, node: GroupPath) -> None:
         member_id, generation_id = node.form_group("g")
         node.commit("g", "orders", 7, generation_id=generation_id, member_id=member_id)
         committed_at_ms = node.clock.now_ms()

@@ -87,7 +87,7 @@ def test_the_address_is_that_of_the_listener_that_was_asked(node: AdminPath, api
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 9), (PRODUCE, 12), (FETCH, 15), (FETCH, 17)])
-def test_nobody_is_told_who_need_not_go_elsewhere(node: AdminPath, api: int, version: int) -> None:
+def test_no_client_is_redirected_without_need(node: AdminPath, api: int, version: int) -> None:
     here = sorted(set(range(PARTITIONS)) - set(led_by_the_other(node)))
     assert told(ask(node, api, version, *here)) == []
     assert (api, version) not in {(PRODUCE, 9), (FETCH, 15)} or told(ask(node, api, version, *range(PARTITIONS))) == []

@@ -104,7 +104,7 @@ def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_o
     assert all(seen.index(name) < seen.index(f"answer {name}") for name in "abc")
 
 
-def test_a_listener_that_raises_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     """Not the answer, not the other listeners, not the portions to come, not who waits for what was acted on."""
     node = AdminPath(DATA, files=SimulatedDisk())
     heard: list[str] = []
@@ -213,7 +213,7 @@ def test_a_flush_that_cannot_be_begun_ends_the_replica_and_what_was_flushed_befo
         assert isinstance(refusal, KafkaError)
 
 
-def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next_and_is_heard_of() -> None:
+def test_a_failing_callback_does_not_hold_back_the_next_and_is_logged() -> None:
     node, disk = deferred_node()
 
     def fail(_: object) -> None:
@@ -339,7 +339,7 @@ def test_a_command_before_the_log_is_read_is_told_to_come_again() -> None:
     assert answer.code.retriable
 
 
-def test_whoever_waits_when_the_controller_stops_is_told() -> None:
+def test_the_stop_of_the_controller_answers_waiting_requests() -> None:
     node, _ = deferred_node()
     answers = node.submit(create("orders"))
     node.controller.close()

@@ -42,7 +42,7 @@ def test_the_cluster_is_its_id_its_controller_and_its_living_brokers(node: Admin
     assert ask(node, version, operations=True).cluster_authorized_operations == 8096
 
 
-def test_fenced_brokers_are_shown_to_those_who_ask(node: AdminPath) -> None:
+def test_fenced_brokers_are_shown_on_request(node: AdminPath) -> None:
     response = ask(node, 2, fenced=True)
     assert [(broker.broker_id, broker.is_fenced) for broker in response.brokers] == [(1, False), (2, True)]
 

@@ -166,7 +166,7 @@ def test_a_topic_asked_for_twice_is_answered_once(node: AdminPath) -> None:
     assert [topic.name for topic in ask(node, 12, "orders", "orders").topics] == ["orders"]
 
 
-def test_operations_are_told_to_those_who_ask(node: AdminPath) -> None:
+def test_operations_are_in_the_answer_on_request(node: AdminPath) -> None:
     asked = ask(node, 9, "orders", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
     assert only(asked).topic_authorized_operations == 3576
     assert asked.cluster_authorized_operations == 8096

@@ -78,7 +78,7 @@ def test_a_topic_that_many_ask_for_is_created_once_and_all_are_told(clients: Cli
     assert clients.controller.wanted == [["orders"], ["orders"]]
 
 
-def test_who_asks_for_several_hears_of_all_at_once(clients: Clients) -> None:
+def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> None:
     clients.ask("a", "b")
     told = clients.ask("b", "c")
     assert clients.controller.wanted == [["a", "b"], ["c"]]

@@ -68,7 +68,7 @@ def test_nothing_asked_for_is_nothing_to_wait_for() -> None:
     assert site.told == ["made"]
 
 
-def test_who_asked_first_does_not_wait_for_those_who_came_later() -> None:
+def test_the_first_request_does_not_wait_for_later_ones() -> None:
     site = Site()
     site.make(1)
     site.work.when_made(lambda: site.told.append("first"))
@@ -159,7 +159,7 @@ def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one() -> None
     assert site.told == [10, 20]
 
 
-def test_a_log_that_cannot_be_made_keeps_nobody_waiting() -> None:
+def test_a_log_that_cannot_be_made_ends_every_wait() -> None:
     site = Site()
     site.files.fail_at(site.files.operations + 1, "No space left on device")
     partitions = site.make(2)
@@ -171,7 +171,7 @@ def test_a_log_that_cannot_be_made_keeps_nobody_waiting() -> None:
     assert site.files.exists("/logs/orders-0/partition.metadata")
 
 
-def test_whoever_cannot_take_the_news_keeps_nobody_from_theirs() -> None:
+def test_a_failing_listener_does_not_hold_back_the_others() -> None:
     site = Site()
 
     def fail() -> None:
@@ -200,7 +200,7 @@ def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked
     assert site.told == ["orders", "later"]
 
 
-def test_later_logs_that_are_deleted_before_they_are_made_tell_nobody_too_early() -> None:
+def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early() -> None:
     site = Site()
     site.make(1)
     site.work.when_made(lambda: site.told.append("orders"))
@@ -233,7 +233,7 @@ def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises() -> None:
     assert site.told == [None, "made"]
 
 
-def test_a_fault_of_one_new_log_keeps_nobody_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_one_new_log_does_not_hold_back_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site()
     make = LogDirectory.make
 

@@ -111,7 +111,7 @@ def asleep(node: DataPath, files: SimulatedDisk) -> DataPath:
     return again
 
 
-def test_who_sleeps_is_read_and_sleeps_on(node: DataPath, files: SimulatedDisk) -> None:
+def test_a_dormant_partition_is_read_and_sleeps_on(node: DataPath, files: SimulatedDisk) -> None:
     node = asleep(node, files)
     scrubber = scrubber_of(node)
     scrubber.start()
@@ -120,7 +120,7 @@ def test_who_sleeps_is_read_and_sleeps_on(node: DataPath, files: SimulatedDisk) 
     assert len(node.table.dormant) == PARTITIONS
 
 
-def test_who_sleeps_is_woken_to_say_that_it_is_damaged(node: DataPath, files: SimulatedDisk) -> None:
+def test_a_dormant_partition_is_woken_to_report_its_damage(node: DataPath, files: SimulatedDisk) -> None:
     node = asleep(node, files)
     files.flip_bit(log_files(files, 2, ".log")[1], 70)
     scrubber = scrubber_of(node)

@@ -53,7 +53,7 @@ def test_a_partition_is_found_by_name_and_by_id() -> None:
     assert node.table.find("orders", 0) is None
 
 
-def test_what_nobody_knows_is_unknown_and_what_is_elsewhere_names_its_leader() -> None:
+def test_an_unknown_partition_is_unknown_and_a_foreign_one_names_its_leader() -> None:
     node = new_node()
     with pytest.raises(KafkaError) as caught:
         node.table.get("far", 0)
@@ -286,7 +286,7 @@ def stopped_node(files: SimulatedDisk) -> None:
     node.table.close()
 
 
-def test_a_partition_sleeps_until_somebody_asks_for_it() -> None:
+def test_a_partition_sleeps_until_it_is_requested() -> None:
     files = SimulatedDisk()
     stopped_node(files)
     operations = files.operations
@@ -303,7 +303,7 @@ def test_a_partition_sleeps_until_somebody_asks_for_it() -> None:
     assert node.values("orders") == [b"kept"]
 
 
-def test_a_partition_that_nobody_used_is_there_after_many_clean_stops() -> None:
+def test_an_unused_partition_is_there_after_many_clean_stops() -> None:
     files = SimulatedDisk()
     stopped_node(files)
     for _ in range(3):
@@ -429,7 +429,7 @@ def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None
     assert (told, failures.all) == ([True], [])
 
 
-def test_who_has_resigned_leads_no_more_whatever_a_late_image_says() -> None:
+def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     node = new_node()
     led = replace(node.create(in_sync=(1, 2), replicas=(1, 2)).state, partition_epoch=3)  # type: ignore[type-var]
     node.table.update(ORDERS, led)

@@ -80,7 +80,7 @@ def test_only_the_active_controller_decides_and_the_others_name_it(cluster: Quor
     assert other.controller.leader_id == active(cluster).key.id
 
 
-def test_an_answer_waits_for_a_majority_and_everybody_sees_what_it_was_about(cluster: QuorumCluster) -> None:
+def test_an_answer_waits_for_a_majority_and_all_nodes_see_its_change(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     cluster.network.separate([leader.key.id], cluster.nodes)
     answers = submit(leader, create("orders"))
@@ -109,7 +109,7 @@ def test_a_refusal_waits_for_what_it_was_based_on(cluster: QuorumCluster) -> Non
     assert refused.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_who_waits_when_leadership_is_lost_is_refused_and_latest_is_dropped(cluster: QuorumCluster) -> None:
+def test_a_loss_of_leadership_refuses_waiting_requests_and_drops_latest(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     cluster.network.separate([leader.key.id], cluster.nodes)
     answers = submit(leader, create("orders"))
@@ -177,7 +177,7 @@ def test_a_log_that_fails_while_a_change_is_acted_on_is_not_the_end_of_the_repli
     assert told == ["acted on"]
 
 
-def test_whoever_cannot_take_an_answer_keeps_nobody_from_the_next(cluster: QuorumCluster) -> None:
+def test_a_failing_callback_does_not_hold_back_the_next(cluster: QuorumCluster) -> None:
     leader = active(cluster)
 
     def fail(_: object) -> None:
@@ -276,7 +276,7 @@ def test_a_snapshot_brings_a_restarted_node_to_the_same_image(cluster: QuorumClu
     assert leader.controller.image.topics.keys() == image.topics.keys()
 
 
-def test_who_shuts_down_hands_over_and_says_when(cluster: QuorumCluster) -> None:
+def test_a_broker_that_shuts_down_hands_over_and_reports_the_end(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     done: list[bool] = []
     began_ms = cluster.world.now_ms
@@ -288,7 +288,7 @@ def test_who_shuts_down_hands_over_and_says_when(cluster: QuorumCluster) -> None
     assert cluster.world.run(until_ms=began_ms + 1500, stop=lambda: cluster.active() is not None)
 
 
-def test_nobody_waits_for_records_for_longer_than_replicas_do(cluster: QuorumCluster) -> None:
+def test_no_fetch_waits_for_records_longer_than_replicas_do(cluster: QuorumCluster) -> None:
     """Who asks and goes away costs memory until the wait is over."""
     host = active(cluster).host
     answers: list[Response] = []

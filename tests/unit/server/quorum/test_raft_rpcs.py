@@ -140,7 +140,9 @@ def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> fetch_sn
     return fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=(topic,))
 
 
-def test_an_impossible_vote_is_invalid_and_told_who_leads(cluster: QuorumCluster, leader: QuorumNode) -> None:
+def test_an_impossible_vote_is_invalid_and_the_answer_names_the_leader(
+    cluster: QuorumCluster, leader: QuorumNode
+) -> None:
     (topic,) = Asked(cluster, RaftRpcHandler(leader.host), vote(0)).answer().topics
     (part,) = topic.partitions
     assert (part.error_code, part.leader_id, part.leader_epoch, part.vote_granted) == (
@@ -296,9 +298,7 @@ def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, f
     assert Asked(cluster, handler, end).answer().topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_an_epoch_after_which_there_are_none_is_invalid_and_nobody_enters_it(
-    cluster: QuorumCluster, follower: QuorumNode
-) -> None:
+def test_the_last_epoch_is_invalid_and_no_node_enters_it(cluster: QuorumCluster, follower: QuorumNode) -> None:
     """A replica that stood in 2^31-1 would be elected in an epoch that no batch can hold, after each start again."""
     handler, before = RaftRpcHandler(follower.host), follower.host.node.epoch
     last = 2**31 - 1

@@ -28,7 +28,7 @@ def test_a_task_is_done_at_once_and_what_it_asks_for_behind_it() -> None:
     assert shop.done == ["first", "second", "third", "idle"]
 
 
-def test_a_task_that_fails_keeps_nobody_from_their_turn() -> None:
+def test_a_task_that_fails_does_not_hold_back_the_next() -> None:
     shop = Workshop()
 
     def task() -> None:

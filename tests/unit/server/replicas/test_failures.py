@@ -178,7 +178,7 @@ def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
     assert bench.asked == []
 
 
-def test_who_waits_is_told_when_the_image_agrees() -> None:
+def test_a_waiting_callback_runs_when_the_image_agrees() -> None:
     first = state((1, 2))
     bench = Bench(first)
     bench.when_reported()
@@ -193,7 +193,7 @@ def test_who_waits_is_told_when_the_image_agrees() -> None:
     assert (bench.asked, bench.reported) == ([], [True, True])
 
 
-def test_a_stalled_replica_keeps_nobody_waiting() -> None:
+def test_a_stalled_replica_does_not_hold_up_others() -> None:
     bench = Bench(state((1, 2)))
     bench.failures.stalled(orders())
     bench.when_reported()

@@ -151,7 +151,7 @@ def test_each_leader_is_asked_for_what_it_leads() -> None:
     assert bench.hosts.partitions == 3
 
 
-def test_a_fetch_says_who_asks_and_what_it_has() -> None:
+def test_a_fetch_names_its_replica_and_its_log() -> None:
     bench = Bench(state(2, 7))
     ((_, request, _),) = bench.peer.waiting
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
@@ -178,7 +178,7 @@ def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> N
     assert bench.partition().log.log_end_offset == 1
 
 
-def test_who_becomes_leader_asks_no_more() -> None:
+def test_a_new_leader_asks_no_more() -> None:
     bench = Bench(state(2, 0))
     bench.take(0, state(1, 1))
     bench.answer(data(0, batch(0, b"late")))
@@ -186,7 +186,7 @@ def test_who_becomes_leader_asks_no_more() -> None:
     assert (bench.asked, bench.hosts.partitions, bench.partition().log.log_end_offset) == ([], 0, 0)
 
 
-def test_who_led_asks_when_the_end_of_its_log_is_on_disk() -> None:
+def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
     bench = Bench(state(1, 0))
     bench.node.produce("orders", b"a", acks=1)
     assert bench.partition().log.flushed_offset == 0
@@ -415,7 +415,7 @@ def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> Non
     assert bench.hosts.failed_fetches == 2, "though nobody follows that leader any more"
 
 
-def test_a_log_that_fails_follows_nobody_until_there_is_another_leader() -> None:
+def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None:
     bench = Bench(state(2, 0), state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)

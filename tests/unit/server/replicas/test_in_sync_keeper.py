@@ -137,7 +137,7 @@ def test_one_command_is_under_way_at_a_time() -> None:
     assert (bench.keeper.expansions, bench.keeper.shrinks) == (1, 0)
 
 
-def test_who_has_lagged_for_too_long_is_proposed_to_leave() -> None:
+def test_a_replica_that_lags_for_too_long_is_proposed_to_leave() -> None:
     bench = Bench((1, 2, 3))
     (partition,) = bench.partitions
     bench.node.produce("orders", b"a", acks=1)
@@ -220,7 +220,7 @@ def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recov
     assert bench.proposed == [[(0, [1])]]
 
 
-def test_nobody_waits_for_a_broker_that_is_fenced() -> None:
+def test_no_request_waits_for_a_fenced_broker() -> None:
     bench = Bench((1,))
     (partition,) = bench.partitions
     bench.fetch(partition, 2)

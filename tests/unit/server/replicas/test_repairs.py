@@ -258,7 +258,7 @@ def test_a_log_that_does_not_open_is_set_aside_and_fetched_anew(caplog: pytest.L
     ],
     ids=["no leader", "leads", "in sync", "eligible", "last known leader"],
 )
-def test_what_the_cluster_counts_on_or_nobody_leads_is_not_touched(state: PartitionState) -> None:
+def test_counted_replicas_and_leaderless_partitions_are_not_touched(state: PartitionState) -> None:
     files = damaged_disk()
     node = Node(files, state)
     node.settle(10 * LOOK_MS)

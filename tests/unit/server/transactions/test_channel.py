@@ -150,7 +150,7 @@ def test_silence_is_told_as_such() -> None:
     assert world.answers == [{ORDERS: E.NETWORK_EXCEPTION, BILLS: E.NETWORK_EXCEPTION}]
 
 
-def test_without_a_coordinator_nobody_is_asked() -> None:
+def test_without_a_coordinator_no_request_is_sent() -> None:
     world = World(leader=-1)
     world.ask(adds=True)
     assert world.answers == [{ORDERS: E.COORDINATOR_NOT_AVAILABLE, BILLS: E.COORDINATOR_NOT_AVAILABLE}]

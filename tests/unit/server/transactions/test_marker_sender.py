@@ -174,7 +174,7 @@ def test_an_answer_that_comes_late_counts() -> None:
     assert world.done == 1
 
 
-def test_nobody_is_asked_while_nobody_leads() -> None:
+def test_no_request_is_sent_without_a_leader() -> None:
     world = World(NOBODY)
     world.write(0)
     assert not world.sent
@@ -193,7 +193,7 @@ def test_what_no_longer_exists_needs_no_marker() -> None:
     assert world.done == 1
 
 
-def test_somebody_elses_word_is_final() -> None:
+def test_another_nodes_answer_is_final() -> None:
     world = World(THERE, HERE)
     world.write(0, 1)
     world.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
@@ -201,7 +201,7 @@ def test_somebody_elses_word_is_final() -> None:
     assert world.done == 1
 
 
-def test_who_is_not_the_coordinator_any_more_asks_nobody() -> None:
+def test_a_former_coordinator_sends_no_request() -> None:
     world = World(THERE)
     sending = world.write(0)
     sending.cancel()

@@ -106,7 +106,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_left(version: int
     assert node.committed_values("orders") == [b"kept"]
 
 
-def test_nobody_hears_of_a_decision_before_it_is_on_disk() -> None:
+def test_no_decision_is_visible_before_it_is_on_disk() -> None:
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
     node = _node(clock=clock, disk=disk)
@@ -253,7 +253,7 @@ def test_a_partition_that_is_gone_needs_no_marker() -> None:
     assert node.describe_transaction("pay").transaction_state == "CompleteCommit"
 
 
-def test_a_late_batch_cannot_open_a_transaction_that_nobody_ends() -> None:
+def test_a_late_batch_cannot_open_a_transaction_without_an_end() -> None:
     """KIP-890."""
     node = _node()
     client = _client(node)
@@ -270,7 +270,7 @@ def test_an_unknown_partition_keeps_all_from_being_added() -> None:
     assert client.add("__consumer_offsets") is E.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_list_shows_who_is_in_a_transaction() -> None:
+def test_a_list_shows_open_transactions() -> None:
     node = _node()
     client, _ = _client(node, "a"), _client(node, "b")
     assert _send(client, "orders", b"one") is E.NONE
@@ -325,7 +325,7 @@ def test_offsets_count_when_their_transaction_commits(version: int) -> None:
 @pytest.mark.parametrize(
     ("identity", "code"), [((-1, -1), E.INVALID_PRODUCER_ID_MAPPING), ((7, -1), E.INVALID_PRODUCER_EPOCH)]
 )
-def test_offsets_of_no_producer_are_pending_for_nobody(
+def test_offsets_of_no_producer_are_not_pending(
     version: int, is_verified: str, identity: tuple[int, int], code: ErrorCode
 ) -> None:
     """A batch of no producer is no transactional one, so no marker would ever end it."""
@@ -418,7 +418,7 @@ def test_a_deleted_group_does_not_come_back_with_a_transaction(version: int) -> 
     assert again.send(ListGroupsRequest(), 5).response.groups == ()
 
 
-def test_offsets_of_who_is_no_member_or_no_longer_the_producer_are_refused() -> None:
+def test_offsets_of_a_stranger_or_of_a_former_producer_are_refused() -> None:
     node = _node()
     client = _client(node)
     member_id, generation_id = node.form_group("g")
