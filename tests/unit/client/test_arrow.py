@@ -183,7 +183,7 @@ def test_keys_go_where_every_kafka_client_sends_them() -> None:
 
 
 def written(table: pa.RecordBatch, partitions: list[int], **options: object) -> dict[int, list[Record]]:
-    """What the rows become, read back by partition."""
+    """The rows, read back by partition."""
     found: dict[int, list[Record]] = {}
     for made in partition_batches(
         table["key"],

@@ -33,7 +33,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def topic() -> str:
-    """A name nobody else has. Both clusters create it at first use."""
+    """A unique name. Both clusters create it at first use."""
     return f"topic-{uuid4()}"
 
 

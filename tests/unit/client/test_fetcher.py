@@ -1,4 +1,4 @@
-"""Which answers count, and where the next fetch goes. The nodes here are scripted."""
+"""Answers that count, and the place of the next fetch. The nodes here are scripted."""
 
 import asyncio
 import gc
@@ -81,7 +81,7 @@ def _fetcher(router: Router) -> Fetcher:
 
 
 async def _values(fetcher: Fetcher, router: Router) -> list[bytes | None]:
-    """What comes within some seconds."""
+    """Records that come within some seconds."""
     deadline_ms = router.now_ms() + 10_000
     while router.now_ms() < deadline_ms:
         taken = fetcher.take(10)
@@ -110,7 +110,7 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
 
 
 def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begins() -> None:
-    """Both stand at offset 0: the old one as a position, the new one because nobody has decided yet."""
+    """Both stand at offset 0: the old one as a position, the new one since nothing is decided yet."""
 
     async def run() -> None:
         asked, may_answer = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a reader may see of a fetch's bytes."""
+"""The bytes of a fetch that a reader may see."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_records_that_cannot_be_written_any_more_are_reported(topic: str) -> Non
 def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    """The background thread stops before the last objects go: whoever waits for it then waits for ever."""
+    """The background thread stops before the last objects go: a call that waits for it then waits for ever."""
     program = "for _ in RangedFetch(bootstrap).fetch_range(TopicPartition(topic, 0), 0, 1000): raise SystemExit(7)"
     ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
     assert (ended.returncode, ended.stderr) == (7, "")

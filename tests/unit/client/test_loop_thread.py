@@ -1,4 +1,4 @@
-"""What holds for every blocking client: forks, interrupts, threads that close while others call."""
+"""Promises of every blocking client: forks, interrupts, threads that close while others call."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ def test_a_child_forked_while_a_thread_makes_a_client_can_make_its_own() -> None
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt and does no more, whoever has set a handler before."""
+    """SIGINT raises KeyboardInterrupt and does no more, whatever handler was set before."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -116,7 +116,7 @@ def test_a_half_read_range_may_be_freed_on_the_clients_own_thread(
 def test_a_half_read_range_is_freed_without_waiting_for_the_clients_thread(
     is_closed: threading.Event, half_read: list[Iterator[object]]
 ) -> None:
-    """Whoever frees it may hold what that thread waits for."""
+    """The thread that frees it may hold a lock that the loop waits for."""
     is_dropped = threading.Event()
     waited_for: list[bool] = []
     loop_thread().loop.call_soon_threadsafe(lambda: waited_for.append(is_dropped.wait(SECONDS)))

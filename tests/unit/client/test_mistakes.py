@@ -1,4 +1,4 @@
-"""What callers get wrong fails by itself: it names the record, and the producer goes on."""
+"""A mistake of a caller fails by itself: the error names the record, and the producer goes on."""
 
 from collections.abc import Callable
 from typing import Any

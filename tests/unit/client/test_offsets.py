@@ -30,7 +30,7 @@ SPECS = dict.fromkeys((SILENT, HEADLESS, GOOD), EARLIEST)
 
 
 class ScriptedRouter(Router):
-    """The topic "good" is led by node 1, "silent" by node 2, which cannot be reached at first, "headless" by nobody."""
+    """The topic "good" is led by node 1, "silent" by node 2, which cannot be reached at first, "headless" by none."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", retry_backoff_ms=1)

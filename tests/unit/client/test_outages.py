@@ -67,7 +67,7 @@ def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questio
         assert consumer.poll(1.0) == []
         assert lost.exception(SECONDS) is not None
         while len(questions) < 4:
-            assert time.monotonic() < began + SECONDS, "nobody goes on asking"
+            assert time.monotonic() < began + SECONDS, "no task goes on asking"
             assert consumer.poll(0.1) == []
     asked, seconds = len(questions), time.monotonic() - began
     assert asked < 40 * max(1, seconds), "ten a second from each of the two"
@@ -205,7 +205,7 @@ def _read(consumer: Consumer, count: int) -> tuple[list[tuple[int, int]], list[s
 
 
 def test_another_cluster_at_the_same_address_gets_every_record() -> None:
-    """The id that the old one gave may be somebody else's in the new one: records under it look like repetitions."""
+    """The id that the old one gave may be another producer's in the new one: records under it look like repetitions."""
     with (
         Cluster(config={"num.partitions": "2"}) as cluster,
         Producer(cluster.bootstrap_servers) as old,

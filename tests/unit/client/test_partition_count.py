@@ -1,4 +1,4 @@
-"""How many partitions a producer takes a topic to have, while the cluster answers and while it does not."""
+"""The number of partitions that a producer assumes for a topic, while the cluster answers and while it does not."""
 
 import asyncio
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ TOPIC = "orders"
 NO_LEADER = -1
 
 Answer = MetadataResponse | KafkaError
-OUTAGE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "nobody is there")
+OUTAGE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no broker is there")
 
 
 def _described(*leaders: int) -> MetadataResponse:
@@ -46,7 +46,7 @@ def _response(topic: MetadataResponseTopic) -> MetadataResponse:
 def _counts(
     monkeypatch: pytest.MonkeyPatch, answers: Iterable[Answer], questions: int, *, unknown_wait_ms: int = 50
 ) -> list[int]:
-    """What partition_count says, asked so often, of a cluster that gives these answers; the last one for ever."""
+    """Results of partition_count, called so often, of a cluster that gives these answers; the last one for ever."""
     script = list(answers)
 
     async def refresh(self: Router, *_: Any, **__: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_partition_without_a_leader_counts(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_known_facts_are_reported_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records wait for the cluster, delivery.timeout.ms long: who counts the partitions need not."""
+    """The records wait for the cluster, delivery.timeout.ms long: a count of partitions need not."""
     assert _counts(monkeypatch, [_described(1, 1), OUTAGE], 3) == [2, 2, 2]
 
 

@@ -206,7 +206,7 @@ def _leaves_after(batch: bytes) -> Fetch:
 def test_a_range_of_a_topic_that_goes_while_it_is_read_ends_before_its_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody waits kafkaConsumer.pollTimeoutMs for what metadata goes on saying does not exist."""
+    """No read waits kafkaConsumer.pollTimeoutMs for a topic that does not exist, as metadata keep saying."""
     monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
     with pytest.raises(KafkaError, match="orders-0: .* 3 to 99 ") as gone:
         _read(_leaves_after(_batch(0, 3)), 0, 100, is_unknown=lambda asked: len(asked) > 1, timeout_ms=60_000)

@@ -187,7 +187,7 @@ def test_a_topic_that_does_not_exist_is_named_to_every_member_until_it_is_there(
             deadline = time.monotonic() + SECONDS
             while not first.poll(0.2):
                 assert time.monotonic() < deadline
-            while first.trouble is not None:  # it looks once a second, and may have been told to share anew before
+            while first.trouble is not None:  # it looks once a second, and may have been in a rebalance before
                 assert time.monotonic() < deadline
                 assert first.poll(0.2) == []
 

@@ -68,7 +68,7 @@ async def _send_at_the_edge_of_a_tick() -> None:
 
 
 class MovingRouter(Router):
-    """Node 1 leads and cannot be reached; whoever has tried learns that node 2 leads now."""
+    """Node 1 leads and cannot be reached; a sender that has tried learns that node 2 leads now."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", retry_backoff_ms=1)

@@ -1,4 +1,4 @@
-"""Where a consumer goes on when the log does not hold its offset any more, and what it tells of that."""
+"""The position of a consumer when the log does not hold its offset any more, and the warning about it."""
 
 import asyncio
 import logging
@@ -95,7 +95,7 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
 ) -> None:
     async def run() -> None:
         bench = Bench(monkeypatch, reset, bounds)
-        bench.notices.skipped({RNG: 1}, has_offsets=False)  # that it was told of as new is another matter
+        bench.notices.skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
         caplog.clear()
         await bench.lose(lost)
         assert bench.fetcher.position(RNG) == position

@@ -1,4 +1,4 @@
-"""What a client that keeps trying says it is waiting for."""
+"""The trouble that a client reports while it retries."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""acks=0: nobody answers; nevertheless a clean end throws nothing away, and no buffer grows without bounds."""
+"""acks=0: no broker answers; nevertheless a clean end throws nothing away, and no buffer grows without bounds."""
 
 import time
 from collections.abc import Iterator

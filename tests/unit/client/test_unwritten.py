@@ -1,4 +1,4 @@
-"""A record that was not written is told: by `send` if it can judge, otherwise by its future, `flush` or `close`."""
+"""A record that was not written is reported: by `send` if it can judge, otherwise by its future, `flush` or `close`."""
 
 import asyncio
 import logging

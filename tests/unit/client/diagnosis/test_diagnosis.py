@@ -1,4 +1,4 @@
-"""What is wrong with the way to a cluster is named, with the setting to change: one fake server per fault."""
+"""A fault on the way to a cluster is named, with the setting to change: one fake server per fault."""
 
 import contextlib
 import socket
@@ -71,7 +71,7 @@ def listening(serve: Serve) -> Iterator[int]:
 
 
 class FakeKafka:
-    """A cluster as far as a diagnosis asks: who the brokers are, and whether one has to log in."""
+    """A cluster as far as a diagnosis asks: its brokers, and whether they require a login."""
 
     def __init__(self, *, cluster_id: str = "cluster-1", mechanisms: tuple[str, ...] = ()) -> None:
         self.brokers: tuple[tuple[int, str, int], ...] = ()
@@ -134,7 +134,7 @@ def the_failure(findings: list[Finding]) -> Finding:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """Taken, so that nobody else takes it, and not listened on."""
+    """Taken, so that no other program takes it, and not listened on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield int(taken.getsockname()[1])
