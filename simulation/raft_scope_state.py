@@ -19,13 +19,13 @@ from simulation.raft_log import LogImage, StoredSnapshot
 from tailrace.raft import effects as do
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
-from tailrace.raft.leadership import Leadership
+from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.links import Links
 from tailrace.raft.node import RaftNode
 from tailrace.raft.outbox import Outbox
 from tailrace.raft.progress import UNKNOWN, Progress
 from tailrace.raft.quorum import Tally
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import BeginEpoch, EndEpoch
 from tailrace.raft.serving import Serving
@@ -40,7 +40,7 @@ Value = Any
 
 _PARTS: Final[dict[type, str]] = {
     RaftNode: "_replica _leadership _elections _following _serving _changes _upkeep _shutdown_epoch",
-    Replica: "key cluster_id log state voters bootstrap_ids config jitter outbox links role end_offset last_epoch "
+    RaftReplica: "key cluster_id log state voters bootstrap_ids config jitter outbox links role end_offset last_epoch "
     "flushed_end_offset high_watermark is_fit is_shutting_down installing on_left _flushes _last_flush",
     Outbox: "_effects _waiting _decided _durable",
     Links: "_request_timeout_ms _retry_backoff_ms _open _not_before _last_id",
@@ -55,7 +55,7 @@ _PARTS: Final[dict[type, str]] = {
     "_last_fetch_before_ms",
     Tally: "voters granted rejected",
     VoterHistory: "_sets",
-    Leadership: "_replica",
+    RaftLeadership: "_replica",
     Elections: "_replica _on_elected",
     Following: "_replica _elections",
     Serving: "_replica _leadership",
@@ -122,11 +122,11 @@ def state_of(bench: RaftBench, names: Names) -> Value:
     )
 
 
-def _flushes(replica: Replica) -> Value:
+def _flushes(replica: RaftReplica) -> Value:
     return sorted((replica._last_flush - number, end) for number, end in replica._flushes.items())
 
 
-def _outbox(replica: Replica, names: Names) -> Value:
+def _outbox(replica: RaftReplica, names: Names) -> Value:
     """Messages that wait for a promise. A request that its sender has forgotten is sent all the same."""
     outbox, links = replica.outbox, replica.links
     waiting: list[Value] = []
@@ -142,7 +142,7 @@ def _outbox(replica: Replica, names: Names) -> Value:
     return outbox._decided - outbox._durable, waiting
 
 
-def _links(replica: Replica, now_ms: int, names: Names) -> Value:
+def _links(replica: RaftReplica, now_ms: int, names: Names) -> Value:
     """Open requests and pauses. Announcements are made once in a scope: their answers change nothing."""
     links = replica.links
     return sorted(

@@ -10,10 +10,10 @@ from types import BuiltinMethodType, FrameType, FunctionType, ModuleType
 
 import pytest
 
-from tailrace.client.admin.admin import Admin
+from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topic_changes import NewTopic
-from tailrace.client.consumer import Consumer
-from tailrace.client.producer import Producer
+from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.producer import AsyncProducer
 from tailrace.model.errors import KafkaError
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
@@ -97,7 +97,7 @@ def _fail(fault: BaseException) -> None:
 
 async def _use(servers: str) -> None:
     """A topic with copies, and a record in it; a coordinator of transactions."""
-    async with Admin(servers) as admin, Producer(servers) as producer:
+    async with AsyncAdmin(servers) as admin, AsyncProducer(servers) as producer:
         await admin.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=2)])
         await producer.send(TOPIC, b"value")
         await producer.flush()
@@ -119,7 +119,7 @@ async def built(directory: Path) -> Bindings:
         stack.push_async_callback(second.stop, with_cluster=True)
         await _use(servers)
         settings = {"group": "walkers", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 30_000}
-        consumer = await stack.enter_async_context(Consumer(servers, topics=[TOPIC], **settings))
+        consumer = await stack.enter_async_context(AsyncConsumer(servers, topics=[TOPIC], **settings))
         while not await consumer.poll(1):
             pass
         waiting = asyncio.ensure_future(consumer.poll(60))

@@ -116,7 +116,7 @@ def test_every_binding_of_a_step_is_there_in_running_nodes(step: list[str], held
     ("left", "right"),
     [
         ("storage.files", "server.fetch.fetch.FetchHandler"),
-        ("replication.follower.Follower", "server.transactions.marker_sender.MarkerSender"),
+        ("replication.follower.ReplicaFetcher", "server.transactions.marker_sender.MarkerSender"),
         ("raft.quorum", "server.groups.membership.JoinGroupHandler"),
         ("server.produce.produce.ProduceHandler", "server.groups.service.GroupCoordinatorService"),
         ("server.fetch.fetch.FetchHandler", "server.replicas.followers.FollowerHosts"),

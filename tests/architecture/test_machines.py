@@ -13,7 +13,7 @@ from tailrace.coordinators.transactions.coordinator import TransactionCoordinato
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.machines import KeyedMachine, Machine, StagedMachine, SteppedMachine
 from tailrace.raft.node import RaftNode
-from tailrace.replication.follower import Follower
+from tailrace.replication.follower import ReplicaFetcher
 
 if TYPE_CHECKING:
     from tailrace.client.group.member import Effect as ConsumerEffect
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.replication.follower import Event as FollowerEvent
 
     _raft: Machine[RaftEvent, RaftEffect] = cast(RaftNode, None)
-    _follower: Machine[FollowerEvent, FollowerEffect] = cast(Follower, None)
+    _follower: Machine[FollowerEvent, FollowerEffect] = cast(ReplicaFetcher, None)
     _consumer: Machine[ConsumerEvent, ConsumerEffect] = cast(ConsumerMembership, None)
     _group: Machine[GroupEvent, GroupEffect] = cast(GroupMembership, None)
     _groups: KeyedMachine[str, GroupEvent, GroupEffect] = cast(GroupCoordinator, None)
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SHAPES: dict[type, set[Any]] = {
     RaftNode: {Machine},
-    Follower: {Machine},
+    ReplicaFetcher: {Machine},
     ConsumerMembership: {Machine},
     GroupMembership: {Machine},
     GroupCoordinator: {KeyedMachine, StagedMachine},

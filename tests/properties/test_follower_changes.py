@@ -11,14 +11,14 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower import (
     FIRST_BACKOFF_MS,
-    Answer,
     Answered,
     Cut,
     Event,
+    FetchAnswer,
     Follow,
-    Follower,
     PartitionKey,
     Position,
+    ReplicaFetcher,
     Restart,
     SendFetch,
     Store,
@@ -88,7 +88,7 @@ class Pair:
     """A follower and the scan, on the same events."""
 
     def __init__(self) -> None:
-        self.machine = Follower(backoff_ms=BACKOFF_MS)
+        self.machine = ReplicaFetcher(backoff_ms=BACKOFF_MS)
         self.scan = FullScan()
         self.standing: dict[PartitionKey, Wanted] = {}
         self.epoch = 0
@@ -172,12 +172,12 @@ class Pair:
                 self.step(Tick())
 
 
-def _answer(key: PartitionKey, outcome: str) -> Answer:
+def _answer(key: PartitionKey, outcome: str) -> FetchAnswer:
     error = ErrorCode.NOT_LEADER_OR_FOLLOWER if outcome == REFUSED else ErrorCode.NONE
     diverging = OffsetAndEpoch(0, LeaderEpoch(0)) if outcome == DIVERGES else None
     if outcome == OUT_OF_RANGE:
-        return Answer(key, ErrorCode.OFFSET_OUT_OF_RANGE, -1, 1 << 40, b"")
-    return Answer(key, error, 0, 0, b"r" if outcome == RECORDS else b"", diverging)
+        return FetchAnswer(key, ErrorCode.OFFSET_OUT_OF_RANGE, -1, 1 << 40, b"")
+    return FetchAnswer(key, error, 0, 0, b"r" if outcome == RECORDS else b"", diverging)
 
 
 @given(st.lists(actions, min_size=10, max_size=60))

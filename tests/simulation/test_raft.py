@@ -147,9 +147,9 @@ def test_a_lost_message_in_five_and_slow_disks_only_slow_it_down() -> None:
 
 def test_a_breach_names_the_law_and_the_seed_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A voter that forgets its votes: the simulation has teeth."""
-    from tailrace.raft.replica import Replica
+    from tailrace.raft.replica import RaftReplica
 
-    monkeypatch.setattr(Replica, "vote_for", lambda self, candidate: None)
+    monkeypatch.setattr(RaftReplica, "vote_for", lambda self, candidate: None)
     laws = set()
     for _ in range(2):
         with pytest.raises(Breach) as caught:

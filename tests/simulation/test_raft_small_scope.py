@@ -14,8 +14,8 @@ import pytest
 from simulation.mutants import Mutant
 from simulation.raft_scope import Budget, RaftScope
 from simulation.small_scope import Explored, ScopeBreach, explore
-from tailrace.raft.leadership import Leadership
-from tailrace.raft.replica import Replica
+from tailrace.raft.leadership import RaftLeadership
+from tailrace.raft.replica import RaftReplica
 from tailrace.testing.cluster import package_path
 
 MUTANTS = Path(__file__).parent / "mutants"
@@ -112,12 +112,12 @@ def test_the_search_finds_what_the_seeds_find(name: str, budget: Budget, broken:
 def test_the_search_tells_the_way_to_a_leader_that_counts_itself_before_its_flush(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = Leadership._durable_end
+    original = RaftLeadership._durable_end
 
     def early(self, leader, key):
         return self._replica.end_offset if key == self._replica.key else original(self, leader, key)
 
-    monkeypatch.setattr(Leadership, "_durable_end", early)
+    monkeypatch.setattr(RaftLeadership, "_durable_end", early)
     with pytest.raises(ScopeBreach, match="on a majority's disks") as caught:
         search(Budget(writes=1))
     assert any(action.startswith("write of 1") for action in caught.value.actions)
@@ -136,12 +136,12 @@ def test_worlds_that_differ_in_the_names_of_the_followers_alone_are_one() -> Non
 
 
 def test_an_unknown_part_of_the_machine_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Replica.__init__
+    original = RaftReplica.__init__
 
     def with_a_new_part(self, **options):
         original(self, **options)
         self.new_part = 1
 
-    monkeypatch.setattr(Replica, "__init__", with_a_new_part)
+    monkeypatch.setattr(RaftReplica, "__init__", with_a_new_part)
     with pytest.raises(AssertionError, match=r"Replica has changed: \['new_part'\]"):
         RaftScope().start(Budget())

@@ -50,7 +50,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_the_asyncio_clients() -> None:
     assert aio.__all__ == ("Admin", "Consumer", "Producer", "RangedFetch")
-    assert aio.Admin is admin.Admin
-    assert aio.Consumer is consumer.Consumer
-    assert aio.Producer is producer.Producer
-    assert aio.RangedFetch is ranged_fetch.RangedFetch
+    assert aio.Admin is admin.AsyncAdmin
+    assert aio.Consumer is consumer.AsyncConsumer
+    assert aio.Producer is producer.AsyncProducer
+    assert aio.RangedFetch is ranged_fetch.AsyncRangedFetch

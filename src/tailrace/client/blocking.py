@@ -67,8 +67,8 @@ _ENQUEUE_AT_ONCE = 2_000
 """Records that one turn of the loop takes over, so that answers are not kept waiting."""
 
 
-class Producer(Facade[_producer.Producer]):
-    """See `tailrace.client.producer.Producer`, whose settings it takes.
+class Producer(Facade[_producer.AsyncProducer]):
+    """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
 
     Leaving a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never asked.
     An exception of the block itself comes out as it is, with a note of the records.
@@ -76,14 +76,14 @@ class Producer(Facade[_producer.Producer]):
 
     def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
         # Refuse bad settings here and not at the first record.
-        made = _producer.Producer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
+        made = _producer.AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
         self._buffer_memory = made.buffer_memory
         self._max_block_ms = max_block_ms
         self._reset()
 
-        def make() -> _producer.Producer:
+        def make() -> _producer.AsyncProducer:
             self._reset()
-            client = _producer.Producer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
+            client = _producer.AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
             client.on_release = self._released
             client.start()
             return client
@@ -136,7 +136,7 @@ class Producer(Facade[_producer.Producer]):
         """The number of partitions of the topic now, or when the cluster last answered; may create the topic."""
         return loop_thread().call(self._client.get().partition_count(topic))
 
-    def _hand_over(self, client: _producer.Producer, item: Unsent | PrebuiltBatch) -> None:
+    def _hand_over(self, client: _producer.AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._room:
             is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
             # A callback of a future runs where the room is made: it may not wait for it.
@@ -160,7 +160,7 @@ class Producer(Facade[_producer.Producer]):
             detail = f"buffer.memory {self._buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
-    def _take_over(self, client: _producer.Producer) -> None:
+    def _take_over(self, client: _producer.AsyncProducer) -> None:
         """On the loop: pass records on, in order."""
         self._is_scheduled = False
         inbox = self._inbox
@@ -203,7 +203,7 @@ class Producer(Facade[_producer.Producer]):
         loop_thread().call(self._settle(client))
         client.failures.raise_unheard()
 
-    async def _settle(self, client: _producer.Producer) -> None:
+    async def _settle(self, client: _producer.AsyncProducer) -> None:
         while self._inbox:
             client.enqueue(self._inbox.popleft())
         await client.settle()
@@ -228,7 +228,7 @@ class Producer(Facade[_producer.Producer]):
         except KafkaError as unheard:
             _log.error("%s", unheard)
 
-    async def _finish(self, client: _producer.Producer) -> None:
+    async def _finish(self, client: _producer.AsyncProducer) -> None:
         await self._settle(client)
         await client.close()
 
@@ -244,11 +244,11 @@ def _close_at_exit() -> None:
         consumer.abandon_at_exit()
 
 
-class RangedFetch(Facade[_ranged_fetch.RangedFetch]):
-    """See `tailrace.client.ranged_fetch.RangedFetch`, whose settings it takes."""
+class RangedFetch(Facade[_ranged_fetch.AsyncRangedFetch]):
+    """See `tailrace.client.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
-        super().__init__(lambda: _ranged_fetch.RangedFetch(bootstrap_servers, **settings))
+        super().__init__(lambda: _ranged_fetch.AsyncRangedFetch(bootstrap_servers, **settings))
 
     def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> Iterator[list[Buffer]]:
         """Stretches of whole batches that hold the offsets from `start` up to `end` (exclusive), in order.
@@ -312,8 +312,8 @@ async def _close(generator: Any) -> None:
         await generator.aclose()
 
 
-class Consumer(Facade[_consumer.Consumer]):
-    """See `tailrace.client.consumer.Consumer`, whose settings it takes."""
+class Consumer(Facade[_consumer.AsyncConsumer]):
+    """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
     def __init__(
         self,
@@ -325,8 +325,8 @@ class Consumer(Facade[_consumer.Consumer]):
     ) -> None:
         wanted = several(topics)
 
-        def make() -> _consumer.Consumer:
-            return _consumer.Consumer(bootstrap_servers, group=group, topics=wanted, **settings)
+        def make() -> _consumer.AsyncConsumer:
+            return _consumer.AsyncConsumer(bootstrap_servers, group=group, topics=wanted, **settings)
 
         make()  # refuse bad settings here and not at the first poll
         super().__init__(make)

@@ -45,7 +45,7 @@ class ConsumerRecord(NamedTuple):
     headers: tuple[Header, ...]
 
 
-class Consumer:
+class AsyncConsumer:
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress

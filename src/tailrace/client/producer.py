@@ -90,7 +90,7 @@ class PrebuiltBatch(NamedTuple):
             return 1
 
 
-class Producer:
+class AsyncProducer:
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`

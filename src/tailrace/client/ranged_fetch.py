@@ -74,7 +74,7 @@ class _Absences:
             self._first_and_last_ms.pop(name, None)
 
 
-class RangedFetch:
+class AsyncRangedFetch:
     """A reader of ranges. `timeout_ms` is how long a range may make no progress before it fails.
 
     `rack` lets the cluster name a replica nearer than the leader (KIP-392).

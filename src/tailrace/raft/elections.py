@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tailrace.model.errors import ErrorCode
 from tailrace.raft.quorum import Tally
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from tailrace.raft.rpc import (
     NO_LEADER,
@@ -27,7 +27,7 @@ from tailrace.raft.voters import ReplicaKey
 class Elections:
     """The behaviour of Unattached, Prospective, Candidate and Resigned, and the answers of all roles to their calls."""
 
-    def __init__(self, replica: Replica, on_elected: Callable[[Tally, int], None]) -> None:
+    def __init__(self, replica: RaftReplica, on_elected: Callable[[Tally, int], None]) -> None:
         self._replica = replica
         self._on_elected = on_elected
 
@@ -309,7 +309,7 @@ class Elections:
                 return None
 
 
-def fetch_request(replica: Replica, max_wait_ms: int) -> FetchRecords:
+def fetch_request(replica: RaftReplica, max_wait_ms: int) -> FetchRecords:
     """The next fetch of this replica. Its offset acknowledges all below it, so the log must be flushed."""
     assert replica.may_fetch, f"flushed up to {replica.flushed_end_offset} of {replica.end_offset}"
     return FetchRecords(
@@ -324,14 +324,14 @@ def fetch_request(replica: Replica, max_wait_ms: int) -> FetchRecords:
     )
 
 
-def cluster_fault(replica: Replica, cluster_id: str | None) -> ErrorCode:
+def cluster_fault(replica: RaftReplica, cluster_id: str | None) -> ErrorCode:
     """INCONSISTENT_CLUSTER_ID if the sender names another cluster, else NONE."""
     if cluster_id is None or replica.cluster_id is None or cluster_id == replica.cluster_id:
         return ErrorCode.NONE
     return ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def addressed_to(replica: Replica, voter: ReplicaKey | None) -> bool:
+def addressed_to(replica: RaftReplica, voter: ReplicaKey | None) -> bool:
     """Whether a request meant for this voter is meant for this replica. Some senders know no directory, or nothing."""
     if voter is None or voter.id < 0:
         return True

@@ -15,7 +15,7 @@ from tailrace.raft.effects import (
 )
 from tailrace.raft.elections import Elections, fetch_request
 from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled, SnapshotRejected
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Follower, Role, SnapshotDownload
 from tailrace.raft.rpc import (
     FetchRecords,
@@ -38,7 +38,7 @@ DROPPED_SNAPSHOT = (
 class Following:
     """The behaviour of Follower."""
 
-    def __init__(self, replica: Replica, elections: Elections) -> None:
+    def __init__(self, replica: RaftReplica, elections: Elections) -> None:
         self._replica = replica
         self._elections = elections
 

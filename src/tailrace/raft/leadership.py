@@ -19,7 +19,7 @@ from tailrace.raft.elections import cluster_fault
 from tailrace.raft.events import ClientAppend
 from tailrace.raft.progress import UNKNOWN, ProgressTable
 from tailrace.raft.quorum import Tally, majority_value
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Leader, Resigned
 from tailrace.raft.rpc import (
     BeginEpoch,
@@ -31,10 +31,10 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey, VotersAt
 
 
-class Leadership:
+class RaftLeadership:
     """The behaviour of Leader, besides its answers to fetches (`serving`) and its voters (`voter_changes`)."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
 
     def elected(self, tally: Tally, now_ms: int) -> None:
@@ -213,7 +213,7 @@ class Leadership:
         replica.answer(token, answer)
 
 
-def leader_only_fault(replica: Replica, cluster_id: str | None, leader_epoch: int) -> ErrorCode:
+def leader_only_fault(replica: RaftReplica, cluster_id: str | None, leader_epoch: int) -> ErrorCode:
     """The error of a request that only a leader answers, or NONE."""
     if (fault := cluster_fault(replica, cluster_id)) is not ErrorCode.NONE:
         return fault

@@ -18,10 +18,10 @@ from tailrace.raft import events
 from tailrace.raft.effects import Effect, ShutdownDone
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
-from tailrace.raft.leadership import Leadership
+from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.links import OpenRequest
 from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import (
     NO_LEADER,
@@ -68,7 +68,7 @@ class RaftNode:
         `bootstrap_ids` are asked for the leader besides the voters: ids of nodes, or, below -1, the host's own names
         for addresses whose node ids are not known.
         """
-        self._replica = Replica(
+        self._replica = RaftReplica(
             key=key,
             cluster_id=cluster_id,
             log=log,
@@ -79,7 +79,7 @@ class RaftNode:
             config=config,
             jitter=jitter,
         )
-        self._leadership = Leadership(self._replica)
+        self._leadership = RaftLeadership(self._replica)
         self._elections = Elections(self._replica, self._leadership.elected)
         self._following = Following(self._replica, self._elections)
         self._serving = Serving(self._replica, self._leadership)

@@ -15,7 +15,7 @@ from tailrace.raft.rpc import NO_LEADER, LogEnd, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VoterHistory, VotersAt, VoterSet
 
 
-class Replica:
+class RaftReplica:
     """One replica of one partition, without the behaviour of its roles."""
 
     def __init__(

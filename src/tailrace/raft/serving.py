@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from tailrace.model.errors import ErrorCode
 from tailrace.raft.effects import ReadLog, ReadSnapshot, SendResponse
-from tailrace.raft.leadership import Leadership, leader_only_fault
+from tailrace.raft.leadership import RaftLeadership, leader_only_fault
 from tailrace.raft.ports import SnapshotFile
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Leader, ParkedFetch
 from tailrace.raft.rpc import (
     FetchRecords,
@@ -22,7 +22,7 @@ from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, fair_shares
 class Serving:
     """Fetch (1) and FetchSnapshot (59)."""
 
-    def __init__(self, replica: Replica, leadership: Leadership) -> None:
+    def __init__(self, replica: RaftReplica, leadership: RaftLeadership) -> None:
         self._replica = replica
         self._leadership = leadership
 

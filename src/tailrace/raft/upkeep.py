@@ -1,7 +1,7 @@
 """Keeping the log short: where it may start, and which snapshots are no longer of use (KIP-630)."""
 
 from tailrace.raft.effects import DeleteSnapshots, RaiseLogStart
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Follower, Leader
 from tailrace.raft.snapshots import follower_log_start, leader_log_start, recently_served, superfluous_snapshots
 
@@ -9,7 +9,7 @@ from tailrace.raft.snapshots import follower_log_start, leader_log_start, recent
 class Upkeep:
     """Looks at log start and snapshots when something has changed, and every now and then."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
         self._next_ms: int | None = 0
 

@@ -8,9 +8,9 @@ being strangers, but only if the leader has committed a record of its own epoch 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.raft.effects import VoterChangeDone, Voters
 from tailrace.raft.events import AddVoter, ChangeVoters, RemoveVoter, UpdateVoter, VoterChange
-from tailrace.raft.leadership import Leadership
+from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.progress import UNKNOWN
-from tailrace.raft.replica import Replica
+from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Leader, PendingChange
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 
@@ -18,7 +18,7 @@ from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 class VoterChanges:
     """AddRaftVoter (80), RemoveRaftVoter (81) and UpdateRaftVoter (82)."""
 
-    def __init__(self, replica: Replica, leadership: Leadership) -> None:
+    def __init__(self, replica: RaftReplica, leadership: RaftLeadership) -> None:
         self._replica = replica
         self._leadership = leadership
 

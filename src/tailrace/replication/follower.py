@@ -64,7 +64,7 @@ class Wanted(NamedTuple):
     position: Position
 
 
-class Answer(NamedTuple):
+class FetchAnswer(NamedTuple):
     """What the leader has said of one partition."""
 
     key: PartitionKey
@@ -100,7 +100,7 @@ class Unfollow:
 class Answered:
     """The fetch in flight was answered; None: it was not, or not with anything that can be used."""
 
-    answers: tuple[Answer, ...] | None
+    answers: tuple[FetchAnswer, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Store:
 
     key: PartitionKey
     leader_epoch: int
-    answer: Answer
+    answer: FetchAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class _State(Enum):
     BROKEN = auto()
 
 
-class _Refusal:
+class _LeaderRefusal:
     """Answers with the same error, one after the other."""
 
     __slots__ = ("error", "reported_ms", "since_ms")
@@ -229,14 +229,14 @@ class _Followed:
         self.state = _State.READY
         self.failures = 0
         """In a row."""
-        self.refusal: _Refusal | None = None
+        self.refusal: _LeaderRefusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
         """As last heard of; -1 before that."""
         self.cannot_be_stored = False
         """The batches given last were not taken over: the bytes were damaged, or the disk had no room."""
 
 
-class Follower:
+class ReplicaFetcher:
     """A `model.machines.Machine`."""
 
     def __init__(self, *, backoff_ms: int) -> None:
@@ -339,7 +339,7 @@ class Follower:
         self._silences += 1
         self._silent_until_ms = now_ms + self._backoff(self._silences)
 
-    def _answered(self, answers: Iterable[Answer], now_ms: int) -> list[Effect]:
+    def _answered(self, answers: Iterable[FetchAnswer], now_ms: int) -> list[Effect]:
         was_asked, self._is_in_flight = self._is_in_flight, False
         self._silences = 0
         effects: list[Effect] = []
@@ -353,7 +353,7 @@ class Follower:
                     effects.append(effect)
         return effects
 
-    def _take(self, followed: _Followed, answer: Answer, now_ms: int) -> Effect | None:
+    def _take(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
         key, leader_epoch = answer.key, followed.leader_epoch
         if answer.error is not ErrorCode.NONE:
             return self._refused(followed, answer, now_ms)
@@ -375,7 +375,7 @@ class Follower:
         self._storing.add(key)
         return Store(key=key, leader_epoch=leader_epoch, answer=answer)
 
-    def _refused(self, followed: _Followed, answer: Answer, now_ms: int) -> Effect | None:
+    def _refused(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
         self.failed_answers += 1
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             effect = _brought_into_range(answer, followed)
@@ -471,7 +471,7 @@ class Follower:
         return fetch
 
 
-def _brought_into_range(answer: Answer, followed: _Followed) -> Cut | Restart | None:
+def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Restart | None:
     """The step that makes a log out of its leader's range one that can be fetched; None if none is known to do so."""
     key, leader_epoch, position = answer.key, followed.leader_epoch, followed.position
     leader_start = answer.log_start_offset
@@ -484,11 +484,11 @@ def _brought_into_range(answer: Answer, followed: _Followed) -> Cut | Restart | 
     return None
 
 
-def _stall(followed: _Followed, answer: Answer, now_ms: int) -> ReportStall | None:
+def _stall(followed: _Followed, answer: FetchAnswer, now_ms: int) -> ReportStall | None:
     """A report, when it is time for the first or the next one."""
     refusal = followed.refusal
     if refusal is None or refusal.error is not answer.error:
-        refusal = followed.refusal = _Refusal(answer.error, now_ms)
+        refusal = followed.refusal = _LeaderRefusal(answer.error, now_ms)
     for_ms = now_ms - refusal.since_ms
     reported_ms = refusal.reported_ms
     if for_ms < STALLED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tailrace.replication.follower import Answer, PartitionKey, Wanted
+from tailrace.replication.follower import FetchAnswer, PartitionKey, Wanted
 
 OLDEST_VERSION: Final = 15
 """From it on a follower tells the epoch of its registration (KIP-903); topics have ids."""
@@ -48,7 +48,7 @@ class Fetches(Protocol):
         """The next request; for the changes see `follower.SendFetch`. One is under way at a time."""
         ...
 
-    def answers(self, response: FetchResponse | None) -> tuple[Answer, ...] | None:
+    def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
         """What the answer to the last request says, or None if nothing of it can be used. None stands for no answer."""
         ...
 
@@ -96,7 +96,7 @@ class FullFetches:
             high_watermark=position.high_watermark,
         )
 
-    def answers(self, response: FetchResponse | None) -> tuple[Answer, ...] | None:
+    def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
         if response is None or response.error_code != ErrorCode.NONE:
             return None
         return tuple(
@@ -106,11 +106,11 @@ class FullFetches:
         )
 
 
-def _answer(key: PartitionKey, data: PartitionData) -> Answer:
+def _answer(key: PartitionKey, data: PartitionData) -> FetchAnswer:
     diverging = None
     if data.diverging_epoch.epoch != _NONE or data.diverging_epoch.end_offset != _NONE:
         diverging = OffsetAndEpoch(data.diverging_epoch.end_offset, LeaderEpoch(data.diverging_epoch.epoch))
-    return Answer(
+    return FetchAnswer(
         key,
         _error_code(data.error_code),
         data.high_watermark,

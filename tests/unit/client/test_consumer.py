@@ -251,7 +251,9 @@ def test_a_poll_says_that_the_consumer_was_closed_by_another_thread(tailrace_clu
 
 def test_a_closed_consumer_says_so_and_may_be_closed_again(tailrace_cluster: Cluster, topic: str) -> None:
     async def run() -> None:
-        consumer = asyncio_consumer.Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic])
+        consumer = asyncio_consumer.AsyncConsumer(
+            tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]
+        )
         await consumer.poll(0.1)
         await consumer.close()
         await consumer.close()
@@ -289,7 +291,7 @@ def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
             asked.set()
             await asyncio.Event().wait()
 
-        consumer = asyncio_consumer.Consumer(
+        consumer = asyncio_consumer.AsyncConsumer(
             tailrace_cluster.bootstrap_servers,
             group=f"group-{topic}",
             auto_offset_reset="earliest",
@@ -329,7 +331,7 @@ def test_commits_of_one_partition_do_not_stop_the_auto_commit_of_another(tailrac
     group, read, other = f"group-{topic}", TopicPartition(topic, 0), TopicPartition(topic, 1)
 
     async def run() -> None:
-        async with asyncio_consumer.Consumer(
+        async with asyncio_consumer.AsyncConsumer(
             tailrace_cluster.bootstrap_servers,
             group=group,
             auto_offset_reset="earliest",

@@ -78,14 +78,14 @@ def is_closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Ranges have two stretches, asked of no node; this says that one was given up and has been tidied away."""
     closed = threading.Event()
 
-    async def fetch_range(self: ranged_fetch.RangedFetch, *_: object) -> AsyncIterator[Chunk]:
+    async def fetch_range(self: ranged_fetch.AsyncRangedFetch, *_: object) -> AsyncIterator[Chunk]:
         try:
             yield Chunk([b"first"], 1)
             yield Chunk([b"second"], 2)
         finally:
             closed.set()
 
-    monkeypatch.setattr(ranged_fetch.RangedFetch, "fetch_range", fetch_range)
+    monkeypatch.setattr(ranged_fetch.AsyncRangedFetch, "fetch_range", fetch_range)
     return closed
 
 

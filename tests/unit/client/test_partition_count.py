@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.client import producer
-from tailrace.client.producer import Producer
+from tailrace.client.producer import AsyncProducer
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.metadata import (
@@ -56,7 +56,7 @@ def _counts(
         self.view.update(answer, self.now_ms())
 
     async def run() -> list[int]:
-        async with Producer("127.0.0.1:1", max_block_ms=20_000) as client:
+        async with AsyncProducer("127.0.0.1:1", max_block_ms=20_000) as client:
             return [await client.partition_count(TOPIC) for _ in range(questions)]
 
     monkeypatch.setattr(Router, "refresh", refresh)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.consumer import Consumer
+from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -39,7 +39,7 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
     now: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        async with Consumer("127.0.0.1:1", client_id="tests") as consumer:
+        async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
             await consumer.assign([BUSY, GONE])
             for partition in (BUSY, GONE):
                 await consumer.seek(partition, 0)
@@ -76,12 +76,12 @@ def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
 
     monkeypatch.setattr(pool, "connect", refuse)
 
-    async def poll_on(consumer: Consumer) -> None:
+    async def poll_on(consumer: AsyncConsumer) -> None:
         for _ in range(10):
             assert await consumer.poll(0.5) == []
 
     async def run() -> None:
-        async with Consumer("127.0.0.1:1", bootstrap_timeout_ms=3_000) as consumer:
+        async with AsyncConsumer("127.0.0.1:1", bootstrap_timeout_ms=3_000) as consumer:
 
             async def wait(deadline_ms: int) -> None:
                 """As the fetcher does, but on the clock of this test."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tailrace.client import ranged_fetch
-from tailrace.client.ranged_fetch import RangedFetch
+from tailrace.client.ranged_fetch import AsyncRangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.headers import decode_request_header, encode_response
@@ -109,7 +109,7 @@ def _read(
         node = Node(fetch, is_unknown)
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
-        async with server, RangedFetch(f"127.0.0.1:{node.port}", **settings) as reader:  # type: ignore[arg-type]
+        async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", **settings) as reader:  # type: ignore[arg-type]
             offsets = [
                 record.offset
                 async for chunk in reader.fetch_range(PARTITION, start, end)
@@ -221,7 +221,7 @@ def test_the_next_range_of_a_topic_that_is_gone_is_not_waited_for_again(monkeypa
         node = Node(_log(end=0), lambda asked: not questions.append(1))
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
-        async with server, RangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:
+        async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:
             for partition in range(20):
                 with pytest.raises(KafkaError) as gone:
                     await anext(reader.fetch_range(TopicPartition(PARTITION.topic, partition), 0, 100))

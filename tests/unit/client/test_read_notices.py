@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
-from tailrace.client.consumer import Consumer as AsyncioConsumer
+from tailrace.client.consumer import AsyncConsumer as AsyncioConsumer
 from tailrace.client.read_notices import ReadNotices
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

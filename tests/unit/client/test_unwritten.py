@@ -15,7 +15,7 @@ from tailrace.client.blocking import Producer
 from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture
 from tailrace.client.failures import WriteFailures
 from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
-from tailrace.client.producer import Producer as AsyncioProducer
+from tailrace.client.producer import AsyncProducer as AsyncioProducer
 from tailrace.client.record_checks import check_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec

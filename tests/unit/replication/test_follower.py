@@ -7,15 +7,15 @@ from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower import (
     REPORTED_EVERY_MS,
     STALLED_AFTER_MS,
-    Answer,
     Answered,
     Cut,
     Effect,
     Event,
+    FetchAnswer,
     Follow,
-    Follower,
     PartitionKey,
     Position,
+    ReplicaFetcher,
     ReportStall,
     Restart,
     SendFetch,
@@ -36,7 +36,7 @@ class Bench:
     """A follower, and what it has wanted last."""
 
     def __init__(self, *keys: PartitionKey) -> None:
-        self.machine = Follower(backoff_ms=1000)
+        self.machine = ReplicaFetcher(backoff_ms=1000)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.wanted: dict[PartitionKey, int] = {}  # fetch offsets, as the fetches so far have it
@@ -57,7 +57,7 @@ class Bench:
     def follow(self, key: PartitionKey, *, epoch: int = 3, position: Position = START) -> list[Effect]:
         return self.step(Follow(key=key, leader_epoch=epoch, position=position))
 
-    def answer(self, *answers: Answer) -> list[Effect]:
+    def answer(self, *answers: FetchAnswer) -> list[Effect]:
         return self.step(Answered(answers=answers))
 
     def stored(self, key: PartitionKey, end: int, *, epoch: int = 3) -> list[Effect]:
@@ -86,12 +86,12 @@ class Bench:
         return self.step(Tick())
 
 
-def records(key: PartitionKey, size: int = 1, *, high_watermark: int = 0, log_start: int = 0) -> Answer:
-    return Answer(key, ErrorCode.NONE, high_watermark, log_start, b"r" * size)
+def records(key: PartitionKey, size: int = 1, *, high_watermark: int = 0, log_start: int = 0) -> FetchAnswer:
+    return FetchAnswer(key, ErrorCode.NONE, high_watermark, log_start, b"r" * size)
 
 
-def error(key: PartitionKey, code: ErrorCode, *, log_start: int = -1) -> Answer:
-    return Answer(key, code, -1, log_start, b"")
+def error(key: PartitionKey, code: ErrorCode, *, log_start: int = -1) -> FetchAnswer:
+    return FetchAnswer(key, code, -1, log_start, b"")
 
 
 def test_one_fetch_is_in_flight_at_a_time() -> None:
@@ -287,7 +287,7 @@ def test_nothing_is_asked_for_when_nothing_is_followed() -> None:
 def test_a_log_that_diverges_is_cut_while_the_others_go_on() -> None:
     bench = Bench(A, B)
     parting = OffsetAndEpoch(4, LeaderEpoch(2))
-    bench.answer(Answer(A, ErrorCode.NONE, 9, 0, b"", parting))
+    bench.answer(FetchAnswer(A, ErrorCode.NONE, 9, 0, b"", parting))
     assert bench.effects[0] == Cut(key=A, leader_epoch=3, diverging=parting)
     assert bench.asked == [(B, 0)]
     bench.stored(A, 4)
@@ -409,7 +409,7 @@ def test_what_cannot_be_stored_is_counted_and_lags_until_it_is_stored() -> None:
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=False))
     assert (bench.machine.broken, bench.machine.max_lag) == (1, 7)
     bench.later(1_000)
-    bench.answer(Answer(A, ErrorCode.NONE, 7, 0, b""))  # also what brings no records is taken over again
+    bench.answer(FetchAnswer(A, ErrorCode.NONE, 7, 0, b""))  # also what brings no records is taken over again
     bench.stored(A, 7)
     assert (bench.machine.broken, bench.machine.max_lag) == (0, 0)
 

@@ -1,5 +1,5 @@
-"""Administration of a cluster, with one coroutine per question (`Admin`) and one module per subject."""
+"""Administration of a cluster, with one coroutine per question (`AsyncAdmin`) and one module per subject."""
 
-from tailrace.client.admin.admin import Admin
+from tailrace.client.admin.admin import AsyncAdmin
 
-__all__ = ("Admin",)
+__all__ = ("AsyncAdmin",)

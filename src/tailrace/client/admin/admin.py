@@ -48,7 +48,7 @@ __all__ = (
     "CONFIG_SOURCES",
     "DYNAMIC_TOPIC_CONFIG",
     "TOPIC",
-    "Admin",
+    "AsyncAdmin",
     "ClusterDescription",
     "ConfigEntry",
     "NewTopic",
@@ -64,7 +64,7 @@ class ClusterDescription:
     brokers: tuple[BrokerAddress, ...]
 
 
-class Admin:
+class AsyncAdmin:
     """An administrator's client. All calls retry what Kafka calls retriable, for default_api_timeout_ms at most."""
 
     def __init__(

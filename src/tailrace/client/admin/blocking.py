@@ -23,14 +23,14 @@ from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails
 
 
-class Admin(Facade[_admin.Admin]):
-    """See `tailrace.client.admin.admin.Admin`."""
+class Admin(Facade[_admin.AsyncAdmin]):
+    """See `tailrace.client.admin.admin.AsyncAdmin`."""
 
     def __init__(
         self, bootstrap_servers: str, *, client_id: str = "tailrace-admin", bootstrap_timeout_ms: int = 10_000
     ) -> None:
         super().__init__(
-            lambda: _admin.Admin(bootstrap_servers, client_id=client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
+            lambda: _admin.AsyncAdmin(bootstrap_servers, client_id=client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
         )
 
     def create_topics(

@@ -1,4 +1,4 @@
-"""The settings in force of topics and brokers; see `client.admin.Admin`."""
+"""The settings in force of topics and brokers; see `client.admin.AsyncAdmin`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The levels of features that a cluster supports and has; see `client.admin.Admin`."""
+"""The levels of features that a cluster supports and has; see `client.admin.AsyncAdmin`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

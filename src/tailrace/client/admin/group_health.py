@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
-from tailrace.client.ranged_fetch import RangedFetch
+from tailrace.client.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -166,7 +166,7 @@ async def _arrived(
 
 async def _timestamp(router: Router, partition: TopicPartition, offset: int, timeout_ms: int) -> int | None:
     """The timestamp of the first record from this offset on, or None if it cannot be had."""
-    reader = RangedFetch("", router=router, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
+    reader = AsyncRangedFetch("", router=router, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
     try:
         async for chunk in reader.fetch_range(partition, offset, offset + 1):
             for buffer in chunk.buffers:

@@ -1,4 +1,4 @@
-"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `client.admin.Admin`."""
+"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `client.admin.AsyncAdmin`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

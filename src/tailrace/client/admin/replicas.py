@@ -1,4 +1,4 @@
-"""Elections of leaders, and placement of replicas; see `client.admin.Admin`."""
+"""Elections of leaders, and placement of replicas; see `client.admin.AsyncAdmin`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Topics that an administrator makes and deletes; see `client.admin.Admin`."""
+"""Topics that an administrator makes and deletes; see `client.admin.AsyncAdmin`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ class Reader(Protocol):
         ...
 
 
-class Consumer:
+class FetchingConsumer:
     """A client. It reads up to the high watermark, or for read_committed up to the last stable offset."""
 
     is_replica = False

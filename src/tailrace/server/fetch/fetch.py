@@ -20,7 +20,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.asked import AskedFetch, Consumer
+from tailrace.server.fetch.asked import AskedFetch, FetchingConsumer
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES, wait_ms
 from tailrace.server.fetch.reading import Reading
 from tailrace.server.fetch.replica_fetches import ReplicaFetches, replica_id_of
@@ -67,7 +67,7 @@ class FetchHandler:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         version, table = context.api_version, self._partitions
         replica = None if self._replicas is None else self._replicas.reader(request, version)
-        reader = replica or Consumer(version, replica_id_of(request, version))
+        reader = replica or FetchingConsumer(version, replica_id_of(request, version))
         asked = AskedFetch(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and asked.wanted_bytes > 0

@@ -223,7 +223,7 @@ class OffsetFetchHandler:
     def _group(self, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool) -> OffsetFetchResponseGroup:
         machine = self._coordinators.host_of(asked.group_id).machine
         machine.check_reader(asked.group_id, asked.member_id, asked.member_epoch)
-        view = _View(
+        view = _OffsetsView(
             machine.committed_offsets(asked.group_id),
             machine.unstable_partitions(asked.group_id) if require_stable else frozenset(),
         )
@@ -233,7 +233,9 @@ class OffsetFetchHandler:
             topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(asked.topics))
         return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
 
-    def _topic(self, asked: OffsetFetchRequestTopics, view: "_View", *, by_id: bool) -> OffsetFetchResponseTopics:
+    def _topic(
+        self, asked: OffsetFetchRequestTopics, view: "_OffsetsView", *, by_id: bool
+    ) -> OffsetFetchResponseTopics:
         name, code = asked.name, ErrorCode.NONE
         if by_id:
             found = _find_topic(self._controller.image, "", asked.topic_id, by_id=True)
@@ -258,7 +260,7 @@ def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool)
     return image.topic_by_id(TopicId(topic_id)) if by_id else image.topics.get(name)
 
 
-class _View(NamedTuple):
+class _OffsetsView(NamedTuple):
     """A group's offsets as a reader sees them."""
 
     offsets: Mapping[TopicPartition, OffsetCommitValue]
@@ -283,7 +285,7 @@ class _View(NamedTuple):
         )
 
 
-def _all_topics(view: _View, image: ClusterImage) -> tuple[OffsetFetchResponseTopics, ...]:
+def _all_topics(view: _OffsetsView, image: ClusterImage) -> tuple[OffsetFetchResponseTopics, ...]:
     partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for topic, index in view.offsets:
         if topic in image.topics:

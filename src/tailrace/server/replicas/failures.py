@@ -67,7 +67,7 @@ class _Left(NamedTuple):
     partition_epoch: int
 
 
-class _Proposed(NamedTuple):
+class _ProposedLeave(NamedTuple):
     """The proposal to the controller for one partition."""
 
     topic_partition: TopicPartition
@@ -285,14 +285,14 @@ class ReplicaFailures:
         self._is_planned = False
         if self._is_busy or self._is_stopped:
             return
-        proposed: list[_Proposed] = []
+        proposed: list[_ProposedLeave] = []
         run_slice(self._proposing(proposed), self._clock)
         if proposed:
             self._ask(proposed)
         elif self._to_look_at:
             self._plan()
 
-    def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
+    def _proposing(self, proposed: list[_ProposedLeave]) -> Iterator[None]:
         while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
             topic_partition = next(iter(self._to_look_at))
             del self._to_look_at[topic_partition]
@@ -303,7 +303,7 @@ class ReplicaFailures:
                 self._stay(topic_partition)
             yield
 
-    def _due(self, topic_partition: TopicPartition) -> _Proposed | None:
+    def _due(self, topic_partition: TopicPartition) -> _ProposedLeave | None:
         """The proposal that is due for this partition; None if there is none."""
         image = self._controller.image
         state = image.partition(*topic_partition)
@@ -319,7 +319,7 @@ class ReplicaFailures:
         if is_of_directory and not self._leaves_enough(image, state):
             self._stays[topic_partition] = None
             return None
-        return _Proposed(topic_partition, state, leaving)
+        return _ProposedLeave(topic_partition, state, leaving)
 
     def _counts_on(self, topic_partition: TopicPartition, state: PartitionState, leaving: LeaveReason) -> bool:
         is_to_fence = topic_partition in self._to_fence and state.leader != NO_LEADER
@@ -340,7 +340,7 @@ class ReplicaFailures:
 
     # Asking
 
-    def _ask(self, proposed: list[_Proposed]) -> None:
+    def _ask(self, proposed: list[_ProposedLeave]) -> None:
         self._is_busy = True
         self._pause(proposed)
         registered = self._controller.image.brokers.get(self._broker_id)
@@ -361,7 +361,7 @@ class ReplicaFailures:
         )
         self._controller.submit(command, lambda answer: self._answered(proposed, answer))
 
-    def _pause(self, proposed: list[_Proposed]) -> None:
+    def _pause(self, proposed: list[_ProposedLeave]) -> None:
         """Before they are asked for: the controller's decision may reach their leaders before its answer comes here."""
         if self._is_undecided:
             return
@@ -382,7 +382,7 @@ class ReplicaFailures:
         for topic_partition in list(self._paused):
             self._stay(topic_partition)
 
-    def _answered(self, proposed: list[_Proposed], answer: Any) -> None:
+    def _answered(self, proposed: list[_ProposedLeave], answer: Any) -> None:
         self._is_busy = False
         if self._is_stopped:
             return
@@ -407,7 +407,7 @@ class ReplicaFailures:
         self._unanswered.cancel()
         self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
-    def _say(self, proposed: list[_Proposed], answers: Counter[str]) -> None:
+    def _say(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
         """One line per command that has changed something, and one for other answers until there are new ones."""
         is_news = _LEFT in answers or not answers.keys() <= self._said
         self._said = frozenset() if _LEFT in answers else self._said | answers.keys()
@@ -421,7 +421,7 @@ class ReplicaFailures:
             _shown(answers),
         )
 
-    def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
+    def _settle(self, one: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
         topic_partition = one.topic_partition
         known = self._controller.image.partition(*topic_partition)
         if known is None or known.topic_id != one.state.topic_id:

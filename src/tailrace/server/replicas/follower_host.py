@@ -5,7 +5,7 @@ from typing import Any
 
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Tick
-from tailrace.replication.follower import Answered, Event, Follow, Follower, PartitionKey, SendFetch, Unfollow
+from tailrace.replication.follower import Answered, Event, Follow, PartitionKey, ReplicaFetcher, SendFetch, Unfollow
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, ReplicaFetchConfig
 from tailrace.server.alarm import Alarm
@@ -29,7 +29,7 @@ class FollowerHost:
         broker_epoch: Callable[[], int],
     ) -> None:
         self.leader = leader
-        self.machine = Follower(backoff_ms=config.replica_fetch_backoff_ms)
+        self.machine = ReplicaFetcher(backoff_ms=config.replica_fetch_backoff_ms)
         self._logs = FollowerLogs(leader, table=partitions, clock=clock, on_done=self.step)
         self._peer = peer
         self._clock = clock

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
-from tailrace.server.transactions.markers import MarkerCodes, PendingOffsets, TransactionMarker, write_markers
+from tailrace.server.transactions.markers import MarkerCodes, OffsetTransactions, TransactionMarker, write_markers
 from tailrace.server.waiters import Deadlines
 
 REQUEST_TIMEOUT_MS: Final = 10_000
@@ -37,7 +37,7 @@ class WriteTxnMarkersHandler:
         partitions: PartitionTable,
         clock: Clock,
         deadlines: Deadlines,
-        pending_offsets: PendingOffsets | None = None,
+        pending_offsets: OffsetTransactions | None = None,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         self._partitions = partitions

@@ -30,7 +30,7 @@ class TransactionMarker(NamedTuple):
         return EndTransactionMarker(ControlType.COMMIT if self.is_commit else ControlType.ABORT, self.coordinator_epoch)
 
 
-class PendingOffsets(Protocol):
+class OffsetTransactions(Protocol):
     """The group coordinators, as markers see them."""
 
     def complete_transaction(
@@ -54,7 +54,7 @@ def write_markers(
     on_done: OnWritten,
     *,
     now_ms: int,
-    pending_offsets: PendingOffsets | None = None,
+    pending_offsets: OffsetTransactions | None = None,
 ) -> Sequence[MarkerCodes]:
     """Write these markers to partitions that this node leads; `on_done` is called when all are safe or refused.
 

@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     """The number of partitions that it names, one that is named twice as two."""
 
 
-class _Waiting:
+class _WaitingTransaction:
     """One command while it waits."""
 
     __slots__ = ("asked", "command", "on_done", "queue")
@@ -65,14 +65,14 @@ class WaitingRoom:
     """
 
     def __init__(self) -> None:
-        self._by_connection: dict[ServerConnection, dict[_Waiting, None]] = {}
+        self._by_connection: dict[ServerConnection, dict[_WaitingTransaction, None]] = {}
         self._count = 0
         self._partitions = 0
 
     def takes(self, asked: Asked) -> bool:
         return self._count < MAX_WAITING and self._partitions + asked.size <= MAX_PARTITIONS
 
-    def enter(self, waiting: _Waiting) -> None:
+    def enter(self, waiting: _WaitingTransaction) -> None:
         connection = waiting.asked.connection
         if connection not in self._by_connection:
             self._by_connection[connection] = {}
@@ -81,7 +81,7 @@ class WaitingRoom:
         self._count += 1
         self._partitions += waiting.asked.size
 
-    def leave(self, waiting: _Waiting) -> None:
+    def leave(self, waiting: _WaitingTransaction) -> None:
         self._by_connection.get(waiting.asked.connection, {}).pop(waiting, None)
         self._count -= 1
         self._partitions -= waiting.asked.size
@@ -109,7 +109,7 @@ class NextTransactions:
         self._clock = clock
         self._deadlines = deadlines
         self._room = room
-        self._by_id: dict[str, dict[_Waiting, None]] = {}
+        self._by_id: dict[str, dict[_WaitingTransaction, None]] = {}
 
     def __contains__(self, transactional_id: str) -> bool:
         return transactional_id in self._by_id
@@ -124,13 +124,13 @@ class NextTransactions:
             is_early = isinstance(outcome, KafkaError) and outcome.code is ErrorCode.CONCURRENT_TRANSACTIONS
             waiting = self._by_id.get(command.transactional_id, ())
             if is_early and len(waiting) < MAX_OF_ID and self._room.takes(asked):
-                self._park(_Waiting(command, on_done, asked, self))
+                self._park(_WaitingTransaction(command, on_done, asked, self))
             else:
                 on_done(outcome)
 
         self._submit(command, answered)
 
-    def _park(self, waiting: _Waiting) -> None:
+    def _park(self, waiting: _WaitingTransaction) -> None:
         self._by_id.setdefault(waiting.command.transactional_id, {})[waiting] = None
         self._room.enter(waiting)
         self._deadlines.add(waiting, WAIT_MS)
@@ -144,12 +144,12 @@ class NextTransactions:
         while (waiting := self._by_id.get(transactional_id)) and not self._is_changing(transactional_id):
             self._carry_out(next(iter(waiting)))
 
-    def expired(self, waiting: _Waiting) -> None:
+    def expired(self, waiting: _WaitingTransaction) -> None:
         """It has waited for long enough."""
         if waiting in self._by_id.get(waiting.command.transactional_id, ()):
             self._carry_out(waiting)
 
-    def _carry_out(self, waiting: _Waiting) -> None:
+    def _carry_out(self, waiting: _WaitingTransaction) -> None:
         """Have it decided, whatever comes of it, and the next one after it."""
         self.forget(waiting)
 
@@ -159,7 +159,7 @@ class NextTransactions:
 
         self._submit(waiting.command, done)
 
-    def forget(self, waiting: _Waiting) -> None:
+    def forget(self, waiting: _WaitingTransaction) -> None:
         """It waits no more."""
         transactional_id = waiting.command.transactional_id
         rest = self._by_id[transactional_id]

@@ -1,0 +1,41 @@
+"""The grain of the source: one class for a name, files of one reading, folders that can be overlooked."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "tailrace"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES = 500
+MOST_MODULES = 26
+LONG = {
+    "storage/log.py",  # one noun; its seams show when reads have all their limits
+    "server/partitions/table.py",  # an open end: sleeping, checkpoints and deletion belong apart
+    "replication/follower.py",  # one machine, with its events and effects
+}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places = defaultdict(list)
+    for module in MODULES:
+        for node in ast.parse(module.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(module.relative_to(SOURCE)))
+    assert len(places) > 1_000
+    shared = {name: modules for name, modules in places.items() if len(modules) > 1}
+    assert not shared, f"each name is to stand for one class: {shared}"
+
+
+def test_a_file_has_500_lines_at_most() -> None:
+    lengths = {str(module.relative_to(SOURCE)): len(module.read_text().splitlines()) for module in MODULES}
+    assert lengths.keys() >= LONG
+    long = {name: length for name, length in lengths.items() if length > MOST_LINES and name not in LONG}
+    assert not long, f"split by noun: {long}"
+
+
+def test_a_folder_has_26_modules_at_most() -> None:
+    folders = defaultdict(list)
+    for module in MODULES:
+        folders[str(module.parent.relative_to(SOURCE))].append(module.name)
+    full = {folder: len(modules) for folder, modules in folders.items() if len(modules) > MOST_MODULES}
+    assert not full, f"give each subject of these a folder: {full}"
