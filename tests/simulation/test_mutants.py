@@ -14,6 +14,7 @@ from simulation.mutants import Mutant, all_mutants
 from tailrace.raft import node
 
 MUTANTS = all_mutants(Path(__file__).parent / "mutants")
+UNIT_TESTS = Path(__file__).parents[1] / "unit"
 
 
 def test_there_are_enough_that_no_unit_test_notices() -> None:
@@ -30,6 +31,13 @@ def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) ->
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_is_killed_by_its_law(mutant: Mutant) -> None:
     assert mutant.run(mutant.seed) == mutant.law, f"python -m simulation mutants {mutant.name}"
+
+
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.unit_tests], ids=lambda mutant: mutant.name)
+def test_the_unit_tests_that_notice_a_mutant_exist(mutant: Mutant) -> None:
+    for named in mutant.unit_tests or ():
+        file, *_, name = named.partition("[")[0].split("::")
+        assert f"def {name}(" in (UNIT_TESTS / file).read_text(), named
 
 
 @pytest.mark.parametrize("name", ["vote_not_persisted", "later_votes_are_not_persisted"])
