@@ -5,8 +5,8 @@ expiries, failing writes and new coordinators.
 
 - A request is answered once; none is lost: when nothing is held back any more and time passes, every one is answered.
 - An assignment is the one that the leader of that generation gave this very member, and was committed before.
-- All who hold a generation's assignment got it from one leader's one assignment.
-- What is committed equals the replay of the log, and a new coordinator continues from it.
+- All members with a generation's assignment got it from one leader's one assignment.
+- The committed state equals the replay of the log, and a new coordinator continues from it.
 - A commit that was acknowledged came from a member of the current generation, or the group had no members.
 """
 
@@ -286,7 +286,7 @@ class GroupHistory(RuleBasedStateMachine):
             assert not group.members
 
     def teardown(self) -> None:
-        """In the end everybody gets an answer, and whoever is silent is forgotten."""
+        """In the end every member gets an answer, and silent members are forgotten."""
         if not hasattr(self, "scene"):
             return
         self.release_writes()

@@ -1,4 +1,4 @@
-"""What holds of the codec for every served API and version, whatever the value and whatever the bytes."""
+"""Properties of the codec for every served API and version, whatever the value and whatever the bytes."""
 
 from typing import Any
 

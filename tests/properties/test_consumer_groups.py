@@ -124,10 +124,10 @@ class _History:
             owner = self.members[member.member_id]
             if member.member_id in self.joined:
                 allowed = {(t, p) for a in (member.assigned, member.pending_revocation) for t in a for p in a[t]}
-                assert {(t, p) for t in owner.owned for p in owner.owned[t]} <= allowed, "nobody reads what it lost"
+                assert {(t, p) for t in owner.owned for p in owner.owned[t]} <= allowed, "no lost partition is read"
 
     def check_compacted(self, luck: Random) -> None:
-        """Whatever compaction takes, the next coordinator knows what this one does."""
+        """The next coordinator has the state of this one, whatever compaction removes."""
         records = self._log()
         last = {encode_record(record)[0]: index for index, record in enumerate(records)}
         store = GroupStore()
@@ -147,7 +147,7 @@ class _History:
         return [record for record in decoded if record is not None]
 
     def converge(self) -> None:
-        """Everybody stays: the group comes to rest with every partition read once."""
+        """All members stay: the group comes to rest with every partition read once."""
         for _ in range(12):
             for name in NAMES:
                 if name not in self.joined:

@@ -48,11 +48,11 @@ def test_an_answer_exceeds_its_limits_only_by_one_first_batch(
     assert sum(given_bytes) <= whole_limit or (
         len(filled) == 1 and given_bytes[filled[0]] == partitions[filled[0]][0][0]
     )
-    assert filled or not any(sizes for sizes, _ in partitions), "whoever asks gets something if there is anything"
+    assert filled or not any(sizes for sizes, _ in partitions), "a fetch gets records if there are any"
 
 
 class DataPathMachine(RuleBasedStateMachine):
-    """Producers with every kind of acks, readers that wait, flushes whenever: nothing is told that is not safe."""
+    """Producers with every kind of acks, readers that wait, flushes whenever: only durable records are acknowledged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class DataPathMachine(RuleBasedStateMachine):
     def nothing_at_or_above_the_high_watermark_is_read(self) -> None:
         for exchange, offset in self.polls:
             if not exchange.is_answered:
-                assert offset >= self.partition.high_watermark, "there is something to read and nobody says so"
+                assert offset >= self.partition.high_watermark, "there is something to read without an answer"
                 continue
             answer = exchange.fetched
             batches = [header for _, header in iter_batches(answer.records or b"")]

@@ -1,4 +1,4 @@
-"""What is derived in steps, with outcomes remembered, is what the rules say partition by partition.
+"""Changes derived in steps, with remembered outcomes, equal those of the rules partition by partition.
 
 The naive way stands here: every partition asked about, the changes sorted, the checksum taken field by field. Logs hold
 its counts and checksums, so that they may never come out otherwise.

@@ -124,7 +124,7 @@ class WholeNode(GroupPath):
         frame = bytearray(b"".join(encode_request(request, version, correlation_id=7, client_id=client_id)))
         self.dispatcher.on_frame(connection, slot, memoryview(frame))
         self.end_turn()
-        frame.append(0)  # raises BufferError if somebody keeps a view, and with it the whole receive buffer
+        frame.append(0)  # raises BufferError if a view is kept, and with it the whole receive buffer
         exchange = Exchange(connection, slot, APIS[api_of(type(request)).key].response, version)
         if not exchange.is_answered:
             self.clock.advance(ALL_TIME_MS)

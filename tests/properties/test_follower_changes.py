@@ -1,4 +1,4 @@
-"""What a follower's fetches say one after the other, against a machine that names all of its partitions each time."""
+"""A follower's fetches one after the other, against a machine that names all of its partitions each time."""
 
 from collections.abc import Set
 
@@ -45,7 +45,7 @@ actions = st.one_of(
 
 
 class FullScan:
-    """Which partitions are wanted, in order and as what: looked up anew for each fetch."""
+    """The wanted partitions, in order, with their positions: looked up anew for each fetch."""
 
     def __init__(self) -> None:
         self.now_ms = 0

@@ -54,7 +54,7 @@ RAFT = (
     quorum.UpdateRaftVoterRequest,
     quorum.UpdateRaftVoterResponse,
 )
-"""What replicas of the metadata log say to each other; compared whether this node serves it or not."""
+"""Messages between replicas of the metadata log; compared whether this node serves them or not."""
 
 CONTROLLER = (
     replicas.AlterPartitionRequest,
@@ -72,7 +72,7 @@ CONTROLLER = (
     log_dirs.AssignReplicasToDirsRequest,
     log_dirs.AssignReplicasToDirsResponse,
 )
-"""What brokers and controllers say to the active controller; compared likewise."""
+"""Messages of brokers and controllers to the active controller; compared likewise."""
 
 CONSUMER_PROTOCOL = (ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 

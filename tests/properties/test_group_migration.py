@@ -158,7 +158,7 @@ class _History:
         return {name: group for host in hosts for name, group in host.machine.committed.groups.items()}
 
     def members(self) -> set[str]:
-        """Those whom the coordinator takes for members."""
+        """The members by the coordinator's state."""
         machine = self.node.coordinators.host_of("g").machine
         membership, stored = machine._memberships.get("g"), self.committed().get("g")
         assert membership is None or stored is None or stored.consumer is None or not stored.consumer.members
@@ -174,7 +174,7 @@ class _History:
                 read |= client.reads
 
     def check_compacted(self, luck: Random) -> None:
-        """Whatever compaction takes, the next coordinator knows what this one does."""
+        """The next coordinator has the state of this one, whatever compaction removes."""
         partition = self.node.coordinators.host_of("g").partition
         data = partition.read(ReadLimits(0, 1 << 24)).records
         decoded = [

@@ -23,7 +23,7 @@ OFFSETS = st.integers(0, 60) | st.sampled_from([0, 2**62, 2**63 - 1])
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """What came of it: the result, or the kind of error with its words."""
+    """The outcome: the result, or the kind of error with its text."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001  # every kind counts: both kernels must fail alike

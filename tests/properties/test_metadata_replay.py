@@ -209,7 +209,7 @@ def batches(machine: ControllerMachine, wanted: list[ControllerCommand]) -> Iter
 
 
 def check(image: ClusterImage) -> None:
-    """What holds in every image."""
+    """Invariants of every image."""
     assert {topic.topic_id: name for name, topic in image.topics.items()} == image.topic_names
     forms: dict[str, tuple[str, ...]] = {}
     for name in sorted(image.topics):
@@ -283,7 +283,7 @@ def keep_up(kept: dict[tuple[str, int], object], delta: ImageDelta) -> None:
 
 @given(st.lists(commands, max_size=25), st.integers(1, 4))
 def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand], size: int) -> None:
-    """Whoever keeps only topics and partitions up to date from deltas, in portions, has what the image has."""
+    """Topics and partitions kept up to date from deltas alone, in portions, equal those of the image."""
     machine = machine_with_random_bytes()
     image = EMPTY_IMAGE
     kept: dict[tuple[str, int], object] = {}

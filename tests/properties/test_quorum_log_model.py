@@ -42,7 +42,7 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
         self.model = LogImage()
         self.snapshots: set[SnapshotId] = set()
         self.ends = [0]
-        """Where batches end, and so where the log may be cut, and snapshots may end."""
+        """The ends of batches, at which the log may be cut and snapshots may end."""
         self.committed = 0
         self.epoch = 0
 

@@ -1,4 +1,4 @@
-"""What replicas say to each other survives Kafka's bytes, and whatever else comes is answered with Kafka's codes."""
+"""Messages between replicas survive Kafka's bytes, and all other bytes are answered with Kafka's codes."""
 
 from dataclasses import replace
 from typing import Any

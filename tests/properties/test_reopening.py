@@ -28,7 +28,7 @@ STEPS = st.lists(
 
 
 class Story:
-    """A log whose life is the steps that are told."""
+    """A log that goes through the drawn steps."""
 
     def __init__(self, *, is_compacted: bool) -> None:
         self.disk = SimulatedDisk()

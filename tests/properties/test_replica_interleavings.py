@@ -1,7 +1,7 @@
 """Any interleaving of appends, fetches, flushes, crashes and changes of leader keeps what was committed.
 
 The worlds are those of the exhaustive search, with more of everything than it could get through; the laws are looked
-at after each step. What Hypothesis shrinks to is the shortest way to a breach.
+at after each step. Hypothesis shrinks a failure to the shortest way to a breach.
 """
 
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What a log says of transactions is what its batches say, whatever is done to it and whenever the power goes (KIP-98).
+"""The transactions of a log are those in its batches, whatever is done to it and whenever the power goes (KIP-98).
 
 The model has nothing but the batches, oldest first, and reads them all again for every answer.
 """
@@ -23,12 +23,12 @@ PRODUCERS = st.integers(1, 4)
 
 
 class Replayed(NamedTuple):
-    """What the batches say."""
+    """The transactions in the batches."""
 
     open: dict[int, int]
-    """Where the transaction begins that each producer has open."""
+    """The start of the open transaction of each producer."""
     ended: list[tuple[int, int]]
-    """Where each other one began, and its marker."""
+    """The start of each other one, and its marker."""
     aborted: list[AbortedTxn]
     coordinator_epochs: dict[int, int]
 

@@ -161,7 +161,7 @@ class TransactionalCompaction(RuleBasedStateMachine):
         self.open()
 
     def read_committed(self) -> dict[bytes, bytes]:
-        """What a reader that fetches a little at a time has at the end."""
+        """The records of a reader that fetches a little at a time."""
         found: dict[bytes, bytes] = {}
         offset, end = self.log.log_start_offset, self.stable_offset()
         while offset < end:

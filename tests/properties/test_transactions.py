@@ -1,10 +1,10 @@
 """Transactions of several producers on one node, in any order, with power cuts: whole or not at all, for readers.
 
 Laws, after every step:
-1. Of what a reader of committed data sees, every transaction is there in all partitions it wrote to, once, or in none.
-2. What was acknowledged as committed is there once nothing is open before it; what was aborted or fenced never is.
+1. A reader of committed data sees every transaction in all partitions it wrote to, once, or in none.
+2. A transaction acknowledged as committed is there once nothing is open before it; an aborted or fenced one never is.
 3. A group's offset is that of the last committed transaction that set it.
-4. What a coordinator knows is what it reads again after a restart.
+4. The state of a coordinator equals the one it reads again after a restart.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ names = st.sampled_from(sorted(IDS))
 
 @dataclass
 class Open:
-    """What the model knows of a producer's transaction."""
+    """The model of a producer's transaction."""
 
     number: int
     topics: set[str] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Transactions(RuleBasedStateMachine):
         """By transaction: the topics it wrote to."""
         self.committed: set[int] = set()
         self.unknown: set[int] = set()
-        """Nobody heard how it ended."""
+        """Its end is not known to the producer."""
         self.open: dict[str, Open | None] = {}
         self.clients: dict[str, TransactionalClient] = {}
         self.offset = -1

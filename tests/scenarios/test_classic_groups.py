@@ -1,4 +1,4 @@
-"""How members of a classic consumer group live together, told rule by rule (KIP-134, 345, 394 and 814 among them)."""
+"""The rules of members of a classic consumer group, one by one (KIP-134, 345, 394 and 814 among them)."""
 
 import pytest
 
@@ -32,7 +32,7 @@ class TestFirstRebalance:
         member_id = scene.new_id(session_timeout_ms=10_000)
         scene.pass_time(10_000)
         assert scene.code(scene.join(member_id)) is E.UNKNOWN_MEMBER_ID
-        assert scene.state is GroupState.DEAD, "a group of nobody leaves no trace"
+        assert scene.state is GroupState.DEAD, "a group without members leaves no trace"
 
     def test_the_first_rebalance_waits_for_more_members_as_long_as_they_come(self) -> None:
         scene = GroupScene(config=GroupConfig(group_initial_rebalance_delay_ms=3_000))
@@ -40,7 +40,7 @@ class TestFirstRebalance:
         scene.pass_time(2_000)
         second = scene.join(version=3)
         scene.pass_time(1_000)
-        assert not scene.is_answered(first), "somebody came: wait again"
+        assert not scene.is_answered(first), "a member came: wait again"
         scene.pass_time(2_999)
         assert not scene.is_answered(first)
         scene.pass_time(1)

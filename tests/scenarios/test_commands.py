@@ -1,6 +1,6 @@
 """The commands as a person or a script runs them: processes, streams, signals, exit codes.
 
-Data is on stdout and everything else on stderr; 0 is done, 1 failed, 2 not understood; nobody ever sees a traceback.
+Data is on stdout and everything else on stderr; 0 is done, 1 failed, 2 not understood; no user ever sees a traceback.
 """
 
 import json
@@ -28,7 +28,7 @@ SAME_WISH_S = 1.0
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The outcome of a command."""
 
     code: int
     out: str

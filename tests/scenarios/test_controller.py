@@ -311,9 +311,7 @@ SCENARIOS = [
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         TopicSpec(name="x", assignments=assigned((1, 1))),
     ),
-    refused(
-        "an assignment to nobody", ErrorCode.INVALID_REPLICA_ASSIGNMENT, TopicSpec(name="x", assignments=assigned(()))
-    ),
+    refused("no brokers", ErrorCode.INVALID_REPLICA_ASSIGNMENT, TopicSpec(name="x", assignments=assigned(()))),
     refused(
         "an assignment to fenced brokers only",
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -350,7 +348,7 @@ SCENARIOS = [
         rules=TopicRules(max_partitions_per_broker=2),
     ),
     Scenario(
-        name="a broker that keeps too many bars nobody else",
+        name="a broker that keeps too many bars no other",
         given=[
             *alive(1),
             *alive(2),
@@ -471,7 +469,7 @@ SCENARIOS = [
         error=ErrorCode.STALE_BROKER_EPOCH,
     ),
     Scenario(
-        name="a broker that nobody knows",
+        name="a broker that is not registered",
         when=UnfenceBroker(broker_id=BrokerId(1), broker_epoch=1),
         error=ErrorCode.BROKER_ID_NOT_REGISTERED,
     ),
@@ -753,7 +751,7 @@ SCENARIOS = [
         response=Done(),
     ),
     Scenario(
-        name="what the founder was told of who may lead is said of all brokers",
+        name="the founder's settings of elections become those of all brokers",
         when=FinalizeMetadataVersion(),
         founding_settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "2"},
         then=[

@@ -38,7 +38,7 @@ def values(exchange: Exchange) -> list[bytes | None]:
     return [record.value for record in records_of(exchange.fetched.records)]
 
 
-# What is read
+# Reads
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD], ids=lambda codec: codec.name)
@@ -117,7 +117,7 @@ def test_an_offset_outside_the_log_is_1_with_the_logs_range(offset: int) -> None
     assert (answer.log_start_offset, answer.high_watermark) == (3, 5)
 
 
-# What is answered at once
+# Answers at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def test_a_log_that_parts_from_the_readers_is_told_at_once() -> None:
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 2)
 
 
-# What ends the wait
+# Ends of the wait
 
 
 def test_the_wait_ends_empty_and_without_an_error_after_max_wait() -> None:

@@ -36,7 +36,7 @@ def node() -> GroupPath:
 
 
 def _settle(*members: TableMember | ClassicTableMember, rounds: int = 8) -> None:
-    """Let everybody do what is due, until nothing is."""
+    """Let all members do their due work, until none is."""
     for _ in range(rounds):
         for member in members:
             if isinstance(member, ClassicTableMember):
@@ -72,7 +72,7 @@ def test_a_running_group_changes_over_and_back(node: GroupPath, is_cooperative: 
     c = TableMember(node, "c")
     assert c.join() is E.NONE
     assert _kind(node) == "consumer"
-    assert c.partitions() == set(), "all is held by members that have not been told yet"
+    assert c.partitions() == set(), "all is held by members that have not got their new assignment yet"
     _settle(a, b, c)
     assert _read_once((a, b, c)) == ALL
     assert {member.member_type for member in describe(node).members} == {0, 1}
@@ -129,7 +129,7 @@ def test_offsets_stay_and_each_kind_commits_in_its_own_way(node: GroupPath) -> N
 
 
 def test_a_member_that_is_behind_keeps_what_it_has_read_when_the_group_is_converted_back(node: GroupPath) -> None:
-    """Unlike in Kafka, where only members in the last epoch are told to join again, and the others that all is lost."""
+    """Unlike in Kafka, where only members in the last epoch have to join again, and the others lose all."""
     c, d = TableMember(node, "c"), ClassicTableMember(node, "d")
     c.join()
     d.act()
@@ -429,7 +429,7 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 
 def test_what_the_heartbeat_brings_is_in_the_batch_too(node: GroupPath) -> None:
-    """Refused with a reason, and nothing has happened to anybody; one that brings less is let in."""
+    """Refused with a reason, and no member has changed; one that brings less is admitted."""
     (a,) = _classic_group(node, 1)
     machine = node.coordinators.host_of("g").machine
     for protocol in machine._memberships["g"].group.members[a.member_id].protocols:

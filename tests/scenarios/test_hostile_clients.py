@@ -53,7 +53,7 @@ class World:
         self.run(self.honest.create_topic())
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What nobody else hears of."""
+        """Requests without effects on others."""
         self.broken.append(context.get("exception") or RuntimeError(context["message"]))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -155,14 +155,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 MAY_TAKE_AWAY = frozenset(("DeleteTopics", "DeleteRecords", "AlterConfigs", "IncrementalAlterConfigs"))
-"""Whoever may ask these may take the honest client's topic away, or make it refuse records: no fault of the node."""
+"""Requests that may delete the honest client's topic, or make it refuse records: no fault of the node."""
 
 
 @pytest.fixture(autouse=True)
 def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """A request that makes a handler raise anything but a KafkaError has found a fault of ours.
 
-    What others log in this process, such as threads of clients that other tests used, is no fault of the node.
+    Lines of other loggers in this process, such as threads of clients of other tests, are no fault of the node.
     """
     yield
     failures = [

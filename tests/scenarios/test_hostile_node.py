@@ -1,6 +1,6 @@
 """A node as a process of its own, and what hostile clients cost it: memory, other clients' work, its life.
 
-Each test ends with an honest client's round trip. How long that takes is told by `make fuzz`, and judges nothing here.
+Each test ends with an honest client's round trip. `make fuzz` prints its time, which judges nothing here.
 """
 
 import socket

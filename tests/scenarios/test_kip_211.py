@@ -150,7 +150,7 @@ def test_the_end_of_a_group_that_could_not_be_written_is_written_by_the_next_swe
     scene.holds_writes = False
     assert _sweep(scene, after_ms=0) == {T}
     again = GroupScene(log=scene.log)
-    assert again.state is GroupState.EMPTY, "nobody comes back to life with another coordinator"
+    assert again.state is GroupState.EMPTY, "no member comes back with another coordinator"
     assert again.form_group("c")[1] > generation_id + 1
     assert _sweep(scene, after_ms=RETENTION_MS - 1) == {T}
     assert _sweep(scene, after_ms=1) == set()

@@ -170,7 +170,7 @@ def test_a_snapshot_is_written_at_each_roll_and_at_a_clean_stop() -> None:
 
 
 def test_after_a_crash_the_newest_snapshot_and_the_log_behind_it_say_what_was_written() -> None:
-    """Wherever the last roll was: five batches may come again, and the next must follow."""
+    """For each place of the last roll: five batches may come again, and the next must follow."""
     for count in range(1, 12):
         files = SimulatedDisk()
         node = DataPath("/logs", files=files)

@@ -1,4 +1,4 @@
-"""Replicas that leave by their own word: what they have lost, or cannot store, and what becomes of their partitions."""
+"""Replicas that leave at their broker's request, with lost records or a full disk, and their partitions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who leads and is in sync while brokers come and go, replicas move, leaders propose: KIP-455, 460, 497, 631, 966.
+"""Leaders and in-sync replicas while brokers come and go, replicas move, leaders propose: KIP-455, 460, 497, 631, 966.
 
 Each scenario is a cluster of three brokers at metadata.version 26, driven by commands alone.
 """
@@ -77,7 +77,7 @@ class Cluster:
         self.now_ms = 0
         self.offset = 0
         self.others_append = 0
-        """How many control records come between the next decision and its records."""
+        """The number of control records between the next decision and its records."""
         self.incarnations = count(1)
         self.do(FinalizeMetadataVersion())
         for number in range(1, brokers + 1):
@@ -330,7 +330,7 @@ def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
     cluster.create(1, 2, 3)
     cluster.beat(1, wants_shutdown=True)
     cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
-    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "nobody has told what it has applied"
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "no broker has reported the offset it has applied"
     cluster.beat(2)
     cluster.beat(3)
     assert cluster.beat(1, wants_shutdown=True).should_shut_down
@@ -377,7 +377,7 @@ def test_above_min_in_sync_a_leaving_replica_is_not_eligible() -> None:
 
 
 def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
-    """The high watermark stands still there, so whoever leaves has everything below it."""
+    """The high watermark stands still there, so a leaving replica has everything below it."""
     cluster = Cluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
@@ -391,7 +391,7 @@ def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
     assert led(cluster.state) == (2, (2,), (3,))
     assert not cluster.state.is_recovering
     assert isinstance(cluster.propose(2, 2, 1), PartitionState)
-    assert led(cluster.state) == (2, (2, 1), ()), "with enough in sync, nobody else is eligible"
+    assert led(cluster.state) == (2, (2, 1), ()), "with enough in sync, no other replica is eligible"
 
 
 def test_an_unclean_restart_is_not_eligible_any_more() -> None:
@@ -544,7 +544,7 @@ def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() ->
     assert led(cluster.state) == (1, (1,), (2, 3))
     cluster.fence(1)
     cluster.set(MIN_IN_SYNC, "1")
-    assert led(cluster.state) == (NO_LEADER, (), (1, 2, 3)), "nobody leads: nothing is committed"
+    assert led(cluster.state) == (NO_LEADER, (), (1, 2, 3)), "without a leader nothing is committed"
     cluster.start(3)
     assert led(cluster.state) == (3, (3,), ())
 

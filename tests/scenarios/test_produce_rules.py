@@ -1,7 +1,7 @@
-"""What a broker takes from a producer, rule by rule, and how it stores it. Told as tables, through the wire.
+"""A broker's rules for the batches of producers, and their stored form. As tables, through the wire.
 
-The rules are those of Kafka's own broker: what a request must be like, what a batch must be like, which topics refuse
-what, who is answered when. Each scenario names its rule. Sequence numbers are in test_kip_98.
+The rules are those of Kafka's own broker: for requests, for batches, for settings of topics, and for the time of
+answers. Each scenario names its rule. Sequence numbers are in test_kip_98.
 """
 
 from collections.abc import Callable
@@ -333,7 +333,7 @@ def test_as_it_is_stored(scenario: Stored) -> None:
     assert scenario.then(header, list(read_records(stored, position)))
 
 
-# Who is answered when
+# The time of answers
 
 
 @pytest.mark.parametrize("version", [3, 8, 12])

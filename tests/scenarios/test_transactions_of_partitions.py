@@ -27,7 +27,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 class ScriptedVerifier:
-    """A coordinator that answers with these codes, at once or when it is told to."""
+    """A coordinator that answers with these codes, at once or on demand."""
 
     def __init__(self) -> None:
         self.code = ErrorCode.NONE
@@ -104,7 +104,7 @@ class Producer:
 
 
 def read(node: DataPath, offset: int = 0) -> list[bytes | None]:
-    """What our own consumer makes of one fetch of committed data."""
+    """The records that our own consumer takes from one fetch of committed data."""
     answer = node.fetch("orders", offset, isolation=COMMITTED).fetched
     stretches, _ = visible_batches(answer.records, offset, answer.aborted_transactions)
     return [record.value for stretch in stretches for record in records_of(stretch) if record.offset >= offset]
@@ -293,7 +293,7 @@ def test_batches_wait_for_the_coordinators_answer_and_get_it(node: DataPath, ver
 def test_what_was_verified_before_a_marker_is_worth_nothing_after_it(
     node: DataPath, verifier: ScriptedVerifier
 ) -> None:
-    """The batch would open a transaction that nobody ever ends (the hanging transactions of KIP-890)."""
+    """The batch would open a transaction without an end (the hanging transactions of KIP-890)."""
     verifier.is_slow = True
     producer = Producer(node, 1)
     late = producer.send(b"a")

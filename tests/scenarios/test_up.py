@@ -49,7 +49,7 @@ class Up:
                 self.said.append(line.rstrip("\n"))
 
     def ready_line(self) -> str:
-        """What it says on stdout, at last."""
+        """Its stdout, at the end."""
         assert self.process.stdout is not None
         found, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert found, self.said
@@ -153,7 +153,7 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
 
 
 def test_every_node_tells_the_same_active_controller(tmp_path: Path) -> None:
-    """Clients are told of a broker that passes their requests on; administrators want the one that decides."""
+    """Clients get a broker that passes their requests on; administrators want the one that decides."""
     with running(tmp_path, *ANY_PORTS) as up:
         for address in up.bootstrap_servers().split(","):
             with Admin(address) as admin:
@@ -166,7 +166,7 @@ def _names_its_leader(admin: Admin) -> bool:
 
 
 def test_one_command_brings_a_leader_soon(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """How soon is printed, and is no verdict: nodes tell the time of day, which may be set. Waiting has an end."""
+    """The time is printed, and is no verdict: nodes log the time of day, which may be set. Waiting has an end."""
     begun = datetime.now()  # noqa: DTZ005 - as the log says it
     begun_s = time.monotonic()
     with running(tmp_path, *ANY_PORTS) as up:

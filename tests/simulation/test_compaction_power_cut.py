@@ -1,8 +1,8 @@
-"""The power goes at every operation of a story with compactions. What was flushed and not replaced is there.
+"""The power goes at every operation of a story with compactions. Flushed and not replaced records are there.
 
 The story: two idempotent producers write few keys over and over, with tombstones; segments roll; compactions make one
 segment of several, also while more is written; checkpoints, a new leader epoch, a switch of cleanup.policy, a clean
-stop and a new start. It is told again for each operation, up to the cut.
+stop and a new start. It runs again for each operation, up to the cut.
 """
 
 from collections.abc import Callable
@@ -318,7 +318,7 @@ def test_a_log_that_forgets_its_gaps_is_taken_for_damaged(monkeypatch: pytest.Mo
 
 
 def test_dropping_the_last_batch_of_a_producer_breaks_its_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant: a batch goes with its last record, whoever wrote it."""
+    """A mutant: a batch goes with its last record, whichever producer wrote it."""
     monkeypatch.setattr(Compaction, "_is_last_of_producer", lambda compaction, header: False)
     monkeypatch.setattr("tailrace.storage.recovery.snapshot_offsets", lambda names: [])
     assert shows_loss()

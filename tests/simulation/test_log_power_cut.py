@@ -1,8 +1,8 @@
-"""The power goes at every single operation of a log's life, before it and after it. What was flushed is there.
+"""The power goes at every single operation of a log's life, before it and after it. Flushed records are there.
 
 The story covers appends of two idempotent producers, rolls, group flushes, checkpoints, a new leader epoch, retention,
-a truncation, a clean stop and a new start. It is told again for each operation, up to the cut; then the log is opened
-from what the disk kept and compared with what the story's teller knows.
+a truncation, a clean stop and a new start. It runs again for each operation, up to the cut; then the log is opened
+from the files that the disk kept and compared with the story's own records.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Teller:
     flushed: int = 0
     """The end of what was acknowledged as flushed."""
     log_start: int = 0
-    """What the checkpoint of log starts says for sure."""
+    """The log start that the checkpoint has for sure."""
     next_sequence: dict[int, int] = field(default_factory=lambda: {7: 0, 8: 0})
     epoch: int = 0
 

@@ -46,7 +46,7 @@ def start(files: SimulatedDisk, number: int, *, hasty: bool = False) -> AdminPat
 
 
 class Acknowledged:
-    """What clients have been told."""
+    """The answers to clients."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicId] = {}

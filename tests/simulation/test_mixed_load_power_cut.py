@@ -1,9 +1,9 @@
 """Power cuts at random operations under mixed load: what was acknowledged is there, once, in order.
 
 The product's handlers, hosts, coordinators, partitions and logs run on the simulated disk, and one seed decides all:
-who sends what and when, how late flushes are, when the power goes or the process is killed, and what the disk loses.
+the requests and their times, the delays of flushes, power cuts, kills of the process, and the losses of the disk.
 Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records, all at
-once; after each cut the next node opens what is left, and whoever was not answered tries again. At the end
+once; after each cut the next node opens what is left, and clients without an answer try again. At the end
 `testkit.verdict` judges.
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
@@ -63,7 +63,7 @@ from testkit.verdict import AtTheEnd, History, broken_promises
 CUTS = int(os.environ.get("POWER_CUTS", "200"))
 FIRST_SEED = int(os.environ.get("SEED", "1"))
 LIVES = 5
-"""How often the node of one seed dies."""
+"""The number of deaths of the node of one seed."""
 LONGEST_LIVES = (100, 500, 2000)
 """Operations of the disk until the end, at most: one of these."""
 SHARE_OF_KILLS = 0.25
@@ -163,7 +163,7 @@ class Asked:
 
 
 class Client:
-    """What all clients share: the requests that are not answered yet, in their order."""
+    """The requests of all clients that are not answered yet, in their order."""
 
     def __init__(self) -> None:
         self.asked: deque[Asked] = deque()
@@ -217,7 +217,7 @@ class Producer(Client):
 
 
 class World:
-    """A node on a disk, its clients, and what they were told."""
+    """A node on a disk, its clients, and their answers."""
 
     def __init__(self, seed: int, *, lying_sync: bool = False, hasty: bool = False) -> None:
         self.chance = Random(seed)
@@ -286,7 +286,7 @@ class World:
             client.lose_connection()
 
     def stop(self) -> None:
-        """As `Node.stop`: nobody asks any more, what was taken is flushed and answered, the logs are closed."""
+        """As `Node.stop`: no more requests, those that were taken are flushed and answered, the logs are closed."""
         self.upkeep.stop()
         self.node.end_turn()
         self.until(lambda: self.disk.is_idle and not any(client.asked for client in self.clients), "all is answered")
@@ -332,7 +332,7 @@ class World:
         raise AssertionError(f"never: {what}")
 
     def check_alive(self) -> None:
-        """Some callers of the disk survive its end, and answer with an error which nobody gets."""
+        """Some callers of the disk survive its end, and answer with an error that is not delivered."""
         if not self._is_alive:
             raise Killed
 
@@ -358,7 +358,7 @@ class World:
     # Producers
 
     def greet(self, producer: Producer) -> None:
-        """Get a producer id for who has none, and send once more what was not answered."""
+        """Get a producer id for producers without one, and send requests without an answer once more."""
         if producer.is_idempotent and producer.producer_id < 0:
             exchange = self.node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
             self.until(lambda: exchange.is_answered, "there is a producer id")
@@ -515,7 +515,7 @@ class World:
     # The end
 
     def judge(self) -> list[str]:
-        """Start a last time, let everybody finish, and name every promise that was broken."""
+        """Start a last time, let all clients finish, and name every promise that was broken."""
         self.start()
         self.until(lambda: not any(client.asked for client in self.clients), "everything is answered")
         for producer in self.producers:
@@ -558,7 +558,7 @@ class World:
 
 
 def told_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
-    """What happened in a world that died a few times, and every promise that was broken in it."""
+    """The history of a world that died a few times, and every promise that was broken in it."""
     world = World(seed, **mutation)
     for _ in range(LIVES):
         world.live_and_die()

@@ -1,8 +1,8 @@
-"""What a producer was told with acks=all is there after a power cut, wherever in the data path the power went.
+"""Records acknowledged with acks=all are there after a power cut, wherever in the data path the power went.
 
 The story: two topics, batches that roll segments, several partitions in one turn, a producer that retries, checkpoints,
-retention, a topic deleted and made again, a clean stop and a new start. It is told again for every operation of the
-disk, up to the cut; then a new node opens what the disk kept.
+retention, a topic deleted and made again, a clean stop and a new start. It runs again for every operation of the
+disk, up to the cut; then a new node opens the files that the disk kept.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ class HastyDisk(ImmediateDisk):
 
 
 class Teller:
-    """Tells the story to a node and remembers what the producers were told."""
+    """Plays the story on a node and remembers the acknowledgements of the producers."""
 
     def __init__(self, files: SimulatedDisk, *, disk: type[ImmediateDisk] = ImmediateDisk) -> None:
         self.files = files
@@ -47,7 +47,7 @@ class Teller:
         self.clock = ManualClock()
         self.sent: dict[Key, list[bytes]] = defaultdict(list)
         self.acknowledged: dict[Key, int] = defaultdict(int)
-        """How many of the sent values were acknowledged; they are acknowledged in order."""
+        """The number of sent values that were acknowledged; they are acknowledged in order."""
         self.sequences: dict[Key, int] = defaultdict(int)
         self.invoices = 1
         self.node: DataPath

@@ -88,7 +88,7 @@ def test_a_new_node_catches_up_by_a_snapshot() -> None:
     assert cluster.world.sometimes["bytes of a snapshot served"]
 
 
-# What would go unnoticed in a run without faults, and must not here.
+# Faults that would go unnoticed in a run without faults, and must not here.
 
 
 def breach(plan: QuorumPlan | None = None, seeds: range = range(40)) -> str | None:

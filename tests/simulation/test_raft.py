@@ -46,7 +46,7 @@ def test_an_answer_that_waits_for_a_promise_may_find_that_its_records_have_gone(
 
 @pytest.mark.parametrize("seed", [8477])
 def test_voters_that_were_replaced_while_the_leader_lost_its_disk_find_the_next_leader(seed: int) -> None:
-    """They told each other that the one of before still leads, and never asked anybody else."""
+    """They answered each other that the former leader still leads, and never asked another node."""
     RaftCluster(seed, Plan.of(seed)).run()
 
 
@@ -177,7 +177,7 @@ def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytes
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
-    """How a soak is cut and resumed does not depend on the size of its blocks."""
+    """The results of a resumed soak do not depend on the size of its blocks."""
     monkeypatch.setattr(raft_sweep, "BLOCK", 4)
     return 4
 

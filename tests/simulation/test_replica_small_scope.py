@@ -45,7 +45,7 @@ def test_a_high_watermark_that_forgets_proposed_replicas_is_found_out(monkeypatc
     def note_maximal(self: Leadership) -> None:
         self._maximal = frozenset(self.state.in_sync_replicas)
         for progress in self.replicas.values():
-            progress.may_join = False  # nobody is about to join, either
+            progress.may_join = False  # no replica is about to join, either
 
     monkeypatch.setattr(Leadership, "_note_maximal", note_maximal)
     with pytest.raises(ScopeBreach):

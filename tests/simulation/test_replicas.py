@@ -49,7 +49,7 @@ def test_without_faults_everything_is_acknowledged_at_once() -> None:
     cluster = ReplicaCluster(0, ReplicaPlan(chaos_ms=3000))
     cluster.run()
     assert cluster.acked > 200
-    assert {epoch for _, epoch, _ in cluster.laws.leaders} == {0}, "nobody has lost a leadership"
+    assert {epoch for _, epoch, _ in cluster.laws.leaders} == {0}, "no leadership was lost"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

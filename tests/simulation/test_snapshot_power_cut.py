@@ -1,6 +1,6 @@
 """The power goes at every operation of a quorum log with snapshots: write, publish, fetch, install, trim, delete.
 
-Whatever is there afterwards opens without a complaint, no half snapshot is loaded, and snapshot and log together give
+The files afterwards open without an error, no half snapshot is loaded, and snapshot and log together give
 every record that was committed and flushed, none twice and none that was cut off. The same story on a disk whose syncs
 do nothing MUST lose something.
 """
@@ -30,7 +30,7 @@ SEEDS = range(8)
 
 
 def committed(offset: int) -> str:
-    """What the quorum agrees on at this offset."""
+    """The committed state at this offset."""
     return f"committed {offset}"
 
 
@@ -50,7 +50,7 @@ def opened(disk: SimulatedDisk) -> QuorumLog:
 
 
 def foreign_snapshot(snapshot_id: SnapshotId) -> bytes:
-    """What the leader serves."""
+    """The snapshots and records of the leader."""
     other = opened(SimulatedDisk.with_directory("/data"))
     writer = other.begin_snapshot(snapshot_id, last_contained_ms=NOW_MS, voters=None)
     writer.append(committed(offset).encode() for offset in range(snapshot_id.end_offset))
@@ -171,7 +171,7 @@ class Teller:
         assert isinstance(log.finish_install(publication), SnapshotRejected)
 
     def check(self) -> None:
-        """What is on the disk now opens, and is the history up to some offset that is not below what is durable."""
+        """The files on the disk open, and hold the history up to some offset that is not below the durable one."""
         log = opened(self.disk)
         found = values(log)
         assert log.end_offset >= self.durable, f"{log.end_offset} instead of {self.durable}"
@@ -249,7 +249,7 @@ def test_a_start_may_be_cut_short_itself(after: bool) -> None:
 
 
 def test_an_operation_that_fails_loses_nothing_whenever_the_power_goes_after_it() -> None:
-    """A node stops at a failed disk. What it leaves must be in order, also if the failed sync has dropped pages."""
+    """A node stops at a failed disk. Its files must be in order, also if the failed sync has dropped pages."""
     failed = 0
     for number in range(FIRST, OPERATIONS + 1):
         disk = SimulatedDisk.with_directory("/data", number)

@@ -1,8 +1,8 @@
 """A transaction that was said to be committed is read whole after a power cut, and an aborted one never.
 
 The story: three producers with transactions that overlap, over segments that roll, with checkpoints and a clean stop.
-It is told again for every operation of the disk, up to the cut; then a new node opens what the disk kept, and the
-coordinator ends what it had decided.
+It runs again for every operation of the disk, up to the cut; then a new node opens the files that the disk kept, and
+the coordinator ends the transactions it had decided.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Transaction:
     """In order; those that were acknowledged come first."""
     acknowledged: int = 0
     is_commit: bool | None = None
-    """What was decided; None while it is open."""
+    """The decided end; None while it is open."""
     is_ended: bool = False
     """Whether the marker was acknowledged."""
 
@@ -134,7 +134,7 @@ class Teller:
         transaction.is_ended = True
 
     def committed_values(self) -> list[bytes | None]:
-        """What a reader of committed data sees."""
+        """The records that a reader of committed data sees."""
         found: list[bytes | None] = []
         offset = 0
         while True:
