@@ -254,7 +254,7 @@ def product_loop(frames: Sequence[bytes], directory: Path, requests: int) -> tup
     The frames take turns. More of them than a connection's forms, each different before the partition, have to be
     decoded one by one.
     """
-    node = DataPath(str(directory), files=OsFiles(), is_flushed=False)
+    node = DataPath(str(directory), files=OsFiles(), settings={"log.durability": "page-cache"})
     node.create("orders", topic_id=TopicId(bytes(15) + b"\x01"))
     received = bytearray(frames[0])
     on_frame, on_turn_end = node.dispatcher.on_frame, node.dispatcher.on_turn_end

@@ -215,7 +215,7 @@ class BrokerCluster:
             else:
                 self.blocks.append(answer)
 
-        node.do(lambda: node.channel.submit(command, allocated))
+        node.do(lambda: node.link.channel.submit(command, allocated))
 
     # Nemesis
 
@@ -247,8 +247,8 @@ class BrokerCluster:
         image = leader.controller.image
         return all(
             node.controller.image == image
-            and not len(node.errands)
-            and not len(node.forwarding)
+            and not len(node.link.errands)
+            and not len(node.link.forwarding)
             and node.lifecycle.state is BrokerState.RUNNING
             and not image.brokers[BrokerId(node.key.id)].fenced
             for node in self.nodes.values()

@@ -1,43 +1,35 @@
 """A node of a simulated quorum that is a broker too: its channel to the active controller, its life, its clients.
 
 What the node asks of others, and what clients ask of it, goes through Kafka's bytes and the product's dispatchers.
-There are no partitions here: a broker leads what the metadata says that it leads.
+The broker acts on no metadata, so that it has no partitions: it leads what the metadata says that it leads.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
-from simulation.quorum_node import CLUSTER_ID, QuorumNode
+from simulation.quorum_node import CLUSTER_ID, DATA, QuorumNode, SlowDisk
 from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.node.settings.broker_config import broker_config
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
-from tailrace.protocol.registry import APIS, api_of
-from tailrace.server.admin.brokers import UnregisterBrokerHandler
-from tailrace.server.admin.config_changes import AlterConfigsHandler
-from tailrace.server.admin.live_settings import LiveSettings
-from tailrace.server.admin.topics import CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.protocol.registry import api_of
+from tailrace.server.assembly.broker import Broker
+from tailrace.server.assembly.config import BrokerPorts
+from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.controller_link.broker_lifecycle import BrokerSession
-from tailrace.server.controller_link.channel import ControllerChannel
-from tailrace.server.controller_link.controller_peers import (
-    AllocateProducerIdsHandler,
-    AlterPartitionHandler,
-    AssignReplicasToDirsHandler,
-    BrokerHeartbeatHandler,
-    BrokerRegistrationHandler,
-    ControllerRegistrationHandler,
-)
-from tailrace.server.controller_link.controller_requests import Errands
-from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
-from tailrace.server.controller_link.envelopes import Envelopes
-from tailrace.server.controller_link.forwarding import Forwarding
-from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.controller_link.link import ControllerLink
+from tailrace.server.dispatch import Dispatcher
 from testkit.ports import RecordingConnection
 
 HEARTBEAT_MS: Final = 500
 SESSION_MS: Final = 2_500
+_SETTINGS: Final = NodeConfig(
+    {"broker.heartbeat.interval.ms": str(HEARTBEAT_MS), "broker.session.timeout.ms": str(SESSION_MS)}
+)
 _RAFT: Final = frozenset((1, 52, 53, 54, 59))
 _PATIENCE_MS: Final = 2_000
 
@@ -49,9 +41,7 @@ class BrokerNode(QuorumNode):
 
     starts = 0
     fatal: KafkaError | None = None
-    channel: ControllerChannel
-    errands: Errands
-    forwarding: Forwarding
+    link: ControllerLink
     lifecycle: BrokerSession
 
     def _start(self) -> None:
@@ -59,62 +49,58 @@ class BrokerNode(QuorumNode):
         self.starts += 1
         self.fatal = None
         incarnation_id = self.key.id.to_bytes(8, "big") + self.starts.to_bytes(8, "big")
-        self.errands = Errands(quorum=self.controller, peer=self, node_id=self.key.id, clock=self.clock)
-        envelopes = Envelopes(incarnation_id)
-        self.channel = ControllerChannel(
-            quorum=self.controller,
-            errands=self.errands,
-            envelopes=envelopes,
+        self.link = ControllerLink(
+            self.controller,
+            node_id=self.key.id,
             cluster_id=CLUSTER_ID,
-            node_id=BrokerId(self.key.id),
-        )
-        self.forwarding = Forwarding(errands=self.errands, envelopes=envelopes, node_id=self.key.id)
-        administration = self._administration()
-        self._of_clients = _dispatcher(self.forwarding.handlers(administration))
-        self._of_nodes = _dispatcher(self._asked_by_nodes(administration))
-        self._connections: dict[int, RecordingConnection] = {}
-        self.lifecycle = BrokerSession(
-            controller=self.channel,
-            applied=self.controller,
+            sender_id=incarnation_id,
+            peer=self,
             clock=self.clock,
-            registration=RegisterBroker(
+        )
+        apis = ControllerApis(
+            cluster_id=CLUSTER_ID,
+            deletion_enabled=True,
+            settings=_SETTINGS,
+            clock=self.clock,
+            host=self.host,
+            controller=self.controller,
+            creating=self.controller,
+            on_broken_invariant=_raise,
+        )
+        disk = SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms)
+        config = broker_config(_SETTINGS, cluster_id=CLUSTER_ID, log_directory=DATA)
+        broker = Broker(
+            replace(config, broker_id=BrokerId(self.key.id)),
+            ports=BrokerPorts(
+                clock=self.clock,
+                files=self.files,
+                disk=disk,
+                syncing_disk=disk,
+                peers=self,
+                random_bytes=self._random_bytes,
+            ),
+            settings=_SETTINGS,
+            metadata=self.controller,
+            controller=self.link.channel,
+            admin=self.link.forwarding.handlers(apis.admin),
+            on_broken_invariant=_raise,
+        )
+        self._of_clients, self._of_nodes = broker.dispatcher, apis.dispatcher
+        self._connections: dict[int, RecordingConnection] = {}
+        self.lifecycle = broker.new_lifecycle(
+            RegisterBroker(
                 broker_id=BrokerId(self.key.id),
                 incarnation_id=incarnation_id,
                 endpoints=(Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9000 + self.key.id),),
                 log_directories=(self.key.directory_id,),
             ),
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            session_timeout_ms=SESSION_MS,
-            registration_timeout_ms=60_000,
+            applied=self.controller,
             on_fatal=self._give_up,
         )
         self.lifecycle.start(lambda _: self.lifecycle.serve(lambda: None))
 
     def _give_up(self, error: KafkaError) -> None:
         self.fatal = error
-
-    def _administration(self) -> dict[int, Handler]:
-        controller = self.controller
-        altering = AlterConfigsHandler(controller=controller)
-        return {
-            19: CreateTopicsHandler(controller=controller, settings=LiveSettings(NodeConfig())),
-            20: DeleteTopicsHandler(controller=controller),
-            33: altering,
-            44: altering,
-            64: UnregisterBrokerHandler(controller=controller),
-        }
-
-    def _asked_by_nodes(self, administration: dict[int, Handler]) -> dict[int, Handler]:
-        controller = self.controller
-        return {
-            56: AlterPartitionHandler(controller=controller),
-            58: EnvelopeHandler(quorum=controller, handlers=administration, on_broken_invariant=_raise),
-            62: BrokerRegistrationHandler(controller=controller, cluster_id=CLUSTER_ID),
-            63: BrokerHeartbeatHandler(controller=controller),
-            67: AllocateProducerIdsHandler(controller=controller),
-            70: ControllerRegistrationHandler(controller=controller),
-            73: AssignReplicasToDirsHandler(controller=controller),
-        }
 
     # Clients
 
@@ -185,11 +171,6 @@ class _Answered(RecordingConnection):
         data = self.answers.get(slot)
         if data is not None:
             self._on_answer(data)
-
-
-def _dispatcher(handlers: dict[int, Handler]) -> Dispatcher:
-    assert handlers.keys() <= APIS.keys()
-    return Dispatcher(handlers, write_staged=lambda: None, on_broken_invariant=_raise)
 
 
 def _raise(broken: BaseException) -> None:

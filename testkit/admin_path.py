@@ -18,47 +18,22 @@ from tailrace.metadata.commands import (
     CreateTopics,
     TopicSpec,
 )
-from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
-from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.table import BROKER_SETTINGS
+from tailrace.node.settings.broker_config import controller_machine
 from tailrace.raft.voters import ReplicaKey
-from tailrace.server.admin.brokers import UnregisterBrokerHandler
-from tailrace.server.admin.config_changes import AlterConfigsHandler, OwnBrokerConfigs
-from tailrace.server.admin.config_resources import ListConfigResourcesHandler
-from tailrace.server.admin.configs import DescribeConfigsHandler
-from tailrace.server.admin.delete_records import DeleteRecordsHandler
-from tailrace.server.admin.features import UpdateFeaturesHandler
-from tailrace.server.admin.live_settings import LiveSettings
-from tailrace.server.admin.log_dir_moves import AlterReplicaLogDirsHandler
-from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
-from tailrace.server.admin.replicas import (
-    AlterPartitionReassignmentsHandler,
-    ElectLeadersHandler,
-    ListPartitionReassignmentsHandler,
-)
-from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.api_versions import FinalizedFeatures
-from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.fetch.fetch import FetchHandler
-from tailrace.server.metadata.cluster import DescribeClusterHandler
-from tailrace.server.metadata.metadata import MetadataHandler
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
-from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.assembly.broker import Broker
+from tailrace.server.assembly.controller import ControllerApis
+from tailrace.server.controller_link.link import ControllerLink
 from tailrace.server.ports import Disk
-from tailrace.server.produce.produce import ProduceHandler
-from tailrace.server.produce.producers import DescribeProducersHandler
-from tailrace.server.quorum.description import QuorumDescriptionHandler
-from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
-from testkit.data_path import BROKER, FETCH, PRODUCE, DataPath, records_of
+from testkit.data_path import BROKER, CLUSTER_ID, DataPath, raise_broken_invariant, records_of
 from testkit.lone_quorum import LoneQuorum
+from testkit.ports import NoPeer
 
-CLUSTER_ID = "a-cluster-for-tests-00"
 DIRECTORY_ID = b"a-directory-id-0"
 ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
 
@@ -76,21 +51,18 @@ class AdminPath(DataPath):
         settings: Mapping[str, str] | None = None,
         start: int = 1,
     ) -> None:
-        """`start` tells one start of the process from the next: it makes the ids that are random otherwise."""
-        super().__init__(directory, files=files, clock=clock, disk=disk)
-        self.config = NodeConfig(settings)
-        self._start = start
+        """As `DataPath`."""
+        super().__init__(directory, files=files, clock=clock, disk=disk, settings=settings, start=start)
+        self.is_ready = False
+        self.quorum.start(self._register)
+        self.end_turn()
+
+    def _assemble(self, directory: str) -> Broker:
         numbers = count(1)
-        self.machine = ControllerMachine(
-            random_bytes=lambda size: ((1 << 120) + (start << 64) + next(numbers)).to_bytes(16, "big")[-size:],
-            topic_rules=TopicRules(
-                num_partitions=self.config.integer("num.partitions"),
-                replication_factor=self.config.integer("default.replication.factor"),
-                config=self.config.topic_defaults,
-                max_partitions_per_topic=self.config.integer("max.partitions.per.topic"),
-                max_partitions_per_broker=self.config.integer("max.partitions.per.node"),
-            ),
-            broker_settings=BROKER_SETTINGS,
+        self.machine = controller_machine(
+            self.config,
+            founding_settings={},
+            random_bytes=lambda size: ((1 << 120) + (self._start << 64) + next(numbers)).to_bytes(16, "big")[-size:],
         )
         self.quorum = LoneQuorum(
             directory,
@@ -103,18 +75,34 @@ class AdminPath(DataPath):
         )
         self.log = self.quorum.log
         self.controller = self.quorum.controller
-        self.table.leaders = ImageLeaders(self.controller)
-        self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=LiveSettings(self.config))
-        self.dispatcher = Dispatcher(
-            self._handlers(),
-            write_staged=self.table.write_staged,
-            on_broken_invariant=_raise_broken_invariant,
-            finalized=lambda: FinalizedFeatures(self.controller.image.features, self.controller.applied_end_offset - 1),
+        self.apis = ControllerApis(
+            cluster_id=CLUSTER_ID,
+            deletion_enabled=self.config.flag("delete.topic.enable"),
+            settings=self.config,
+            clock=self.clock,
+            host=self.quorum.host,
+            controller=self.controller,
+            creating=self.controller,
+            on_broken_invariant=raise_broken_invariant,
         )
-        self.clock.on_turn_end = self.dispatcher.on_turn_end
-        self.is_ready = False
-        self.quorum.start(self._register)
-        self.end_turn()
+        self.link = ControllerLink(
+            self.controller,
+            node_id=BROKER,
+            cluster_id=CLUSTER_ID,
+            sender_id=self._start.to_bytes(16, "big"),
+            peer=NoPeer(self.clock.call_soon),
+            clock=self.clock,
+        )
+        return self._new_broker(
+            directory,
+            metadata=self.controller,
+            controller=self.link.channel,
+            admin=self.link.forwarding.handlers(self.apis.admin),
+        )
+
+    @property
+    def applier(self) -> MetadataApplier:
+        return self.broker.replicas.applier
 
     def submit(self, command: ControllerCommand) -> list[ControllerResponse | KafkaError]:
         """Give the controller a command; the answer is in the list once there is one."""
@@ -145,6 +133,7 @@ class AdminPath(DataPath):
 
     def stop(self) -> None:
         """Stop cleanly."""
+        self.broker.coordination.close()
         self.end_turn()
         self.controller.close()
         self.table.close()
@@ -168,49 +157,10 @@ class AdminPath(DataPath):
 
     def _serve(self, unfenced: ControllerResponse | KafkaError) -> None:
         assert isinstance(unfenced, BrokerRegistered), unfenced
-        self.applier.load(self.controller.image)
-        self.controller.on_image(self.applier.on_image)
+        image, coordination = self.controller.image, self.broker.coordination
+        self.applier.load(image)
+        coordination.load(image)
+        for listener in (self.applier.on_image, *coordination.listeners):
+            self.controller.on_image(listener)
         self.controller.answer_when(self.table.when_made)
         self.is_ready = True
-
-    def _handlers(self) -> dict[int, Handler]:
-        controller = self.controller
-        endpoints = LeaderEndpoints(controller)
-        settings = LiveSettings(self.config)
-        altering = OwnBrokerConfigs(AlterConfigsHandler(controller=controller), node_id=BROKER)
-        return {
-            PRODUCE: ProduceHandler(
-                partitions=self.table, deadlines=self.deadlines, clock=self.clock, endpoints=endpoints
-            ),
-            FETCH: FetchHandler(partitions=self.table, polls=self.polls, endpoints=endpoints),
-            3: MetadataHandler(
-                controller=controller,
-                broker_id=BROKER,
-                cluster_id=CLUSTER_ID,
-                auto_create=self.config.flag("auto.create.topics.enable"),
-                offline_replica=self.table.offline_replica,
-            ),
-            19: CreateTopicsHandler(controller=controller, settings=settings),
-            20: DeleteTopicsHandler(controller=controller, deletion_enabled=self.config.flag("delete.topic.enable")),
-            21: DeleteRecordsHandler(partitions=self.table, clock=self.clock),
-            32: DescribeConfigsHandler(controller=controller, settings=settings),
-            33: altering,
-            34: AlterReplicaLogDirsHandler(partitions=self.table, path=self.table.directory.path),
-            35: DescribeLogDirsHandler(partitions=self.table, path=self.table.directory.path),
-            37: CreatePartitionsHandler(controller=controller),
-            43: ElectLeadersHandler(controller=controller),
-            44: altering,
-            45: AlterPartitionReassignmentsHandler(controller=controller),
-            46: ListPartitionReassignmentsHandler(controller=controller),
-            55: QuorumDescriptionHandler(self.quorum.host, clock=self.clock, controller=controller),
-            57: UpdateFeaturesHandler(controller=controller),
-            60: DescribeClusterHandler(controller=controller, broker_id=BROKER, cluster_id=CLUSTER_ID),
-            61: DescribeProducersHandler(partitions=self.table),
-            64: UnregisterBrokerHandler(controller=controller),
-            74: ListConfigResourcesHandler(controller=controller),
-            75: DescribeTopicPartitionsHandler(controller=controller, offline_replica=self.table.offline_replica),
-        }
-
-
-def _raise_broken_invariant(broken: BaseException) -> None:
-    raise broken

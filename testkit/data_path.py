@@ -5,12 +5,16 @@ node.create("orders")
 node.produce("orders", b"hello").response
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.node.settings.broker_config import broker_config
+from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tailrace.protocol.messages.produce import (
@@ -29,23 +33,23 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.partition import Partition
-from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.fetch.fetch import FetchHandler
-from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
-from tailrace.server.fetch.list_offsets import ListOffsetsHandler
-from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.table import Failures, PartitionTable
-from tailrace.server.ports import Buffer, Disk
+from tailrace.server.assembly.broker import AppliedMetadata, Broker
+from tailrace.server.assembly.config import BrokerPorts
+from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.partitions.table import Failures
+from tailrace.server.ports import Buffer, Controller, Disk
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.produce.transaction_verifier import TransactionVerifier
-from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
-from tailrace.server.waiters import Deadlines, LongPolls
 from tailrace.storage import FileSystem, OsFiles
 from tailrace.testing.clock import ManualClock
-from testkit.ports import ImmediateDisk, RecordingConnection
+from testkit.ports import ImmediateDisk, NoCluster, NoPeer, RecordingConnection
 
 BROKER = BrokerId(1)
-PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, WRITE_TXN_MARKERS = 0, 1, 2, 23, 27
+CLUSTER_ID = "a-cluster-for-tests-00"
+
+OwnHandlers = Callable[[Broker], HandlerTable]
+"""Makes handlers out of the parts of a broker."""
 
 
 class Exchange:
@@ -85,7 +89,7 @@ class Exchange:
 
 
 class DataPath:
-    """Table, handlers and dispatcher of one broker. Every flush is done at once unless another disk is given."""
+    """One broker on a test's ports. Every flush is done at once unless another disk is given."""
 
     def __init__(
         self,
@@ -94,45 +98,71 @@ class DataPath:
         files: FileSystem | None = None,
         clock: ManualClock | None = None,
         disk: Disk | None = None,
-        is_flushed: bool = True,
-        verifier: TransactionVerifier | None = None,
-        is_verified: bool = True,
+        settings: Mapping[str, str] | None = None,
+        start: int = 1,
+        own_handlers: OwnHandlers | None = None,
+        controller: Controller | None = None,
         failures: Failures | None = None,
     ) -> None:
+        """`start` tells one start of the process from the next: it makes the ids that are random otherwise.
+        `own_handlers` stand in for those of the broker with the same API. `controller`: a double of the way to the
+        active one. `failures` is told of replicas that fail, instead of the broker's own."""
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
-        self.table = PartitionTable(
-            LogDirectory(directory, files=self.files),
-            broker_id=BROKER,
-            disk=self.disk,
-            clock=self.clock,
-            is_flushed=is_flushed,
-            failures=failures,
-        )
+        self.config = NodeConfig(settings)
+        self._start = start
+        self._own_controller = controller
+        self._numbers = count(1)
+        self.broker = self._assemble(directory)
+        self.table = self.broker.partitions
+        if failures is not None:
+            self.table.failures = failures
         self.table.open()
-        self.deadlines = Deadlines(self.clock)
-        self.polls = LongPolls(clock=self.clock, deadlines=self.deadlines)
-        handlers: dict[int, Handler] = {
-            PRODUCE: ProduceHandler(
-                partitions=self.table,
-                deadlines=self.deadlines,
-                clock=self.clock,
-                verifier=verifier,
-                is_verified=is_verified,
-            ),
-            FETCH: FetchHandler(partitions=self.table, polls=self.polls),
-            LIST_OFFSETS: ListOffsetsHandler(partitions=self.table),
-            OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(partitions=self.table),
-            WRITE_TXN_MARKERS: WriteTxnMarkersHandler(
-                partitions=self.table, clock=self.clock, deadlines=self.deadlines
-            ),
-        }
-        self.dispatcher = Dispatcher(
-            handlers, write_staged=self.table.write_staged, on_broken_invariant=_raise_broken_invariant
-        )
-        self.clock.on_turn_end = self.dispatcher.on_turn_end
+        self.deadlines, self.polls = self.broker.deadlines, self.broker.polls
+        self.dispatcher = self.broker.dispatcher
+        if own_handlers is not None:
+            self.serve({**self.broker.handlers, **own_handlers(self.broker)})
+        self.clock.on_turn_end = self.broker.dispatcher.on_turn_end  # whatever the dispatcher is, this is its table
         self.connection = RecordingConnection()
+
+    def serve(self, handlers: HandlerTable) -> None:
+        """Serve these instead of the broker's."""
+        self.dispatcher = Dispatcher(
+            handlers,
+            write_staged=self.table.write_staged,
+            on_broken_invariant=raise_broken_invariant,
+            finalized=self.broker.finalized_features,
+        )
+
+    def _assemble(self, directory: str) -> Broker:
+        """The broker of a node that knows of no cluster."""
+        controller = self._own_controller or NoCluster()
+        return self._new_broker(directory, metadata=NoCluster(), controller=controller, admin={})
+
+    def _new_broker(
+        self, directory: str, *, metadata: AppliedMetadata, controller: Controller, admin: HandlerTable
+    ) -> Broker:
+        config = broker_config(self.config, cluster_id=CLUSTER_ID, log_directory=directory)
+        return Broker(
+            replace(config, shown_log_directory=directory),
+            ports=BrokerPorts(
+                clock=self.clock,
+                files=self.files,
+                disk=self.disk,
+                syncing_disk=self.disk,
+                peers=NoPeer(self.clock.call_soon),
+                random_bytes=self._random_bytes,
+            ),
+            settings=self.config,
+            metadata=metadata,
+            controller=controller,
+            admin=admin,
+            on_broken_invariant=raise_broken_invariant,
+        )
+
+    def _random_bytes(self, size: int) -> bytes:
+        return ((1 << 120) + (self._start << 64) + next(self._numbers)).to_bytes(16, "big")[-size:]
 
     def create(
         self,
@@ -311,5 +341,22 @@ def records_of(data: Buffer | None) -> list[Record]:
     return [record for position, _ in iter_batches(data) for record in read_records(data, position)]
 
 
-def _raise_broken_invariant(broken: BaseException) -> None:
+def verified_by(verifier: TransactionVerifier, *, is_verified: bool = True) -> OwnHandlers:
+    """Produce with another answer to whether a transaction is under way."""
+    return lambda broker: by_api(
+        {
+            ProduceRequest: ProduceHandler(
+                partitions=broker.partitions,
+                deadlines=broker.deadlines,
+                clock=broker.ports.clock,
+                verifier=verifier,
+                is_verified=is_verified,
+                endpoints=LeaderEndpoints(broker.controller),
+            )
+        }
+    )
+
+
+def raise_broken_invariant(broken: BaseException) -> None:
+    """A `Dispatcher.on_broken_invariant` that fails the test."""
     raise broken

@@ -6,15 +6,9 @@ node.commit("g", "orders", 7).response
 """
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.metadata.commands import ControllerResponse
-from tailrace.metadata.image import full_delta
-from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.transactions import Transactions
+from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.membership import (
     JoinGroupRequest,
@@ -32,27 +26,13 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
-from tailrace.server.dispatch import Handler
-from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
-from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
-from tailrace.server.groups.membership import (
-    HeartbeatHandler,
-    JoinGroupHandler,
-    LeaveGroupHandler,
-    SyncGroupHandler,
-)
-from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
-from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Disk
-from tailrace.server.produce.produce import ProduceHandler
-from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
+from tailrace.server.transactions.service import TransactionCoordinatorService
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
 from testkit.admin_path import AdminPath
-from testkit.data_path import BROKER, PRODUCE, Exchange
-from testkit.ports import NoPeer
+from testkit.data_path import Exchange
 
 _NEWEST_COMMIT_BY_NAME = 9
 
@@ -169,67 +149,10 @@ class GroupPath(AdminPath):
         assert synced.response.error_code == ErrorCode.NONE
         return member_id, joined.generation_id
 
-    def stop(self) -> None:
-        self.transactions.coordinators.close()
-        self.coordinators.close()
-        super().stop()
+    @property
+    def coordinators(self) -> GroupCoordinatorService:
+        return self.broker.coordination.groups
 
-    def _serve(self, unfenced: ControllerResponse | KafkaError) -> None:
-        super()._serve(unfenced)
-        self.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
-        self.controller.on_image(self.coordinators.on_image)
-        self.transactions.coordinators.on_image(self.controller.image, full_delta(self.controller.image))
-        self.controller.on_image(self.transactions.coordinators.on_image)
-
-    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
-        return self.controller.image.group_overrides(group_id)
-
-    def _handlers(self) -> dict[int, Handler]:
-        config = GroupConfig.read(self.config.integer, self.config.text, settings_of=self._settings_of_group)
-        numbers = count(1)
-        self.coordinators = GroupCoordinatorService(
-            broker_id=BROKER,
-            find_partition=self.table.find,
-            config=config,
-            new_member_id=lambda prefix: f"{prefix}-{self._start}-{next(numbers)}",
-            clock=self.clock,
-        )
-        coordinators, controller = self.coordinators, self.controller
-        self.transactions = Transactions(
-            broker_id=BROKER,
-            image=lambda: controller.image,
-            controller=controller,
-            partitions=self.table,
-            groups=coordinators,
-            config=TransactionConfig.read(self.config.integer),
-            is_verified=self.config.flag("transaction.partition.verification.enable"),
-            peer=NoPeer(self.clock.call_soon),
-            clock=self.clock,
-        )
-        return {
-            **super()._handlers(),
-            **self.transactions.handlers(config),
-            PRODUCE: ProduceHandler(
-                partitions=self.table,
-                deadlines=self.deadlines,
-                clock=self.clock,
-                verifier=self.transactions.verifier,
-                is_verified=self.transactions.is_verified,
-            ),
-            27: WriteTxnMarkersHandler(
-                partitions=self.table, clock=self.clock, deadlines=self.deadlines, pending_offsets=coordinators
-            ),
-            8: OffsetCommitHandler(coordinators=coordinators, controller=controller),
-            9: OffsetFetchHandler(coordinators=coordinators, controller=controller),
-            10: FindCoordinatorHandler(controller=controller, config=config, transactions=self.transactions.config),
-            11: JoinGroupHandler(coordinators=coordinators),
-            12: HeartbeatHandler(coordinators=coordinators),
-            13: LeaveGroupHandler(coordinators=coordinators),
-            14: SyncGroupHandler(coordinators=coordinators),
-            15: DescribeGroupsHandler(coordinators=coordinators),
-            16: ListGroupsHandler(coordinators=coordinators),
-            47: OffsetDeleteHandler(coordinators=coordinators, controller=controller),
-            42: DeleteGroupsHandler(coordinators=coordinators),
-            68: ConsumerGroupHeartbeatHandler(coordinators=coordinators),
-            69: ConsumerGroupDescribeHandler(coordinators=coordinators, controller=controller),
-        }
+    @property
+    def transactions(self) -> TransactionCoordinatorService:
+        return self.broker.coordination.transactions

@@ -3,6 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.image import EMPTY_IMAGE
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
@@ -22,6 +26,17 @@ class RecordingWatcher:
 
     def changed(self, partition: Partition, kinds: int) -> None:
         self._told.append((partition, kinds))
+
+
+class NoCluster:
+    """A `server.ports.Controller` of a node that knows of no cluster: its metadata is empty, and stays so."""
+
+    image = EMPTY_IMAGE
+    leader_id = BrokerId(-1)
+    applied_end_offset = 0
+
+    def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
+        raise AssertionError(f"there is no controller for {command}")
 
 
 class NoPeer:

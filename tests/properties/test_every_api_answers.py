@@ -15,11 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import ErrorCode
-from tailrace.node.controller_handlers import ControllerServices, build_admin_handlers, build_controller_handlers
-from tailrace.node.handlers import Services, build_handlers
 from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
 from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages import (
@@ -51,11 +48,7 @@ from tailrace.protocol.messages.topics import (
 from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, api_of
 from tailrace.protocol.schema import replace
 from tailrace.protocol.source import Layout
-from tailrace.server.dispatch import Handler
-from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import CLUSTER_ID
 from testkit.data_path import BROKER, Exchange, batch_of
 from testkit.group_path import GroupPath
 from testkit.ports import RecordingConnection
@@ -80,6 +73,8 @@ class WholeNode(GroupPath):
     def __init__(self) -> None:
         settings = {"auto.create.topics.enable": "true"}
         super().__init__("/data", files=SimulatedDisk(), settings=settings)
+        # One listener for all: what controllers serve, under what brokers do.
+        self.serve({**self.apis.handlers, **self.broker.handlers})
         self.create_topics("orders", partitions=2)
         self.create_topics("empty")
         for _ in range(3):
@@ -87,35 +82,6 @@ class WholeNode(GroupPath):
         self.find_coordinator("group")
         self.member_id, self.generation_id = self.form_group("group")
         self.commit("group", "orders", 1, generation_id=self.generation_id, member_id=self.member_id)
-
-    def _handlers(self) -> dict[int, Handler]:
-        super()._handlers()  # makes the coordinators
-        of_controllers = ControllerServices(
-            config=self.config,
-            cluster_id=CLUSTER_ID,
-            clock=self.clock,
-            host=self.quorum.host,
-            metadata=self.controller,
-            creating=self.controller,
-            on_broken_invariant=_raise,
-        )
-        keeper = InSyncKeeper(broker_id=BROKER, partitions=self.table, controller=self.controller, clock=self.clock)
-        services = Services(
-            config=self.config,
-            cluster_id=CLUSTER_ID,
-            clock=self.clock,
-            controller=self.controller,
-            metadata=self.controller,
-            admin=build_admin_handlers(of_controllers),
-            replicas=ReplicaFetches(controller=self.controller, keeper=keeper),
-            partitions=self.table,
-            coordinators=self.coordinators,
-            groups=GroupConfig.read(self.config.integer, self.config.text),
-            transactions=self.transactions,
-        )
-        # One node with one listener for all: what controllers serve, under what brokers do.
-        self.of_controllers, self.of_clients = build_controller_handlers(of_controllers), build_handlers(services)
-        return {**self.of_controllers, **self.of_clients}
 
     def ask(self, request: Any, version: int, *, client_id: str | None = "test") -> None:
         """Send the request on a connection of its own, wait for the end of all time, and check what came back."""
@@ -137,10 +103,6 @@ class WholeNode(GroupPath):
         offset = self.produce("honest", b"honest").produced.base_offset
         assert self.fetch("honest", offset).fetched.records is not None
         assert self.connection.is_open
-
-
-def _raise(broken: BaseException) -> None:
-    raise broken
 
 
 def check_answer(request: Any, exchange: Exchange, connection: RecordingConnection) -> None:
@@ -172,9 +134,9 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def test_each_kind_of_listener_serves_the_apis_that_are_for_it() -> None:
     node = WholeNode()
-    own = {api_of(ApiVersionsRequest).key}
-    assert node.of_clients.keys() | own == CLIENT_APIS.keys()
-    assert node.of_controllers.keys() | own == CONTROLLER_APIS.keys()
+    own = {api_of(ApiVersionsRequest)}
+    assert node.broker.handlers.keys() | own == set(CLIENT_APIS.values())
+    assert node.apis.handlers.keys() | own == set(CONTROLLER_APIS.values())
 
 
 # 1. A sensible request, and all that is one step away from it

@@ -175,7 +175,7 @@ class Transactions(RuleBasedStateMachine):
     def _known(self) -> dict[str, Transaction]:
         return {
             name: transaction
-            for host in self.node.transactions.coordinators.active_hosts()
+            for host in self.node.transactions.active_hosts()
             for name, transaction in host.machine.transactions.items()
         }
 

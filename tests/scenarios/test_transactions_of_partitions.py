@@ -19,7 +19,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.data_path import DataPath, Exchange, batch_of, records_of, verified_by
 from testkit.ports import DeferredDisk
 
 COMMITTED = 1
@@ -54,7 +54,7 @@ def verifier() -> ScriptedVerifier:
 
 @pytest.fixture
 def node(verifier: ScriptedVerifier) -> DataPath:
-    node = DataPath("/data", files=SimulatedDisk(seed=1), verifier=verifier)
+    node = DataPath("/data", files=SimulatedDisk(seed=1), own_handlers=verified_by(verifier))
     node.create("orders")
     return node
 
@@ -174,7 +174,7 @@ def test_aborted_transactions_are_named_to_readers_of_their_range_alone(node: Da
 def test_a_marker_that_is_not_safe_yet_holds_committed_data_back(verifier: ScriptedVerifier) -> None:
     """Another leader might not have it: then the transaction would be open again."""
     disk = DeferredDisk()
-    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=disk, verifier=verifier)
+    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=disk, own_handlers=verified_by(verifier))
     partition = node.create("orders")
     producer = Producer(node, 1)
     producer.send(b"a")
@@ -188,7 +188,7 @@ def test_a_marker_that_is_not_safe_yet_holds_committed_data_back(verifier: Scrip
 
 def test_a_marker_is_answered_when_it_is_safe(verifier: ScriptedVerifier) -> None:
     disk = DeferredDisk()
-    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=disk, verifier=verifier)
+    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=disk, own_handlers=verified_by(verifier))
     node.create("orders")
     answer = node.end_transaction("orders", producer_id=1, is_commit=True, partitions=(0, 7))
     assert not answer.is_answered
@@ -199,7 +199,7 @@ def test_a_marker_is_answered_when_it_is_safe(verifier: ScriptedVerifier) -> Non
 
 
 def test_a_marker_that_never_gets_safe_is_answered_as_timed_out(verifier: ScriptedVerifier) -> None:
-    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=DeferredDisk(), verifier=verifier)
+    node = DataPath("/data", files=SimulatedDisk(seed=1), disk=DeferredDisk(), own_handlers=verified_by(verifier))
     node.create("orders")
     answer = node.end_transaction("orders", producer_id=1, is_commit=True)
     node.clock.advance(30_000)
@@ -346,7 +346,7 @@ def test_a_transactional_batch_of_a_request_without_an_id_is_refused(node: DataP
 
 def test_without_verification_old_clients_are_believed(verifier: ScriptedVerifier) -> None:
     """transaction.partition.verification.enable=false"""
-    node = DataPath("/data", files=SimulatedDisk(seed=1), verifier=verifier, is_verified=False)
+    node = DataPath("/data", files=SimulatedDisk(seed=1), own_handlers=verified_by(verifier, is_verified=False))
     node.create("orders")
     assert Producer(node, 1).send(b"a").produced.error_code == 0
     assert verifier.asked == []

@@ -51,6 +51,7 @@ from tailrace.protocol.messages.topics import (
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.scrubber import ScrubberConfig
 from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
@@ -89,6 +90,7 @@ UPKEEP = UpkeepConfig(
     log_flush_offset_checkpoint_interval_ms=25,
     log_flush_start_offset_checkpoint_interval_ms=35,
     cleaner=CleanerConfig(log_cleaner_backoff_ms=15),
+    scrubber=ScrubberConfig(log_scrub_enable=False),
 )
 
 
@@ -312,7 +314,7 @@ class World:
         self.node = GroupPath("/data", files=self.files, clock=clock, disk=self.disk, start=self._starts)
         self._connection = self.node.connection
         self.until(lambda: self.node.is_ready, "the node is ready")
-        self.upkeep = LogUpkeep(self.node.table, clock=clock, config=UPKEEP)
+        self.upkeep = LogUpkeep(self.node.table, clock=clock, disk=self.disk, config=UPKEEP)
         self.upkeep.start()
         for topic in TOPICS:
             if topic not in self.node.controller.image.topics:

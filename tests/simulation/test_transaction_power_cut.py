@@ -15,7 +15,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.data_path import DataPath, batch_of, records_of
+from testkit.data_path import DataPath, batch_of, records_of, verified_by
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
@@ -83,7 +83,7 @@ class Teller:
         self.stop()
 
     def start(self) -> None:
-        self.node = DataPath(DIRECTORY, files=self.files, clock=self.clock, verifier=Coordinator())
+        self.node = DataPath(DIRECTORY, files=self.files, clock=self.clock, own_handlers=verified_by(Coordinator()))
         self.node.create("orders", config=CONFIG)
         self.node.end_turn()
 

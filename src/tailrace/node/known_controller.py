@@ -7,10 +7,8 @@ from tailrace.metadata.broker_commands import RegisterController
 from tailrace.metadata.image import Endpoint as ImageEndpoint
 from tailrace.model.ids import BrokerId
 from tailrace.raft.voters import VoterListener
-from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.controller_link.controller_registration import ControllerRegistration
-from tailrace.server.controller_link.controller_requests import Errands
-from tailrace.server.controller_link.envelopes import Envelopes
+from tailrace.server.controller_link.link import ControllerLink
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.quorum.controller import QuorumController
 
@@ -29,20 +27,16 @@ class KnownController:
         clock: Clock,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        incarnation_id, controller_id = secrets.token_bytes(16), BrokerId(node_id)
-        self._errands = Errands(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
+        incarnation_id = secrets.token_bytes(16)
+        self._link = ControllerLink(
+            metadata, node_id=node_id, cluster_id=cluster_id, sender_id=incarnation_id, peer=peer, clock=clock
+        )
         self._registration = ControllerRegistration(
             metadata=metadata,
-            controller=ControllerChannel(
-                quorum=metadata,
-                errands=self._errands,
-                envelopes=Envelopes(incarnation_id),
-                cluster_id=cluster_id,
-                node_id=controller_id,
-            ),
+            controller=self._link.channel,
             clock=clock,
             registration=RegisterController(
-                controller_id=controller_id,
+                controller_id=BrokerId(node_id),
                 incarnation_id=incarnation_id,
                 endpoints=tuple(
                     ImageEndpoint(listener_name=one.name, host=one.host, port=one.port) for one in endpoints
@@ -58,4 +52,4 @@ class KnownController:
     def close(self) -> None:
         """Register no more."""
         self._registration.close()
-        self._errands.close()
+        self._link.close()

@@ -12,8 +12,6 @@ from dataclasses import replace
 from random import random
 from typing import Any, Final
 
-from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.topic_config import TopicConfig
@@ -28,11 +26,11 @@ from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import FoundedQuorum, Founding, say_if_wiped
 from tailrace.node.known_controller import KnownController
 from tailrace.node.peers import Peers
+from tailrace.node.settings.broker_config import controller_machine
 from tailrace.node.settings.cluster import founding_settings
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.messages import quorum
-from tailrace.protocol.registry import CONTROLLER_APIS, api_of
+from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.dispatch import Dispatcher, Handler
@@ -145,8 +143,8 @@ class MetadataQuorum:
     async def find(self, listeners: Sequence[Listener]) -> None:
         """Found the quorum or join it, and make this node's replica and controller; `listeners` answer meanwhile
         with this node's identity. Raises KafkaError."""
-        not_yet: dict[int, Handler] = dict.fromkeys(CONTROLLER_APIS, NotFoundedHandler())
-        not_yet[api_of(quorum.DescribeQuorumRequest).key] = FounderHandler(self._key)
+        not_yet: dict[Api, Handler] = dict.fromkeys(CONTROLLER_APIS.values(), NotFoundedHandler())
+        not_yet[api_of(quorum.DescribeQuorumRequest)] = FounderHandler(self._key)
         waiting = Dispatcher(not_yet, write_staged=lambda: None, on_broken_invariant=self._on_fatal)
         for listener in listeners:
             listener.on_frame = waiting.on_frame
@@ -191,7 +189,7 @@ class MetadataQuorum:
         )
         self._voter_address = VoterAddress(host, endpoints=own, peer=self, clock=self._clock)
         self._controller = QuorumController(
-            _controller_machine(config),
+            controller_machine(config, random_bytes=secrets.token_bytes, founding_settings=founding_settings(config)),
             host=host,
             clock=self._clock,
             snapshot_trigger=config.quorum.snapshot_trigger,
@@ -322,23 +320,6 @@ class MetadataQuorum:
                 self._log.close()
         except KafkaError as fault:
             _logger.error("event=metadata-log-not-closed fault=%s", fault)
-
-
-def _controller_machine(config: NodeConfig) -> ControllerMachine:
-    rules = TopicRules(
-        num_partitions=config.integer("num.partitions"),
-        replication_factor=config.integer("default.replication.factor"),
-        config=config.topic_defaults,
-        max_partitions_per_topic=config.integer("max.partitions.per.topic"),
-        max_partitions_per_broker=config.integer("max.partitions.per.node"),
-    )
-    return ControllerMachine(
-        random_bytes=secrets.token_bytes,
-        topic_rules=rules,
-        broker_settings=BROKER_SETTINGS,
-        founding_settings=founding_settings(config),
-        broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
-    )
 
 
 def _names(keys: Sequence[ReplicaKey]) -> str:

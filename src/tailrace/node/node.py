@@ -17,9 +17,8 @@ from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
-from tailrace.node.broker import Broker
+from tailrace.node.broker import RunningBroker
 from tailrace.node.clock import LoopClock
-from tailrace.node.controller_handlers import ControllerServices, build_admin_handlers, build_controller_handlers
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
     CarefulController,
@@ -34,6 +33,7 @@ from tailrace.node.metrics.monitoring import Monitoring
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host
 from tailrace.node.stall_watch import StallWatch
+from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
 
@@ -61,7 +61,7 @@ class Node:
         self._dispatchers: list[Dispatcher] = []
         self.quorum: MetadataQuorum | None = None
         """This node's part in the metadata quorum, once it has been started."""
-        self._broker: Broker | None = None
+        self._broker: RunningBroker | None = None
         self._monitoring: Monitoring | None = None
         self.metrics_address: tuple[str, int] | None = None
         """The address of /metrics, if it is configured."""
@@ -128,11 +128,11 @@ class Node:
             on_fatal=self._on_fatal,
         )
         await quorum.find(self._controller_listeners)
-        services = self._controller_services(quorum, clock)
-        self._serve_controllers(services)
+        apis = self._controller_apis(quorum, clock)
+        self._serve_controllers(apis.dispatcher)
         self._turns.run(quorum.start)
         if config.quorum.is_broker:
-            self._broker = Broker(
+            self._broker = RunningBroker(
                 config,
                 quorum=quorum,
                 files=self._files,
@@ -140,24 +140,25 @@ class Node:
                 directory_id=identity.directory_id or ZERO_TOPIC_ID,
                 clock=clock,
                 turns=self._turns,
-                admin=build_admin_handlers(services),
+                admin=apis.admin,
                 on_fatal=self._on_fatal,
             )
-            self._dispatchers.append(self._broker.dispatcher)
+            self._dispatchers.append(self._broker.broker.dispatcher)
             await self._broker.start(self.advertised)
         await self._start_monitoring(quorum)
         for listener in self._client_listeners:
             assert self._broker is not None, "only a broker has listeners for clients"
-            listener.on_frame = self._broker.dispatcher.on_frame
+            listener.on_frame = self._broker.broker.dispatcher.on_frame
             await listener.start()
 
-    def _controller_services(self, quorum: MetadataQuorum, clock: LoopClock) -> ControllerServices:
-        return ControllerServices(
-            config=self._config,
+    def _controller_apis(self, quorum: MetadataQuorum, clock: LoopClock) -> ControllerApis:
+        return ControllerApis(
             cluster_id=quorum.cluster_id,
+            deletion_enabled=self._config.flag("delete.topic.enable"),
+            settings=self._config,
             clock=clock,
             host=quorum.host,
-            metadata=quorum.controller,
+            controller=quorum.controller,
             creating=CarefulController(
                 quorum.controller,
                 limit=self._descriptors.limit,
@@ -184,13 +185,10 @@ class Node:
             listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
             self._listeners.append(listener)
 
-    def _serve_controllers(self, services: ControllerServices) -> None:
+    def _serve_controllers(self, dispatcher: Dispatcher) -> None:
         """Other controllers and brokers may ask from now on; clients not yet."""
         if not self._controller_listeners:
             return
-        dispatcher = Dispatcher(
-            build_controller_handlers(services), write_staged=lambda: None, on_broken_invariant=self._on_fatal
-        )
         self._dispatchers.append(dispatcher)
         for listener in self._controller_listeners:
             listener.on_frame = dispatcher.on_frame

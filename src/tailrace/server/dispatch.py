@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
-from tailrace.protocol.registry import APIS, Api
+from tailrace.protocol.registry import APIS, Api, api_of
 from tailrace.protocol.schema import decode_from
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.context import RequestContext
@@ -54,6 +54,14 @@ class HotHandler(Protocol):
         ...
 
 
+HandlerTable = Mapping[Api, Handler]
+
+
+def by_api(handlers: Mapping[type[Any], Handler]) -> HandlerTable:
+    """The table of these handlers, each given by the class of its requests."""
+    return {api_of(request): handler for request, handler in handlers.items()}
+
+
 class RequestCount(NamedTuple):
     """The number of requests of one version of an API."""
 
@@ -84,18 +92,19 @@ class Dispatcher:
 
     def __init__(
         self,
-        handlers: Mapping[int, Handler],
+        handlers: HandlerTable,
         *,
         write_staged: Callable[[], None],
         on_broken_invariant: Callable[[BaseException], None],
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
     ) -> None:
         """`finalized`: the feature levels of the cluster, for clients."""
-        self._api_versions = ApiVersionsHandler((APIS[key] for key in {*handlers, API_VERSIONS}), finalized)
-        everything: dict[int, Handler] = {**handlers, API_VERSIONS: self._api_versions}
-        self._routes: list[_Route | None] = [None] * (max(everything) + 1)
-        for key, handler in everything.items():
-            self._routes[key] = _Route(APIS[key], handler)
+        own = APIS[API_VERSIONS]
+        self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
+        everything: HandlerTable = {**handlers, own: self._api_versions}
+        self._routes: list[_Route | None] = [None] * (max(api.key for api in everything) + 1)
+        for api, handler in everything.items():
+            self._routes[api.key] = _Route(api, handler)
         self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()

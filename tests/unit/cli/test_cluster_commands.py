@@ -16,9 +16,9 @@ from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
-from testkit.admin_path import CLUSTER_ID, DIRECTORY_ID
+from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
-from testkit.data_path import BROKER
+from testkit.data_path import BROKER, CLUSTER_ID
 
 OTHER = BrokerId(BROKER + 1)
 

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
-from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 
 VOTE = VoteRequest(cluster_id=None, topics=())
 FETCH = FetchRequest(max_wait_ms=100, min_bytes=0, topics=())
@@ -66,8 +66,8 @@ class World:
         self.peers = Peers(address_of=self.addresses.get, turns=self.turns, client_id="test", timeout_ms=30_000)
         self.listener: Listener | None = None
 
-    async def listen(self, handlers: dict[int, Handler] | None = None) -> None:
-        mine: dict[int, Handler] = {api_of(VoteRequest).key: self.voter, api_of(FetchRequest).key: self.voter}
+    async def listen(self, handlers: HandlerTable | None = None) -> None:
+        mine = by_api({VoteRequest: self.voter, FetchRequest: self.voter})
         dispatcher = Dispatcher(handlers or mine, write_staged=lambda: None, on_broken_invariant=fail)
         self.listener = Listener(name="CONTROLLER", turns=self.turns, on_frame=dispatcher.on_frame)
         self.listener.bind(["127.0.0.1"], 0)

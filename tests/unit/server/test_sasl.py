@@ -4,24 +4,13 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from tailrace.server.dispatch import Dispatcher
-from tailrace.server.sasl import NoSaslHandler
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 
 
 @pytest.fixture
 def node() -> DataPath:
-    node = DataPath("/data", files=SimulatedDisk())
-    handler = NoSaslHandler()
-
-    def broken(fault: BaseException) -> None:
-        raise fault
-
-    node.dispatcher = Dispatcher(
-        {17: handler, 36: handler}, write_staged=node.table.write_staged, on_broken_invariant=broken
-    )
-    return node
+    return DataPath("/data", files=SimulatedDisk())
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -15,20 +15,15 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import FlushMeasure, FlushThread
-from tailrace.node.handlers import Waiting
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
+from tailrace.server.assembly.broker import Broker
+from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.partitions.dormant import Dormant
 from tailrace.server.partitions.log_directory import SetAside
-from tailrace.server.partitions.log_directory_health import LogDirectoryHealth
-from tailrace.server.partitions.scrubber import Scrubber, ScrubMeasure
-from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.replicas.failures import ReplicaFailures
-from tailrace.server.replicas.followers import FollowerHosts
-from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
-from tailrace.server.replicas.repairs import ReplicaRepairs
+from tailrace.server.partitions.scrubber import ScrubMeasure
 
 SLICE = 500
 """Partitions, or topics, that are looked at before requests have their turn."""
@@ -95,27 +90,16 @@ class BrokerMeasurements:
     waiting_fetches: int
     waiting_produces: int
     flushes: FlushMeasure
-    scrubs: ScrubMeasure | None = None
-    """None if no log is looked through at rest."""
+    scrubs: ScrubMeasure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
     """The parts of a broker that are looked at."""
 
-    broker_id: BrokerId
-    partitions: PartitionTable
-    followers: FollowerHosts
-    keeper: InSyncKeeper
-    repairs: ReplicaRepairs
-    failures: ReplicaFailures
-    health: LogDirectoryHealth
-    coordinators: GroupCoordinatorService
-    waiting: Waiting
+    broker: Broker
     flush_thread: FlushThread
     """Of the topics' logs."""
-    scrubber: Scrubber | None
-    """Looks through logs at rest."""
     late_transaction_ms: int
     """After this silence of its producer a transaction should have been ended: transaction.max.timeout.ms and more."""
 
@@ -123,22 +107,23 @@ class BrokerParts:
 async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMeasurements:
     """Look at everything. Takes turns with the requests."""
     logs = await _measure_partitions(parts, max_partitions)
+    broker, fetches = parts.broker, len(parts.broker.polls)
     return BrokerMeasurements(
         traffic=logs.traffic,
         traffic_by_topic=logs.traffic_by_topic,
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
-        replication=_measure_replication(parts),
-        groups_by_state=await _count_groups(parts.coordinators),
-        waiting_fetches=parts.waiting.fetches,
-        waiting_produces=parts.waiting.produces,
+        replication=_measure_replication(broker.replicas),
+        groups_by_state=await _count_groups(broker.coordination.groups),
+        waiting_fetches=fetches,
+        waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,
-        scrubs=None if parts.scrubber is None else parts.scrubber.measure,
+        scrubs=broker.replicas.upkeep.scrubber.measure,
     )
 
 
-def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
-    followers, keeper, repairs = parts.followers, parts.keeper, parts.repairs
+def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
+    followers, keeper, repairs = replicas.followers, replicas.keeper, replicas.repairs
     return ReplicationMeasure(
         following=followers.partitions,
         max_lag=followers.max_lag,
@@ -150,8 +135,8 @@ def _measure_replication(parts: BrokerParts) -> ReplicationMeasure:
         set_aside=repairs.set_aside_logs,
         shrinks=keeper.shrinks,
         expansions=keeper.expansions,
-        lost=len(parts.failures.lost_replicas),
-        is_directory_stalled=parts.health.is_stalled,
+        lost=len(replicas.failures.lost_replicas),
+        is_directory_stalled=replicas.health.is_stalled,
     )
 
 
@@ -229,7 +214,7 @@ class _Logs:
 
 
 async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
-    table = parts.partitions
+    table = parts.broker.partitions
     now_ms = time.time_ns() // 1_000_000
     logs = _Logs(max_partitions, now_ms=now_ms, late_ms=parts.late_transaction_ms)
     logs.replicas.offline = table.offline_count
@@ -242,7 +227,7 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
     for index, (name, dormant) in enumerate(table.dormant):
         if index % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        logs.add_dormant(name, dormant, parts.broker_id)
+        logs.add_dormant(name, dormant, parts.broker.config.broker_id)
     return logs
 
 

@@ -74,12 +74,11 @@ def _broker(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield from _groups(broker)
     yield _flush_rounds("tailrace_flush_round_seconds", "Rounds of flushes of all logs that waited", broker.flushes)
     yield _counter("tailrace_log_flushes", "Logs flushed, in all rounds.", (), [((), broker.flushes.logs)])
-    if (scrubs := broker.scrubs) is not None:
-        what = "of logs at rest, looked through in the background"
-        yield _counter("tailrace_log_scrub_bytes", f"Bytes {what}.", (), [((), scrubs.bytes_read)])
-        yield _counter("tailrace_log_scrub_passes", f"Passes {what}.", (), [((), scrubs.passes)])
-        yield _counter("tailrace_log_scrub_damaged_logs", f"Damage found {what}.", (), [((), scrubs.damaged_logs)])
-        yield _counter("tailrace_log_scrub_indexes", f"Wrong indexes {what}.", (), [((), scrubs.indexes_rebuilt)])
+    scrubs, what = broker.scrubs, "of logs at rest, looked through in the background"
+    yield _counter("tailrace_log_scrub_bytes", f"Bytes {what}.", (), [((), scrubs.bytes_read)])
+    yield _counter("tailrace_log_scrub_passes", f"Passes {what}.", (), [((), scrubs.passes)])
+    yield _counter("tailrace_log_scrub_damaged_logs", f"Damage found {what}.", (), [((), scrubs.damaged_logs)])
+    yield _counter("tailrace_log_scrub_indexes", f"Wrong indexes {what}.", (), [((), scrubs.indexes_rebuilt)])
 
 
 def _traffic(broker: BrokerMeasurements) -> Iterator[Metric]:

@@ -13,7 +13,7 @@ out.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -25,7 +25,7 @@ from tailrace.protocol.schema import ZERO_UUID
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.envelopes import decode_address, decode_principal
 from tailrace.server.controller_link.forwarding import has_moved
-from tailrace.server.dispatch import Dispatcher, Handler
+from tailrace.server.dispatch import Dispatcher, HandlerTable
 from tailrace.server.ports import Buffer
 from tailrace.server.quorum.controller import QuorumController
 
@@ -115,13 +115,13 @@ class EnvelopeHandler:
         self,
         *,
         quorum: QuorumController,
-        handlers: Mapping[int, Handler],
+        handlers: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
         """`handlers` carry requests out on this node; those that are not `FORWARDED_APIS` are left alone."""
         self._quorum = quorum
         self._dispatcher = Dispatcher(
-            {key: handler for key, handler in handlers.items() if key in FORWARDED_APIS},
+            {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
             write_staged=lambda: None,
             on_broken_invariant=on_broken_invariant,
         )

@@ -11,7 +11,7 @@ meanwhile, what it had asked for may be there already, and the answer says so: T
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
-from tailrace.server.dispatch import Handler
+from tailrace.server.dispatch import Handler, HandlerTable
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import error_codes
@@ -142,9 +142,9 @@ class Forwarding:
     def __len__(self) -> int:
         return self._count
 
-    def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """A broker's handlers by API key: those of `FORWARDED_APIS` take requests to the active controller."""
-        return {key: self._passed_on(APIS[key].forwarding, handler) for key, handler in handlers.items()}
+    def handlers(self, handlers: HandlerTable) -> HandlerTable:
+        """A broker's handlers: those of `FORWARDED_APIS` take requests to the active controller."""
+        return {api: self._passed_on(api.forwarding, handler) for api, handler in handlers.items()}
 
     def _passed_on(self, forwarding: ForwardingKind, handler: Handler) -> Handler:
         if forwarding is ForwardingKind.NEVER:

@@ -39,19 +39,12 @@ class FetchingConsumer:
 
     is_replica = False
 
-    __slots__ = ("_replica_id", "_takes_zstd")
+    __slots__ = ("_takes_zstd",)
 
-    def __init__(self, version: int, replica_id: int) -> None:
+    def __init__(self, version: int) -> None:
         self._takes_zstd = version >= FIRST_WITH_ZSTD
-        self._replica_id = replica_id
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
-        if self._replica_id >= 0:
-            partition.check_leader(wanted.current_leader_epoch)
-            code = (
-                ErrorCode.UNKNOWN_LEADER_EPOCH if wanted.current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
-            raise KafkaError(code, f"broker {self._replica_id} is no replica of {partition.topic_partition} here")
         if not self._takes_zstd and partition.config.compression_type == "zstd":
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"

@@ -21,14 +21,12 @@ from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.asked import AskedFetch, FetchingConsumer
-from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES, wait_ms
+from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.reading import Reading
-from tailrace.server.fetch.replica_fetches import ReplicaFetches, replica_id_of
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.fetch.waiting import WaitingFetch
 from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
-from tailrace.server.quorum.raft_wire import is_of_metadata
 from tailrace.server.waiters import LongPolls
 
 FIRST_WITH_ENDPOINTS: Final = 16
@@ -44,30 +42,22 @@ class FetchHandler:
         *,
         partitions: PartitionTable,
         polls: LongPolls,
-        fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
-        metadata_log: RaftRpcHandler | None = None,
-        replicas: ReplicaFetches | None = None,
-        endpoints: LeaderEndpoints | None = None,
+        fetch_max_bytes: int,
+        replicas: ReplicaFetches,
+        endpoints: LeaderEndpoints,
     ) -> None:
-        """`metadata_log` answers for that log, whose readers are the replicas of a quorum. Without `replicas` no broker
-        is known to be one, without `endpoints` nobody is told where new leaders listen.
-        """
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
-        self._metadata_log = metadata_log
         self._replicas = replicas
         self._endpoints = endpoints
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
-        if self._metadata_log is not None and is_of_metadata(request):
-            self._metadata_log.handle(request, context)
-            return None
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         version, table = context.api_version, self._partitions
-        replica = None if self._replicas is None else self._replicas.reader(request, version)
-        reader = replica or FetchingConsumer(version, replica_id_of(request, version))
+        replica = self._replicas.reader(request, version)
+        reader = replica or FetchingConsumer(version)
         asked = AskedFetch(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and asked.wanted_bytes > 0
@@ -89,7 +79,7 @@ class FetchHandler:
     def _leader_endpoints(self, reading: Reading) -> tuple[NodeEndpoint, ...]:
         """The places where the leaders that refusals name listen."""
         context = reading.asked.context
-        if not reading.is_urgent or self._endpoints is None or context.api_version < FIRST_WITH_ENDPOINTS:
+        if not reading.is_urgent or context.api_version < FIRST_WITH_ENDPOINTS:
             return ()
         named = (answer.current_leader.leader_id for topic in reading.topics for answer in topic.partitions)
         leaders = [leader for leader in named if leader != NO_LEADER]

@@ -34,10 +34,6 @@ def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) ->
     return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
 
 
-def replica_id_of(request: FetchRequest, version: int) -> int:
-    return request.replica_id if version < FIRST_WITH_REPLICA_STATE else request.replica_state.replica_id
-
-
 class ReplicaFetches:
     """Knows who the other brokers are, and tells the keeper who has caught up."""
 

@@ -44,10 +44,10 @@ class CleanerConfig:
 class Cleaner:
     """Works from `start` to `stop`."""
 
-    def __init__(self, table: PartitionTable, *, clock: Clock, config: CleanerConfig | None = None) -> None:
+    def __init__(self, table: PartitionTable, *, clock: Clock, config: CleanerConfig) -> None:
         self._table = table
         self._clock = clock
-        self._config = config or CleanerConfig()
+        self._config = config
         self._timer: Timer | None = None
         self._running: tuple[Partition, Compaction] | None = None
         self._uncleanable: set[tuple[TopicId, int]] = set()

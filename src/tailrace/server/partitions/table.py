@@ -127,7 +127,7 @@ class PartitionTable:
         self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
         self._dormant = DormantPartitions()
         self.leaders: Leaders = NoLeaders() if leaders is None else leaders
-        self._failures: Failures = NoFailures() if failures is None else failures
+        self.failures: Failures = NoFailures() if failures is None else failures
         self._vanished: list[TopicPartition] = []
         self._directory = directory
         self._broker_id = broker_id
@@ -262,7 +262,7 @@ class PartitionTable:
         if self._directory.has_vanished(topic_partition):
             self._vanished.append(topic_partition)
             self._vanished_ends[key] = self._directory.vanished_end_of(topic_partition)
-            self._failures.lost(topic_partition)
+            self.failures.lost(topic_partition)
         line = self._directory.take_closed(topic_partition, state.topic_id)
         if line is None and (key in self._offline or self._directory.is_found(topic_partition)):
             self.create(topic_partition, state=state, config=config)
@@ -358,21 +358,21 @@ class PartitionTable:
             ends = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
             self._offline_ends[topic_partition] = ends
         if isinstance(fault, StorageError) and fault.is_shortage:
-            self._failures.stalled(topic_partition)
+            self.failures.stalled(topic_partition)
         else:
-            self._failures.lost(topic_partition)
+            self.failures.lost(topic_partition)
 
     def _note_write_outcome(self, partition: Partition, fault: StorageError | None) -> None:
         topic_partition = partition.topic_partition
         if self._by_name.get(topic_partition) is not partition:
             return  # it is deleted, and the name may belong to another topic
         if fault is None:
-            self._failures.resumed(topic_partition)
+            self.failures.resumed(topic_partition)
         elif fault.is_disk_full:
             # This log is only the first to notice. Soon, not now: what follows changes which are fetched, and led.
             self._clock.call_soon(self._tell_disk_full)
         else:
-            self._failures.stalled(topic_partition)
+            self.failures.stalled(topic_partition)
 
     def _tell_disk_full(self) -> None:
         self.on_disk_full()
@@ -388,9 +388,9 @@ class PartitionTable:
         if log.is_damaged:
             # Now: a start after a kill looks for the damage from the recovery point on.
             self._checkpoints.write(RECOVERY_POINTS, of=(partition,))
-            self._failures.lost(topic_partition)
+            self.failures.lost(topic_partition)
         else:
-            self._failures.stalled(topic_partition)  # what is flushed is there when it is opened again
+            self.failures.stalled(topic_partition)  # what is flushed is there when it is opened again
 
     def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
         partition = Partition(

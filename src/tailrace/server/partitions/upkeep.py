@@ -116,24 +116,23 @@ class LogUpkeep:
         table: PartitionTable,
         *,
         clock: Clock,
-        config: UpkeepConfig | None = None,
-        disk: Disk | None = None,
+        config: UpkeepConfig,
+        disk: Disk,
         on_short_of_room: Callable[[bool], None] = lambda is_short: None,
     ) -> None:
-        """`disk` carries out what a look through the logs reads; without one there is none. `on_short_of_room` is told
-        when the disk runs short of room, and when it no longer is.
+        """`disk` carries out the reads of the look at logs at rest. `on_short_of_room` is called when the disk runs
+        short of room, and when it no longer is.
         """
         self._clock = clock
-        config = config or UpkeepConfig()
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
         rounds = Rounds(table, clock=clock)
-        self._reserve = DiskReserve(
+        self.reserve = DiskReserve(
             table,
             reserve_bytes=config.log_dir_reserve_bytes,
             apply_retention=rounds.apply_retention,
             on_change=on_short_of_room,
         )
-        table.on_disk_full = self._reserve.note_full
+        table.on_disk_full = self.reserve.note_full
         chores: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, rounds.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
@@ -144,28 +143,26 @@ class LogUpkeep:
                 lambda: rounds.expire_producers(config.producer_id_expiration_ms),
             ),
         ]
-        chores.append((DISK_CHECK_INTERVAL_MS, self._reserve.check))
+        chores.append((DISK_CHECK_INTERVAL_MS, self.reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
             chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
-        self.scrubber = None if disk is None else Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
+        self.scrubber = Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
         """Looks through logs at rest."""
         self._chores = tuple(chores)
         self._timers: dict[int, Timer] = {}
 
     def start(self) -> None:
         """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
-        self._reserve.check()
+        self.reserve.check()
         self._cleaner.start()
-        if self.scrubber is not None:
-            self.scrubber.start()
+        self.scrubber.start()
         for chore, (interval_ms, _) in enumerate(self._chores):
             self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
 
     def stop(self) -> None:
         """Run nothing any more."""
         self._cleaner.stop()
-        if self.scrubber is not None:
-            self.scrubber.stop()
+        self.scrubber.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

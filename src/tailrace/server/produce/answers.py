@@ -159,7 +159,7 @@ class SoleAnswer(PartitionAnswer):
         topic: TopicProduceData,
         timeout_ms: int,
         deadlines: Deadlines,
-        endpoints: LeaderEndpoints | None,
+        endpoints: LeaderEndpoints,
     ) -> None:
         self.context = context
         self.acks = acks
@@ -229,7 +229,7 @@ class SeveralAnswers:
         acks: int,
         timeout_ms: int,
         deadlines: Deadlines,
-        endpoints: LeaderEndpoints | None,
+        endpoints: LeaderEndpoints,
     ) -> None:
         self._context = context
         self._acks = acks
@@ -299,9 +299,7 @@ def _bounded(timeout_ms: int) -> int:
     return min(max(0, timeout_ms), MAX_TIMEOUT_MS)
 
 
-def _finish(
-    context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints | None
-) -> None:
+def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints) -> None:
     """Send the answer that the acks ask for."""
     if acks != 0:
         leaders: list[int] = []
@@ -312,7 +310,7 @@ def _finish(
             for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
         )
         told: tuple[NewerLeaderEndpoint, ...] = ()
-        if leaders and endpoints is not None and context.api_version >= FIRST_WITH_ENDPOINTS:
+        if leaders and context.api_version >= FIRST_WITH_ENDPOINTS:
             told = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
         context.respond(ProduceResponse(responses=topics, node_endpoints=told))
         return

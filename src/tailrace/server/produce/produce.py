@@ -52,14 +52,11 @@ class ProduceHandler:
         partitions: PartitionTable,
         deadlines: Deadlines,
         clock: Clock,
-        verifier: TransactionVerifier | None = None,
-        is_verified: bool = True,
-        endpoints: LeaderEndpoints | None = None,
+        verifier: TransactionVerifier,
+        is_verified: bool,
+        endpoints: LeaderEndpoints,
     ) -> None:
-        """`verifier` asks about transactions; without one, none is open. `is_verified`: whether it is asked at all.
-
-        That is transaction.partition.verification.enable. Without `endpoints` answers name no new leaders.
-        """
+        """`is_verified` is transaction.partition.verification.enable. `endpoints` tell where new leaders listen."""
         self._verifier = verifier
         self._is_verified = is_verified
         self._partitions = partitions
@@ -86,7 +83,7 @@ class ProduceHandler:
             transaction.ask()
 
     def _transaction_of(self, request: ProduceRequest, context: RequestContext) -> TransactionalAppends | None:
-        if request.transactional_id is None or self._verifier is None:
+        if request.transactional_id is None:
             return None
         return TransactionalAppends(
             request.transactional_id,

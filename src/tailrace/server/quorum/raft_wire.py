@@ -33,11 +33,9 @@ from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum import elections_wire as elections
 from tailrace.server.quorum import fetches_wire as fetches
-from tailrace.server.quorum.fetches_wire import is_of_metadata
 from tailrace.server.quorum.metadata_partition_wire import Where, known_code
 
 __all__ = [
-    "is_of_metadata",
     "oldest_version",
     "request_from_wire",
     "request_to_wire",

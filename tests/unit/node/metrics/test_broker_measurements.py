@@ -40,20 +40,23 @@ def lead(table: PartitionTable, number: int, *replicas: BrokerId, **more: Any) -
 
 def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements]:
     """Goes on to the next turn of others each time."""
-    parts: Any = SimpleNamespace(
-        broker_id=BROKER,
-        partitions=table,
+    replicas = SimpleNamespace(
         followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
         repairs=SimpleNamespace(repaired=0, in_repair=0, set_aside_logs=None),
         failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
         health=SimpleNamespace(is_stalled=True),
-        coordinators=SimpleNamespace(active_hosts=list),
-        waiting=SimpleNamespace(fetches=0, produces=0),
-        flush_thread=SimpleNamespace(measure=None),
-        scrubber=None,
-        late_transaction_ms=1,
+        upkeep=SimpleNamespace(scrubber=SimpleNamespace(measure=None)),
     )
+    broker = SimpleNamespace(
+        config=SimpleNamespace(broker_id=BROKER),
+        partitions=table,
+        replicas=replicas,
+        coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
+        polls=(),
+        deadlines=(),
+    )
+    parts: Any = SimpleNamespace(broker=broker, flush_thread=SimpleNamespace(measure=None), late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.client.blocking import Admin, Producer, RangedFetch
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.node.broker import Broker
+from tailrace.node.broker import RunningBroker
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import encode_request
@@ -71,7 +71,7 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
     """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
     answered: list[bool] = []
 
-    async def hand_over(broker: Broker, *, is_needed: bool) -> None:
+    async def hand_over(broker: RunningBroker, *, is_needed: bool) -> None:
         try:
             _, writer = await asyncio.open_connection(*node.metrics_address)
         except OSError:
@@ -85,8 +85,8 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
         await node.start()
         await node.stop()
 
-    handed_over = Broker.hand_over
-    monkeypatch.setattr(Broker, "hand_over", hand_over)
+    handed_over = RunningBroker.hand_over
+    monkeypatch.setattr(RunningBroker, "hand_over", hand_over)
     settings = {"log.dirs": str(tmp_path), "listeners": "127.0.0.1:0", "metrics.listener": "127.0.0.1:0"}
     node = Node(NodeConfig(settings), on_fatal=pytest.fail)
     asyncio.run(live())

@@ -83,7 +83,7 @@ class Nodes:
 
     def submit(self, command: ControllerCommand) -> Answers:
         answers: Answers = []
-        self.node.do(lambda: self.node.channel.submit(command, answers.append))
+        self.node.do(lambda: self.node.link.channel.submit(command, answers.append))
         return answers
 
     def answer(self, command: ControllerCommand) -> ControllerResponse | KafkaError:
@@ -118,7 +118,9 @@ def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: Nodes) -
     seen: list[bool] = []
     command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)),))
     image = nodes.node.controller
-    nodes.node.do(lambda: nodes.node.channel.submit(command, lambda _: seen.append("orders" in image.image.topics)))
+    nodes.node.do(
+        lambda: nodes.node.link.channel.submit(command, lambda _: seen.append("orders" in image.image.topics))
+    )
     nodes.go_on(1_000)
     assert seen == [True]
     again = nodes.answer(command)
@@ -234,11 +236,11 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
     command = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     block = nodes.answer(command)
     assert isinstance(block, ProducerIdBlock)
-    pool = ProducerIdPool(controller=nodes.node.channel, broker_id=nodes.broker_id)
+    pool = ProducerIdPool(controller=nodes.node.link.channel, broker_id=nodes.broker_id)
     ids: list[object] = []
     for _ in range(block.size):
         nodes.node.do(lambda: pool.take(ids.append))
-    assert len(nodes.node.errands) <= 2  # the block, and perhaps a heartbeat
+    assert len(nodes.node.link.errands) <= 2  # the block, and perhaps a heartbeat
     nodes.go_on(1_000)
     # The next block is there before this one is used up.
     for _ in range(block.size):

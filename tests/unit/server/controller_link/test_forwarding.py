@@ -130,7 +130,7 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> 
     assert answers == []
     nodes.go_on(1)
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
-    assert len(asked.forwarding) == 0
+    assert len(asked.link.forwarding) == 0
 
 
 def test_a_forgotten_request_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +207,11 @@ def test_a_client_that_has_gone_is_forgotten(nodes: Nodes) -> None:
     asked = nodes.other
     nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
     connection = asked.ask(create("orders"), CREATE_VERSION, lambda _: None)
-    assert (len(asked.forwarding), len(asked.errands)) == (1, 1)
-    before = len(asked.errands)
+    assert (len(asked.link.forwarding), len(asked.link.errands)) == (1, 1)
+    before = len(asked.link.errands)
     connection.hang_up()
-    assert len(asked.forwarding) == 0
-    assert len(asked.errands) == before - 1
+    assert len(asked.link.forwarding) == 0
+    assert len(asked.link.errands) == before - 1
 
 
 def test_no_more_wait_than_a_node_has_room_for(nodes: Nodes) -> None:

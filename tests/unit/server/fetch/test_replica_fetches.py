@@ -8,12 +8,9 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch.fetch import FetchHandler
-from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, FETCH, DataPath, Exchange, batch_of, records_of, topic_id_of
+from testkit.data_path import DataPath, Exchange, batch_of, records_of, topic_id_of
 from testkit.ports import DeferredDisk
 
 
@@ -51,19 +48,10 @@ class Bench:
     def __init__(self, *, in_sync: tuple[int, ...] = (1, 2), fenced: tuple[int, ...] = ()) -> None:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
-        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
         self.controller = StillController(fenced)
-        keeper = InSyncKeeper(
-            broker_id=BROKER, partitions=self.node.table, controller=self.controller, clock=self.clock
+        self.node = DataPath(
+            "/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, controller=self.controller
         )
-        handler = FetchHandler(
-            partitions=self.node.table,
-            polls=self.node.polls,
-            replicas=ReplicaFetches(controller=self.controller, keeper=keeper),
-        )
-        route = self.node.dispatcher._routes[FETCH]
-        assert route is not None
-        route.handle = handler.handle
         self.partition: Partition = self.node.create("orders", leader_epoch=4, in_sync=in_sync, replicas=(1, 2))
         self.disk.run()
 

@@ -20,15 +20,12 @@ from tailrace.protocol.records.control import LeaderChangeMessage, control_value
 from tailrace.protocol.records.record import BatchBuilder, read_records
 from tailrace.raft.effects import RoleChanged
 from tailrace.server.controller_link.channel import ControllerChannel
-from tailrace.server.controller_link.controller_requests import Errands
-from tailrace.server.controller_link.envelopes import Envelopes
 from tailrace.server.quorum.controller import SLICE_PARTITIONS
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import CLUSTER_ID, AdminPath
-from testkit.data_path import BROKER
-from testkit.ports import DeferredDisk, NoPeer
+from testkit.admin_path import AdminPath
+from testkit.ports import DeferredDisk
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"
@@ -47,10 +44,7 @@ def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:
 
 def channel_of(node: AdminPath) -> ControllerChannel:
     """How the broker of a node, which is the active controller as well, gives it commands."""
-    errands = Errands(quorum=node.controller, peer=NoPeer(node.clock.call_soon), node_id=BROKER, clock=node.clock)
-    return ControllerChannel(
-        quorum=node.controller, errands=errands, envelopes=Envelopes(bytes(16)), cluster_id=CLUSTER_ID, node_id=BROKER
-    )
+    return node.link.channel
 
 
 def deferred_node() -> tuple[AdminPath, DeferredDisk]:

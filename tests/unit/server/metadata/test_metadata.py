@@ -24,7 +24,8 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import CLUSTER_ID, AdminPath
+from testkit.admin_path import AdminPath
+from testkit.data_path import CLUSTER_ID
 from testkit.ports import DeferredDisk, RecordingConnection
 
 VERSIONS = range(14)

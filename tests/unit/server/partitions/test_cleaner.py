@@ -172,7 +172,7 @@ def test_appends_and_reads_go_on_between_two_slices() -> None:
 
 
 def test_under_page_cache_durability_it_flushes_before_it_compacts() -> None:
-    node = DataPath("/logs", files=SimulatedDisk(), is_flushed=False)
+    node = DataPath("/logs", files=SimulatedDisk(), settings={"log.durability": "page-cache"})
     partition = node.create(config=KEYED)
     write(node)
     assert partition.log.flushed_offset == 0 or partition.log.flushed_offset < partition.log.log_end_offset

@@ -21,7 +21,7 @@ def files() -> SimulatedDisk:
 @pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
-    LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
     return node
 
 
@@ -71,14 +71,14 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
     node = DataPath("/logs", files=files)
     node.create()
     files.free_space = RESERVE - 1
-    LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     node.create()
-    LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
     fill(node, files, 1000)
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 
@@ -87,7 +87,7 @@ def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_a
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = UpkeepConfig(log_dir_reserve_bytes=RESERVE)
-    LogUpkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
         fill(node, files, free_bytes)
     assert told == [True, False, True]
@@ -98,7 +98,7 @@ def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: Simul
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = UpkeepConfig(log_dir_reserve_bytes=reserve)
-    LogUpkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -118,7 +118,7 @@ def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_writte
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = UpkeepConfig(log_dir_reserve_bytes=reserve)
-    LogUpkeep(node.table, clock=node.clock, config=config, on_short_of_room=told.append).start()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     node.create()
     for quota_bytes in (0, 1000):
         files.quota_bytes = quota_bytes

@@ -9,7 +9,7 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     partition = node.create().topic_partition
-    upkeep = LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig())
+    upkeep = LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig())
     upkeep.start()
     node.produce("orders", b"a")
     node.clock.advance(5_000)
@@ -25,7 +25,7 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
 
 
 def test_page_cache_durability_flushes_after_so_many_records() -> None:
-    node = DataPath("/logs", files=SimulatedDisk(), is_flushed=False)
+    node = DataPath("/logs", files=SimulatedDisk(), settings={"log.durability": "page-cache"})
     log = node.create(config=TopicConfig(flush_messages=3)).log
     flushed = []
     for _ in range(7):
@@ -35,10 +35,12 @@ def test_page_cache_durability_flushes_after_so_many_records() -> None:
 
 
 def test_page_cache_durability_flushes_what_has_waited_long_enough_when_it_is_looked_at() -> None:
-    node = DataPath("/logs", files=SimulatedDisk(), is_flushed=False)
+    node = DataPath("/logs", files=SimulatedDisk(), settings={"log.durability": "page-cache"})
     log = node.create(config=TopicConfig(flush_ms=2_000)).log
     plain = node.create("plain").log
-    LogUpkeep(node.table, clock=node.clock, config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000)).start()
+    LogUpkeep(
+        node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000)
+    ).start()
     for topic in ("orders", "plain"):
         node.produce(topic, b"a")
     node.clock.advance(2_999)

@@ -17,7 +17,7 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of
+from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.ports import DeferredDisk, RecordingConnection
 
 
@@ -185,7 +185,7 @@ class SlowCoordinator:
 def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
     """One partition is safe and the other waits for the coordinator when the producer's time is over."""
     files, coordinator = SimulatedDisk(), SlowCoordinator()
-    node = DataPath("/logs", files=files, disk=disk, verifier=coordinator)
+    node = DataPath("/logs", files=files, disk=disk, own_handlers=verified_by(coordinator))
 
     def in_transaction(*sequences: int) -> ProduceRequest:
         data = tuple(
@@ -222,7 +222,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
 def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
     """Even if its producer's transaction is open in the partition: nobody has said that the sender may write in it."""
     coordinator = SlowCoordinator()
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, verifier=coordinator)
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
     partition = node.create()
 
     def send(sequence: int, transactional_id: str | None) -> Exchange:

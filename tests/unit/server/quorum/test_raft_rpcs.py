@@ -20,12 +20,10 @@ from tailrace.raft.rpc import VoteReply
 from tailrace.raft.voters import Voter, VoterListener
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.quorum.description import WANTED, QuorumDescriptionHandler
 from tailrace.server.quorum.host import OnAnswer, QuorumHost
 from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
 from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
-from testkit.data_path import DataPath
 from testkit.ports import RecordingConnection
 
 TOPIC = "__cluster_metadata"
@@ -185,22 +183,10 @@ def test_a_fetch_reads_the_log_by_the_leader_only(
 
 
 @pytest.mark.parametrize("version", [12, 13, 17, 18])
-def test_a_fetch_of_the_log_by_name_or_id_goes_to_the_replica_and_all_others_to_the_partitions(
-    cluster: QuorumCluster, leader: QuorumNode, version: int
-) -> None:
-    path = DataPath("/other")
-    handler = FetchHandler(
-        partitions=path.table,
-        polls=path.polls,
-        metadata_log=RaftRpcHandler(leader.host),
-    )
-    answer = Asked(cluster, handler, fetch_from(0, leader.host.node.epoch, 0), version).answer()
+def test_a_fetch_names_the_log_by_its_name_or_its_id(cluster: QuorumCluster, leader: QuorumNode, version: int) -> None:
+    answer = Asked(cluster, RaftRpcHandler(leader.host), fetch_from(0, leader.host.node.epoch, 0), version).answer()
     part = answer.responses[0].partitions[0]
     assert (part.error_code, part.high_watermark) == (ErrorCode.NONE, leader.host.log.end_offset)
-    other = fetch.FetchTopic(topic="orders", topic_id=b"o" * 16, partitions=fetch_from(0, 1, 0).topics[0].partitions)
-    request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, topics=(other,))
-    code = Asked(cluster, handler, request, version).answer().responses[0].partitions[0].error_code
-    assert code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def test_a_fetch_at_the_end_waits_and_impossible_ones_do_not(cluster: QuorumCluster, leader: QuorumNode) -> None:

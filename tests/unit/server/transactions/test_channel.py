@@ -48,7 +48,7 @@ class World:
         self.channel = TransactionChannel(
             broker_id=HERE,
             image=lambda: image(leader),
-            coordinators=TransactionPath("/data", files=SimulatedDisk()).transactions.coordinators,
+            coordinators=TransactionPath("/data", files=SimulatedDisk()).transactions,
             peer=self,
             clock=self.clock,
         )

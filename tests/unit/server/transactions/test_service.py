@@ -40,7 +40,7 @@ def _client(node: TransactionPath, name: str = "pay", *, version: int = 0) -> Tr
 
 
 def _known(node: TransactionPath, name: str = "pay") -> Transaction:
-    return node.transactions.coordinators.host_of(name).machine.transactions[name]
+    return node.transactions.host_of(name).machine.transactions[name]
 
 
 versions = pytest.mark.parametrize("version", [0, 2])
@@ -213,7 +213,7 @@ def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
 def test_what_cannot_be_aborted_once_does_not_end_the_looking() -> None:
     node = _node()
     client = _client(node)
-    host = node.transactions.coordinators.host_of("pay")
+    host = node.transactions.host_of("pay")
     looks = 0
 
     def timed_out(now_ms: int) -> list[str]:
@@ -617,7 +617,7 @@ def test_when_a_change_comes_to_nothing_those_that_wait_for_it_hear_it() -> None
     disk.holds = True
     decided, added = client.ask_for_end(is_commit=True), client.ask_to_add("bills")
     assert not added.is_answered
-    client.node.transactions.coordinators.host_of("pay").partition.step_down()
+    client.node.transactions.host_of("pay").partition.step_down()
     clock.advance(0)
     assert decided.response.error_code == E.NOT_COORDINATOR
     assert added.is_answered, "it would wait for some seconds"
@@ -684,5 +684,5 @@ class TestTheNextTransaction:
     def test_a_coordinator_that_is_closed_tells_those_that_wait(self) -> None:
         client, _ = _ending()
         waiting = [client.ask_to_add("bills"), client.ask_to_add("orders")]
-        client.node.transactions.coordinators.close()
+        client.node.transactions.close()
         assert [_added(each) for each in waiting] == [E.NOT_COORDINATOR, E.NOT_COORDINATOR]

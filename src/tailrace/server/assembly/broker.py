@@ -1,0 +1,205 @@
+"""One broker, whole and synchronous: partitions, hosts, handlers and dispatcher, on the ports that it is given.
+
+`node` gives it threads, sockets and a real clock, and starts and stops it; the simulation and the test kit give it
+theirs. Nothing happens by itself before `open`, `load` and `start`. All collaborators are attributes.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tailrace.metadata.broker_commands import RegisterBroker
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import KafkaError
+from tailrace.protocol.messages import (
+    configs,
+    fetch,
+    list_offsets,
+    log_dirs,
+    metadata,
+    produce,
+    producers,
+    sasl,
+    topics,
+)
+from tailrace.server.admin.config_resources import ListConfigResourcesHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.delete_records import DeleteRecordsHandler
+from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
+from tailrace.server.admin.log_dir_moves import AlterReplicaLogDirsHandler
+from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
+from tailrace.server.api_versions import FinalizedFeatures
+from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
+from tailrace.server.assembly.coordination import Coordination
+from tailrace.server.assembly.replicas import LocalReplicas
+from tailrace.server.controller_link.broker_lifecycle import Applied, BrokerSession
+from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
+from tailrace.server.fetch.list_offsets import ListOffsetsHandler
+from tailrace.server.fetch.replica_fetches import ReplicaFetches
+from tailrace.server.metadata.cluster import DescribeClusterHandler
+from tailrace.server.metadata.metadata import MetadataHandler
+from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.ports import Controller
+from tailrace.server.produce.produce import ProduceHandler
+from tailrace.server.produce.producers import DescribeProducersHandler
+from tailrace.server.quorum.controller import OnImage
+from tailrace.server.sasl import NoSaslHandler
+from tailrace.server.waiters import Deadlines, LongPolls
+
+
+class AppliedMetadata(Protocol):
+    """The metadata as far as this node has applied its log."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    @property
+    def applied_end_offset(self) -> int: ...
+
+
+class Broker:
+    """`open`, then `load` when the applier has carried out an image, then `start`; at the end `stop`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        ports: BrokerPorts,
+        settings: AdjustableSettings,
+        metadata: AppliedMetadata,
+        controller: Controller,
+        admin: HandlerTable,
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        """`settings`: those of this node that the cluster may change. `controller` is the way to the active one,
+        `admin` the handlers of requests that only the active controller can carry out, with a way there."""
+        clock = ports.clock
+        self.config: Final = config
+        self.ports: Final = ports
+        self.settings: Final = LiveSettings(settings)
+        self.metadata: Final = metadata
+        self.controller: Final = controller
+        self.replicas: Final = LocalReplicas(config, ports=ports, controller=controller, settings=self.settings)
+        self.partitions: Final = self.replicas.partitions
+        self.coordination: Final = Coordination(config, ports=ports, controller=controller, partitions=self.partitions)
+        self.deadlines: Final = Deadlines(clock)
+        """Requests for records that wait: fetches for records, produces for replicas and disks."""
+        self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
+        """The fetches among them."""
+        self.handlers: Final[HandlerTable] = {
+            **self._of_records(),
+            **self._of_metadata(),
+            **self.coordination.handlers(self.deadlines),
+            **admin,
+        }
+        """Handlers of all that clients are served, but for ApiVersions, which is the dispatcher's own."""
+        self.dispatcher: Final = Dispatcher(
+            self.handlers,
+            write_staged=self.partitions.write_staged,
+            on_broken_invariant=on_broken_invariant,
+            finalized=self.finalized_features,
+        )
+
+    def finalized_features(self) -> FinalizedFeatures:
+        """The features that the cluster has agreed on, as of the last record that this node shows the effects of."""
+        return FinalizedFeatures(self.metadata.image.features, self.metadata.applied_end_offset - 1)
+
+    def new_lifecycle(
+        self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]
+    ) -> BrokerSession:
+        """The life of this broker in the cluster, from this registration on."""
+        return BrokerSession(
+            controller=self.controller,
+            applied=applied,
+            clock=self.ports.clock,
+            registration=registration,
+            heartbeat_interval_ms=self.config.heartbeat_interval_ms,
+            session_timeout_ms=self.config.session_timeout_ms,
+            registration_timeout_ms=self.config.registration_timeout_ms,
+            on_fatal=on_fatal,
+        )
+
+    # Start and stop
+
+    def open(self) -> None:
+        """See what is on the disk."""
+        self.partitions.open()
+
+    def load(self, image: ClusterImage) -> None:
+        """Act on an image that `replicas.applier` has carried out. Changes from it on are for `listeners`."""
+        self.replicas.load(image)
+        self.coordination.load(image)
+
+    @property
+    def listeners(self) -> tuple[OnImage, ...]:
+        """Receivers of every change of the metadata, in this order, after `replicas.applier`: they rely on that."""
+        return (*self.replicas.listeners, *self.coordination.listeners)
+
+    def start(self) -> None:
+        """Do what is done from time to time."""
+        self.replicas.keeper.start()
+        self.replicas.upkeep.start()
+
+    def stop(self) -> None:
+        """Propose, report and repair nothing more."""
+        self.replicas.keeper.stop()
+        self.replicas.failures.stop()
+        self.replicas.repairs.stop()
+
+    # Handlers
+
+    def _of_records(self) -> HandlerTable:
+        config, partitions, clock = self.config, self.partitions, self.ports.clock
+        endpoints, path = LeaderEndpoints(self.controller), config.shown_log_directory
+        return by_api(
+            {
+                produce.ProduceRequest: ProduceHandler(
+                    partitions=partitions,
+                    deadlines=self.deadlines,
+                    clock=clock,
+                    verifier=self.coordination.verifier,
+                    is_verified=config.verifies_transactions,
+                    endpoints=endpoints,
+                ),
+                fetch.FetchRequest: FetchHandler(
+                    partitions=partitions,
+                    polls=self.polls,
+                    fetch_max_bytes=config.fetch_max_bytes,
+                    replicas=ReplicaFetches(controller=self.controller, keeper=self.replicas.keeper),
+                    endpoints=endpoints,
+                ),
+                list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),
+                list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(partitions=partitions),
+                topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock),
+                producers.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),
+                log_dirs.DescribeLogDirsRequest: DescribeLogDirsHandler(partitions=partitions, path=path),
+                log_dirs.AlterReplicaLogDirsRequest: AlterReplicaLogDirsHandler(partitions=partitions, path=path),
+            }
+        )
+
+    def _of_metadata(self) -> HandlerTable:
+        controller, broker_id, cluster_id = self.controller, self.config.broker_id, self.config.cluster_id
+        offline_replica, no_sasl = self.partitions.offline_replica, NoSaslHandler()
+        return by_api(
+            {
+                metadata.MetadataRequest: MetadataHandler(
+                    controller=controller,
+                    broker_id=broker_id,
+                    cluster_id=cluster_id,
+                    auto_create=self.config.auto_create_topics,
+                    offline_replica=offline_replica,
+                ),
+                metadata.DescribeClusterRequest: DescribeClusterHandler(
+                    controller=controller, broker_id=broker_id, cluster_id=cluster_id
+                ),
+                metadata.DescribeTopicPartitionsRequest: DescribeTopicPartitionsHandler(
+                    controller=controller, offline_replica=offline_replica
+                ),
+                configs.DescribeConfigsRequest: DescribeConfigsHandler(controller=controller, settings=self.settings),
+                configs.ListConfigResourcesRequest: ListConfigResourcesHandler(controller=controller),
+                sasl.SaslHandshakeRequest: no_sasl,
+                sasl.SaslAuthenticateRequest: no_sasl,
+            }
+        )

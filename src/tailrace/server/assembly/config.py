@@ -1,0 +1,57 @@
+"""The values and the ports that a broker is built from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.model.ids import BrokerId
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.server.partitions.upkeep import UpkeepConfig
+from tailrace.server.ports import Clock, Disk, Peer
+from tailrace.storage import FileSystem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The settings of one broker that no running cluster changes. Times in milliseconds, sizes in bytes."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    log_directory: str
+    """The directory of the logs, in `BrokerPorts.files`."""
+    shown_log_directory: str
+    """The same, as DescribeLogDirs names it."""
+    is_flushed: bool
+    """log.durability=flushed, otherwise page-cache."""
+    replica_lag_time_max_ms: int
+    fetch_max_bytes: int
+    auto_create_topics: bool
+    """auto.create.topics.enable."""
+    verifies_transactions: bool
+    """transaction.partition.verification.enable."""
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    registration_timeout_ms: int
+    """initial.broker.registration.timeout.ms."""
+    replica_fetch: ReplicaFetchConfig
+    groups: GroupConfig
+    """`settings_of` is the broker's to set: it reads the image."""
+    transactions: TransactionConfig
+    upkeep: UpkeepConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPorts:
+    """The surroundings of one broker."""
+
+    clock: Clock
+    files: FileSystem
+    disk: Disk
+    """Flushes as log.durability says."""
+    syncing_disk: Disk
+    """Flushes always: the same one under log.durability=flushed."""
+    peers: Peer
+    """The other brokers."""
+    random_bytes: Callable[[int], bytes]
+    """So many bytes, never the same ones again: ids of group members are made of them."""

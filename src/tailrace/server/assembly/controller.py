@@ -1,0 +1,142 @@
+"""The handlers of the APIs that are served where a controller is: to controllers and brokers on their own listener, and
+to clients through their broker (`server.controller_link.forwarding`)."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.protocol.messages import (
+    configs,
+    envelope,
+    features,
+    fetch,
+    fetch_snapshot,
+    log_dirs,
+    metadata,
+    producers,
+    quorum,
+    registrations,
+    replicas,
+    sasl,
+    topics,
+)
+from tailrace.server.admin.brokers import UnregisterBrokerHandler
+from tailrace.server.admin.config_changes import AlterConfigsHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.features import UpdateFeaturesHandler
+from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
+from tailrace.server.admin.replicas import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
+from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.controller_link.controller_peers import (
+    AllocateProducerIdsHandler,
+    AlterPartitionHandler,
+    AssignReplicasToDirsHandler,
+    BrokerHeartbeatHandler,
+    BrokerRegistrationHandler,
+    ControllerRegistrationHandler,
+)
+from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
+from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from tailrace.server.metadata.cluster import DescribeControllersHandler
+from tailrace.server.ports import Clock, Controller
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.description import QuorumDescriptionHandler
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
+from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.sasl import NoSaslHandler
+
+
+class ControllerApis:
+    """The APIs that one node serves as a controller: its replica of the metadata log may be the leader's."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        deletion_enabled: bool,
+        settings: AdjustableSettings,
+        clock: Clock,
+        host: QuorumHost,
+        controller: QuorumController,
+        creating: Controller,
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        """`deletion_enabled` is delete.topic.enable. `creating` is `controller` too, but may refuse to create topics
+        that this process has no room for."""
+        self.cluster_id: Final = cluster_id
+        self.settings: Final = LiveSettings(settings)
+        self.host: Final = host
+        self.controller: Final = controller
+        self.admin: Final = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
+        """The APIs that only the active controller can carry out: refused with NOT_CONTROLLER by any other."""
+        opened = EnvelopeHandler(quorum=controller, handlers=self.admin, on_broken_invariant=on_broken_invariant)
+        self.handlers: Final[HandlerTable] = {
+            **self.admin,
+            **self._of_replicas(),
+            **self._of_brokers(),
+            **by_api({envelope.EnvelopeRequest: opened}),
+        }
+        """Everything that a listener of controllers serves, but for ApiVersions."""
+        self.dispatcher: Final = Dispatcher(
+            self.handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant
+        )
+
+    def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:
+        controller, host = self.controller, self.host
+        altering = AlterConfigsHandler(controller=controller)
+        return by_api(
+            {
+                topics.CreateTopicsRequest: CreateTopicsHandler(controller=creating, settings=self.settings),
+                topics.DeleteTopicsRequest: DeleteTopicsHandler(
+                    controller=controller, deletion_enabled=deletion_enabled
+                ),
+                topics.CreatePartitionsRequest: CreatePartitionsHandler(controller=controller),
+                configs.AlterConfigsRequest: altering,
+                configs.IncrementalAlterConfigsRequest: altering,
+                replicas.ElectLeadersRequest: ElectLeadersHandler(controller=controller),
+                replicas.AlterPartitionReassignmentsRequest: AlterPartitionReassignmentsHandler(controller=controller),
+                replicas.ListPartitionReassignmentsRequest: ListPartitionReassignmentsHandler(controller=controller),
+                features.UpdateFeaturesRequest: UpdateFeaturesHandler(controller=controller),
+                registrations.UnregisterBrokerRequest: UnregisterBrokerHandler(controller=controller),
+                quorum.DescribeQuorumRequest: QuorumDescriptionHandler(host, clock=clock, controller=controller),
+                quorum.AddRaftVoterRequest: AddRaftVoterHandler(host),
+                quorum.RemoveRaftVoterRequest: RemoveRaftVoterHandler(host),
+            }
+        )
+
+    def _of_replicas(self) -> HandlerTable:
+        host, no_sasl = self.host, NoSaslHandler()
+        rpcs = RaftRpcHandler(host)
+        return by_api(
+            {
+                fetch.FetchRequest: rpcs,
+                quorum.VoteRequest: rpcs,
+                quorum.BeginQuorumEpochRequest: rpcs,
+                quorum.EndQuorumEpochRequest: rpcs,
+                fetch_snapshot.FetchSnapshotRequest: rpcs,
+                quorum.UpdateRaftVoterRequest: UpdateRaftVoterHandler(host),
+                sasl.SaslHandshakeRequest: no_sasl,
+                sasl.SaslAuthenticateRequest: no_sasl,
+            }
+        )
+
+    def _of_brokers(self) -> HandlerTable:
+        controller, cluster_id = self.controller, self.cluster_id
+        return by_api(
+            {
+                metadata.DescribeClusterRequest: DescribeControllersHandler(self.host, cluster_id=cluster_id),
+                configs.DescribeConfigsRequest: DescribeConfigsHandler(controller=controller, settings=self.settings),
+                registrations.BrokerRegistrationRequest: BrokerRegistrationHandler(
+                    controller=controller, cluster_id=cluster_id
+                ),
+                registrations.BrokerHeartbeatRequest: BrokerHeartbeatHandler(controller=controller),
+                registrations.ControllerRegistrationRequest: ControllerRegistrationHandler(controller=controller),
+                producers.AllocateProducerIdsRequest: AllocateProducerIdsHandler(controller=controller),
+                replicas.AlterPartitionRequest: AlterPartitionHandler(controller=controller),
+                log_dirs.AssignReplicasToDirsRequest: AssignReplicasToDirsHandler(controller=controller),
+            }
+        )

@@ -1,0 +1,168 @@
+"""The coordinators of one broker, and the handlers of groups and transactions."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage, full_delta
+from tailrace.protocol.messages import (
+    consumer_groups,
+    coordinators,
+    groups,
+    membership,
+    offsets,
+    producers,
+    transactions,
+)
+from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
+from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
+from tailrace.server.dispatch import HandlerTable, by_api
+from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
+from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
+from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
+from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Controller
+from tailrace.server.quorum.controller import OnImage
+from tailrace.server.transactions.channel import TransactionChannel
+from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
+from tailrace.server.transactions.marker_sender import MarkerSender
+from tailrace.server.transactions.markers import OnWritten, TransactionMarker, write_markers
+from tailrace.server.transactions.producer_ids import InitProducerIdHandler, ProducerIdPool
+from tailrace.server.transactions.producer_requests import (
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
+    EndTxnHandler,
+)
+from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
+from tailrace.server.transactions.service import TransactionCoordinatorService
+from tailrace.server.waiters import Deadlines
+
+
+class Coordination:
+    """Groups and transactions whose coordinator this broker is."""
+
+    def __init__(
+        self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, partitions: PartitionTable
+    ) -> None:
+        broker_id, clock = config.broker_id, ports.clock
+        self._clock = clock
+        self._partitions = partitions
+        self._controller = controller
+        self._verifies_transactions = config.verifies_transactions
+        self._group_config = replace(config.groups, settings_of=self._settings_of_group)
+        self._transaction_config = config.transactions
+        self.groups: Final = GroupCoordinatorService(
+            broker_id=broker_id,
+            find_partition=partitions.find,
+            config=self._group_config,
+            new_member_id=lambda prefix: f"{prefix}-{_uuid(ports.random_bytes)}",
+            clock=clock,
+        )
+        self.producer_ids: Final = ProducerIdPool(controller=controller, broker_id=broker_id)
+        self.marker_sender: Final = MarkerSender(
+            broker_id=broker_id,
+            image=self._image,
+            write_here=self._write_markers_here,
+            peer=ports.peers,
+            clock=clock,
+        )
+        self.transactions: Final = TransactionCoordinatorService(
+            broker_id=broker_id,
+            find_partition=partitions.find,
+            config=config.transactions,
+            take_producer_id=self.producer_ids.take,
+            marker_writer=self.marker_sender,
+            clock=clock,
+        )
+        self.verifier: Final = TransactionChannel(
+            broker_id=broker_id, image=self._image, coordinators=self.transactions, peer=ports.peers, clock=clock
+        )
+
+    def _image(self) -> ClusterImage:
+        return self._controller.image
+
+    def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
+        return self._controller.image.group_overrides(group_id)
+
+    def _write_markers_here(self, markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
+        write_markers(self._partitions, markers, on_done, now_ms=self._clock.now_ms(), pending_offsets=self.groups)
+
+    def load(self, image: ClusterImage) -> None:
+        """Coordinate what the partitions say that are led here."""
+        for listener in self.listeners:
+            listener(image, full_delta(image))
+
+    @property
+    def listeners(self) -> tuple[OnImage, ...]:
+        """Receivers of changes of the metadata, after the partitions."""
+        return (self.groups.on_image, self.transactions.on_image)
+
+    def close(self) -> None:
+        """Answer all that waits; coordinate nothing more."""
+        self.transactions.close()
+        self.groups.close()
+
+    def handlers(self, deadlines: Deadlines) -> HandlerTable:
+        """`deadlines` are those of requests that wait for replicas."""
+        return {**self._of_groups(), **self._of_transactions(deadlines)}
+
+    def _of_groups(self) -> HandlerTable:
+        controller, hosts = self._controller, self.groups
+        return by_api(
+            {
+                coordinators.FindCoordinatorRequest: FindCoordinatorHandler(
+                    controller=controller, config=self._group_config, transactions=self._transaction_config
+                ),
+                membership.JoinGroupRequest: JoinGroupHandler(coordinators=hosts),
+                membership.SyncGroupRequest: SyncGroupHandler(coordinators=hosts),
+                membership.HeartbeatRequest: HeartbeatHandler(coordinators=hosts),
+                membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=hosts),
+                offsets.OffsetCommitRequest: OffsetCommitHandler(coordinators=hosts, controller=controller),
+                offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=hosts, controller=controller),
+                offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=hosts, controller=controller),
+                groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=hosts),
+                groups.ListGroupsRequest: ListGroupsHandler(coordinators=hosts),
+                groups.DeleteGroupsRequest: DeleteGroupsHandler(coordinators=hosts),
+                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(coordinators=hosts),
+                consumer_groups.ConsumerGroupDescribeRequest: ConsumerGroupDescribeHandler(
+                    coordinators=hosts, controller=controller
+                ),
+            }
+        )
+
+    def _of_transactions(self, deadlines: Deadlines) -> HandlerTable:
+        controller, hosts, clock = self._controller, self.transactions, self._clock
+        return by_api(
+            {
+                producers.InitProducerIdRequest: InitProducerIdHandler(
+                    producer_ids=self.producer_ids, transactions=hosts
+                ),
+                transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(
+                    coordinators=hosts, controller=controller
+                ),
+                transactions.AddOffsetsToTxnRequest: AddOffsetsToTxnHandler(
+                    coordinators=hosts, controller=controller, groups=self._group_config
+                ),
+                transactions.EndTxnRequest: EndTxnHandler(coordinators=hosts),
+                transactions.TxnOffsetCommitRequest: TxnOffsetCommitHandler(
+                    coordinators=self.groups,
+                    controller=controller,
+                    verifier=self.verifier,
+                    is_verified=self._verifies_transactions,
+                ),
+                transactions.DescribeTransactionsRequest: DescribeTransactionsHandler(coordinators=hosts),
+                transactions.ListTransactionsRequest: ListTransactionsHandler(coordinators=hosts, clock=clock),
+                transactions.WriteTxnMarkersRequest: WriteTxnMarkersHandler(
+                    partitions=self._partitions, clock=clock, deadlines=deadlines, pending_offsets=self.groups
+                ),
+            }
+        )
+
+
+def _uuid(random_bytes: Callable[[int], bytes]) -> uuid.UUID:
+    return uuid.UUID(bytes=random_bytes(16), version=4)

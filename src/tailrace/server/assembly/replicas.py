@@ -1,0 +1,110 @@
+"""The replicas of one broker: the partition table, and the hosts that make of it what the metadata says."""
+
+from functools import partial
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.partitions.upkeep import LogUpkeep
+from tailrace.server.ports import Controller
+from tailrace.server.quorum.controller import OnImage
+from tailrace.server.replicas.failures import ReplicaFailures
+from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.replicas.repairs import ReplicaRepairs
+
+
+class LocalReplicas:
+    """Partitions, those that are followed, the followers of those that are led, and what has failed."""
+
+    def __init__(
+        self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, settings: LiveSettings
+    ) -> None:
+        clock, broker_id, lag_ms = ports.clock, config.broker_id, config.replica_lag_time_max_ms
+        self.failures: Final = ReplicaFailures(
+            broker_id=broker_id,
+            controller=controller,
+            clock=clock,
+            on_leaving=self._pause,
+            on_left=self._resign,
+            on_staying=self._resume,
+        )
+        self.log_directory: Final = LogDirectory(config.log_directory, files=ports.files, is_durable=config.is_flushed)
+        self.partitions: Final = PartitionTable(
+            self.log_directory,
+            broker_id=broker_id,
+            disk=ports.disk,
+            syncing_disk=ports.syncing_disk,
+            clock=clock,
+            is_flushed=config.is_flushed,
+            leaders=ImageLeaders(controller),
+            replica_lag_time_max_ms=lag_ms,
+            failures=self.failures,
+        )
+        self.keeper: Final = InSyncKeeper(
+            broker_id=broker_id,
+            partitions=self.partitions,
+            controller=controller,
+            clock=clock,
+            replica_lag_time_max_ms=lag_ms,
+        )
+        self.followers: Final = FollowerHosts(
+            broker_id=broker_id,
+            partitions=self.partitions,
+            peer=ports.peers,
+            clock=clock,
+            config=config.replica_fetch,
+        )
+        self.health: Final = LogDirectoryHealth(config.log_directory, replicas=self.failures, fetching=self.followers)
+        self.applier: Final = MetadataApplier(partitions=self.partitions, broker_id=broker_id, settings=settings)
+        self.repairs: Final = ReplicaRepairs(
+            broker_id=broker_id,
+            partitions=self.partitions,
+            failures=self.failures,
+            opener=self.applier,
+            followers=self.followers,
+            keeper=self.keeper,
+            peer=ports.peers,
+            controller=controller,
+            clock=clock,
+        )
+        self.upkeep: Final = LogUpkeep(
+            self.partitions,
+            clock=clock,
+            config=config.upkeep,
+            disk=ports.syncing_disk,
+            on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
+        )
+
+    def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.pause(topic_partition, state)
+
+    def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.partitions.resign(topic_partition, state)
+        self.followers.left(topic_partition, state)
+
+    def _resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        self.followers.resume(topic_partition, state)
+
+    def load(self, image: ClusterImage) -> None:
+        """Begin to follow, to be followed, and to report: the applier has given the partitions their roles."""
+        self.followers.load(image)
+        self.keeper.load(image)
+        self.failures.start()
+        self.repairs.start()
+
+    @property
+    def listeners(self) -> tuple[OnImage, ...]:
+        """Receivers of changes of the metadata, after the applier, in this order."""
+        return (self.followers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
+
+    def forget_vanished(self) -> None:
+        """All that was lost is reported: what is gone from the disk is from now on as empty as a new replica."""
+        for topic_partition in self.partitions.take_vanished():
+            self.failures.recovered(topic_partition)
