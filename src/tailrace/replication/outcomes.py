@@ -94,11 +94,3 @@ class PartitionRead:
         self.log_start_offset = log_start_offset
         self.aborted = aborted
         """The aborted transactions that the records may belong to, for a reader of committed data."""
-
-
-class TimestampedOffset(NamedTuple):
-    """A record found by its timestamp (ms since 1970)."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int

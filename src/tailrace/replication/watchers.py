@@ -31,9 +31,10 @@ class Watcher(Hashable, Protocol):
 class Watchers(Generic[_Subject]):
     """The watchers of one subject, in the order in which they came."""
 
-    __slots__ = ("_kinds", "wanted")
+    __slots__ = ("_kinds", "_subject", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, subject: _Subject) -> None:
+        self._subject = subject
         self._kinds: dict[Watcher, int] = {}
         self.wanted = 0
         """The kinds that a watcher may want: asked before `tell`. It shrinks only when the last watcher goes."""
@@ -49,8 +50,9 @@ class Watchers(Generic[_Subject]):
         if not self._kinds:
             self.wanted = 0
 
-    def tell(self, subject: _Subject, kinds: int) -> None:
+    def tell(self, kinds: int) -> None:
         """Tell the watchers that want one of these kinds."""
+        subject = self._subject
         for watcher, wanted in tuple(self._kinds.items()):
             if wanted & kinds:
                 watcher.changed(subject, kinds)

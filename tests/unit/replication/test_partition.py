@@ -4,7 +4,8 @@ import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
-from tailrace.replication.partition import READ_COMMITTED, READ_UNCOMMITTED, Appended, Partition
+from tailrace.replication.outcomes import READ_COMMITTED, READ_UNCOMMITTED, Appended
+from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits

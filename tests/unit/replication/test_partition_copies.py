@@ -11,7 +11,8 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.leadership import AfterAnswer
-from tailrace.replication.partition import Appended, NotLeader, Partition
+from tailrace.replication.outcomes import Appended, NotLeader
+from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
@@ -74,13 +75,13 @@ class Bench:
         self.partition.when_high_watermark_reaches(self.partition.log.log_end_offset, self.reached.append)
 
     def fetch(self, replica: int, offset: int, *, may_join: bool = True) -> bool:
-        return self.partition.take_replica_fetch(BrokerId(replica), ReplicaFetch(offset, 0, -1, may_join))
+        return self.partition.in_sync.take_fetch(BrokerId(replica), ReplicaFetch(offset, 0, -1, may_join))
 
     def receive(self, base_offset: int, *values: bytes, epoch: int = 0) -> None:
         """Append as a follower."""
         batch = bytearray(batch_of(*values))
         stamp(batch, 0, base_offset, epoch)
-        self.partition.append_as_follower(batch)
+        self.partition.following.append(batch)
 
     @property
     def marks(self) -> tuple[int, int, int]:
@@ -176,15 +177,15 @@ def test_an_older_state_of_the_same_epoch_changes_nothing() -> None:
 
 def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
     bench = Bench(state(1, 2))
-    assert bench.partition.propose_in_sync() is None
+    assert bench.partition.in_sync.propose() is None
     assert bench.fetch(3, 0)
-    proposal = bench.partition.propose_in_sync()
+    proposal = bench.partition.in_sync.propose()
     assert proposal is not None
-    assert bench.partition.propose_in_sync() is None
-    assert bench.partition.is_proposed(proposal)
-    assert bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.propose() is None
+    assert bench.partition.in_sync.is_proposed(proposal)
+    assert bench.partition.in_sync.answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert bench.partition.state == state(1, 2, 3, partition_epoch=1)
-    assert not bench.partition.is_proposed(proposal)
+    assert not bench.partition.in_sync.is_proposed(proposal)
 
 
 def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
@@ -193,23 +194,23 @@ def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.clock.advance(100_000)
-    proposal = bench.partition.propose_in_sync()
+    proposal = bench.partition.in_sync.propose()
     assert proposal is not None
     alone = state(1, partition_epoch=1, replicas=(1, 2))
-    assert bench.partition.in_sync_answered(proposal, alone) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.answered(proposal, alone) is AfterAnswer.NOTHING
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
     bench.take(alone, TopicConfig(min_insync_replicas=2))
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
-    assert not bench.partition.is_proposed(proposal)
+    assert not bench.partition.in_sync.is_proposed(proposal)
 
 
 def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
     bench = Bench(state(1, 2))
     bench.fetch(3, 0)
-    proposal = bench.partition.propose_in_sync()
+    proposal = bench.partition.in_sync.propose()
     assert proposal is not None
     bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
-    assert bench.partition.in_sync_answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert not bench.partition.is_leader
 
 
@@ -220,17 +221,17 @@ def test_a_dead_broker_that_is_not_in_sync_is_not_waited_for() -> None:
     bench.disk.run()
     bench.fetch(2, 1)
     assert bench.reached == [], "broker 3 is about to join"
-    bench.partition.exclude_followers([THREE])
+    bench.partition.in_sync.exclude([THREE])
     assert bench.reached == [None]
 
 
 def test_a_partition_with_one_replica_has_no_followers() -> None:
     bench = Bench(state(1, replicas=(1,)))
-    assert not bench.partition.has_followers
+    assert bench.partition.in_sync.leadership is None
     with pytest.raises(KafkaError) as refusal:
         bench.fetch(2, 0)
     assert refusal.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert bench.partition.propose_in_sync() is None
+    assert bench.partition.in_sync.propose() is None
 
 
 def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
@@ -262,12 +263,12 @@ def test_a_watcher_of_a_copy_is_told_what_its_leader_sends_and_cuts() -> None:
     heard: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(heard), EVERY_CHANGE)
     bench.receive(0, b"a", b"b")
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=1, log_start_offset=1)
-    bench.partition.recovery_bound = 0
-    bench.partition.truncate_to(1)
-    bench.partition.restart_at(9)
+    bench.partition.following.take_leader_offsets(high_watermark=1, log_start_offset=1)
+    bench.partition.following.recovery_bound = 0
+    bench.partition.following.truncate_to(1)
+    bench.partition.following.restart_at(9)
     moved = Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
     cut = moved | Change.LOG_END
     assert [kinds for _, kinds in heard] == [
@@ -336,14 +337,14 @@ def test_what_a_follower_appends_counts_when_it_is_flushed() -> None:
     bench = Bench(state(1, 2, leader=2))
     counted: list[int] = []
     bench.receive(0, b"a", b"b")
-    bench.partition.flush_as_follower(lambda _: counted.append(bench.partition.log.flushed_offset))
+    bench.partition.following.flush(lambda _: counted.append(bench.partition.log.flushed_offset))
     assert counted == []
-    bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
+    bench.partition.following.take_leader_offsets(high_watermark=2, log_start_offset=0)
     assert bench.marks == (0, 0, 2), "a high watermark is on the disk"
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=2, log_start_offset=0)
+    bench.partition.following.take_leader_offsets(high_watermark=2, log_start_offset=0)
     assert (counted, bench.marks) == ([2], (2, 2, 2))
-    bench.partition.flush_as_follower(lambda _: counted.append(0))
+    bench.partition.following.flush(lambda _: counted.append(0))
     assert counted == [2, 0], "there is nothing to flush"
 
 
@@ -351,8 +352,8 @@ def test_under_page_cache_durability_what_a_follower_appends_counts_at_once() ->
     bench = Bench(state(1, 2, leader=2), is_flushed=False)
     bench.receive(0, b"a")
     counted: list[int] = []
-    bench.partition.flush_as_follower(lambda _: counted.append(1))
-    bench.partition.follow_leader(high_watermark=5, log_start_offset=0)
+    bench.partition.following.flush(lambda _: counted.append(1))
+    bench.partition.following.take_leader_offsets(high_watermark=5, log_start_offset=0)
     assert (counted, bench.marks) == ([1], (1, 0, 1))
 
 
@@ -360,7 +361,7 @@ def test_a_follower_that_is_deleted_is_told_that_nothing_was_flushed() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
-    bench.partition.flush_as_follower(faults.append)
+    bench.partition.following.flush(faults.append)
     bench.node.table.delete("orders", 0)
     bench.disk.run()
     assert [fault and fault.code for fault in faults] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -371,7 +372,7 @@ def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
-    bench.partition.flush_as_follower(faults.append)
+    bench.partition.following.flush(faults.append)
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.write_short_at(files.operations + 1, 10)
@@ -379,7 +380,7 @@ def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
     with pytest.raises(StorageError):
         bench.receive(1, b"b")
     bench.disk.run()
-    bench.partition.flush_as_follower(faults.append)
+    bench.partition.following.flush(faults.append)
     assert [fault and fault.code for fault in faults] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
     assert bench.marks == (0, 0, 1)
 
@@ -441,12 +442,12 @@ def test_a_doubt_ends_with_the_next_batch_that_continues_the_log() -> None:
 def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
     """DeleteRecords has moved the leader's log start there."""
     bench = Bench(state(2, leader=2))
-    bench.partition.restart_at(12)
+    bench.partition.following.restart_at(12)
     bench.receive(10, b"a", b"b", b"c", b"d")
     assert bench.marks == (12, 12, 14)
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=14, log_start_offset=12)
+    bench.partition.following.take_leader_offsets(high_watermark=14, log_start_offset=12)
     assert bench.marks == (14, 14, 14)
     assert bench.partition.log.log_start_offset == 12
     assert bench.partition.log.read(ReadLimits(12, 1)).first_offset == 10
@@ -458,11 +459,11 @@ def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
 def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b", b"c")
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=2, log_start_offset=3)
+    bench.partition.following.take_leader_offsets(high_watermark=2, log_start_offset=3)
     assert bench.partition.log.log_start_offset == 2
-    bench.partition.follow_leader(high_watermark=3, log_start_offset=1)
+    bench.partition.following.take_leader_offsets(high_watermark=3, log_start_offset=1)
     assert bench.partition.log.log_start_offset == 2
 
 
@@ -470,12 +471,12 @@ def test_a_cut_log_has_its_high_watermark_within() -> None:
     bench = Bench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
-    bench.partition.truncate_to(2)
+    bench.partition.following.take_leader_offsets(high_watermark=4, log_start_offset=0)
+    bench.partition.following.truncate_to(2)
     assert bench.marks == (2, 2, 2)
-    bench.partition.restart_at(9)
+    bench.partition.following.restart_at(9)
     assert bench.marks == (9, 9, 9)
     bench.receive(9, b"z")
 
@@ -484,30 +485,30 @@ def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
     bench = Bench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
     told: list[KafkaError | None] = []
     bench.node.table.lower_recovery_point(bench.partition, 1, told.append)
-    assert (bench.partition.recovery_point, told) == (1, [])
+    assert (bench.partition.following.recovery_point, told) == (1, [])
     bench.node.table.write_recovery_points()
     bench.disk.run()
     assert told == [None]
     assert bench.node.table.directory.checkpoint("recovery-point-offset-checkpoint").get(ORDERS) == 1
-    bench.partition.truncate_to(2)
-    assert bench.partition.recovery_point == 2
+    bench.partition.following.truncate_to(2)
+    assert bench.partition.following.recovery_point == 2
 
 
 def test_where_a_log_is_about_to_be_cut_stands_until_another_leader_says_otherwise() -> None:
     """The in-sync replicas may change meanwhile: a recovery point that rose again would make damage of the cut."""
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
     bench.node.table.lower_recovery_point(bench.partition, 0, lambda _: None)
     bench.take(state(2, leader=2, partition_epoch=1))
-    assert bench.partition.recovery_point == 0
+    assert bench.partition.following.recovery_point == 0
     bench.take(state(2, leader=3, epoch=1, partition_epoch=2))
-    assert bench.partition.recovery_point == 1
+    assert bench.partition.following.recovery_point == 1
 
 
 def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
@@ -515,12 +516,12 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
     bench.partition.update_config(TopicConfig(segment_bytes=100, retention_bytes=0, file_delete_delay_ms=0))
     for offset in range(4):
         bench.receive(offset, b"a" * 20)
-    bench.partition.flush_as_follower(lambda _: None)
+    bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.partition.follow_leader(high_watermark=4, log_start_offset=0)
+    bench.partition.following.take_leader_offsets(high_watermark=4, log_start_offset=0)
     bench.partition.apply_retention(bench.clock.now_ms())
     assert bench.partition.log.segment_count == 4
-    bench.partition.follow_leader(high_watermark=4, log_start_offset=2)
+    bench.partition.following.take_leader_offsets(high_watermark=4, log_start_offset=2)
     bench.partition.apply_retention(bench.clock.now_ms())
     assert bench.partition.log.segment_count == 2
 

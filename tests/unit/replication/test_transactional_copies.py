@@ -7,7 +7,8 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
-from tailrace.replication.partition import READ_COMMITTED, Appended, Partition
+from tailrace.replication.outcomes import READ_COMMITTED, Appended
+from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.storage import AbortedTxn, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
@@ -64,10 +65,10 @@ class Replica:
         end = self.partition.log.log_end_offset
         read = leader.partition.read_for_replica(ReadLimits(end, 1 << 20))
         if read.size_bytes:
-            self.partition.append_as_follower(bytes(read.records))
-        self.partition.flush_as_follower(lambda _: None)
+            self.partition.following.append(bytes(read.records))
+        self.partition.following.flush(lambda _: None)
         self.node.end_turn()
-        self.partition.follow_leader(high_watermark=high_watermark, log_start_offset=0)
+        self.partition.following.take_leader_offsets(high_watermark=high_watermark, log_start_offset=0)
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -121,7 +122,7 @@ def test_what_is_cut_off_opens_its_transactions_again(leader: Replica, follower:
     leader.write(b"a")
     leader.end(ABORT)
     follower.copy_from(leader, 1)
-    follower.partition.truncate_to(1)
+    follower.partition.following.truncate_to(1)
     assert follower.partition.log.producers.first_open_offset == 0
     assert follower.partition.log.aborted_transactions(0, 1) == []
     assert follower.ends == (1, 0)

@@ -15,7 +15,8 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.protocol.records.record import Record, read_records
-from tailrace.replication.partition import READ_UNCOMMITTED, Appended, Partition, PartitionRead
+from tailrace.replication.outcomes import READ_UNCOMMITTED, Appended, PartitionRead
+from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines

@@ -22,11 +22,11 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tailrace.replication.outcomes import TimestampedOffset
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.replica_fetches import may_see_log_end
 from tailrace.server.partitions.table import PartitionTable
+from tailrace.storage import TimestampOffset
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -37,7 +37,7 @@ LATEST_TIERED: Final = -5
 FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _UNKNOWN: Final = -1
-_NOT_FOUND = TimestampedOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
+_NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
 
 class ListOffsetsHandler:
@@ -106,21 +106,20 @@ def _check_timestamp(timestamp: int, version: int) -> None:
         )
 
 
-def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampedOffset:
+def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampOffset:
     """What stands at this timestamp below `end_offset`, the end of what may be seen."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log.log_start_offset
         epoch = partition.log.epochs.epoch_of(start)
-        return TimestampedOffset(_UNKNOWN, start, epoch)
+        return TimestampOffset(_UNKNOWN, start, epoch)
     if timestamp == LATEST_TIERED:
         return _NOT_FOUND
     if timestamp == LATEST:
         if is_consumer:
             _check_end_is_known(partition)
-        return TimestampedOffset(_UNKNOWN, end_offset, partition.leader_epoch)
-    found = (
-        partition.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else partition.offset_for_timestamp(timestamp)
-    )
+        return TimestampOffset(_UNKNOWN, end_offset, partition.leader_epoch)
+    log = partition.log
+    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None:
         return _NOT_FOUND
     if found.offset >= end_offset:

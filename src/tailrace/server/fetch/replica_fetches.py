@@ -95,7 +95,7 @@ class FetchingReplica:
         got = partition.read_for_replica(limits)
         if not self._is_noted:
             fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
-            if partition.take_replica_fetch(self._replica_id, fetch):
+            if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
         return got

@@ -75,13 +75,13 @@ def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[Topic
     for partition in partitions:
         log = partition.log
         if name == HIGH_WATERMARKS:
-            bound = partition.recovery_bound  # about to be cut there
+            bound = partition.following.recovery_bound  # about to be cut there
             high_watermark = partition.high_watermark
             yield partition.topic_partition, high_watermark if bound is None else min(high_watermark, bound)
         elif name == RECOVERY_POINTS:
-            yield partition.topic_partition, partition.recovery_point
+            yield partition.topic_partition, partition.following.recovery_point
         elif name == LOG_STARTS:
-            bound = partition.recovery_bound  # where the log is about to begin, if that is earlier
+            bound = partition.following.recovery_bound  # where the log is about to begin, if that is earlier
             yield partition.topic_partition, log.log_start_offset if bound is None else min(log.log_start_offset, bound)
         else:
             is_known = log.first_dirty_offset > log.log_start_offset

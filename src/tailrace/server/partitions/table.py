@@ -15,7 +15,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
-from tailrace.replication.staging import StagingReplica
+from tailrace.replication.replica import PartitionContext
+from tailrace.replication.staging import Staging
 from tailrace.replication.watchers import Change
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.deletions import Departures
@@ -131,12 +132,8 @@ class PartitionTable:
         self._vanished: list[TopicPartition] = []
         self._directory = directory
         self._broker_id = broker_id
-        self._disk = disk
-        self._syncing_disk = syncing_disk
         self._refusal: str | None = None
         self._clock = clock
-        self._is_flushed = is_flushed
-        self._lag_ms = replica_lag_time_max_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._offline: dict[tuple[str, int], str] = {}  # why the log cannot be used
@@ -147,9 +144,16 @@ class PartitionTable:
         self._leaving = Departures(self._work, clock=clock, on_free=self._succeed)
         self.departed_traffic = Traffic()
         """What had gone in and out of partitions that were deleted."""
-        self._staged: list[StagingReplica] = []
-        self.stage: Callable[[StagingReplica], None] = self._staged.append
-        """Have the partition written when this turn ends."""
+        self._staged: list[Staging] = []
+        self._context = PartitionContext(
+            broker_id=broker_id,
+            disk=disk,
+            syncing_disk=disk if syncing_disk is None else syncing_disk,
+            on_staged=self._staged.append,
+            is_flushed=is_flushed,
+            monotonic_ms=clock.monotonic_ms,
+            lag_ms=replica_lag_time_max_ms,
+        )
         self.on_disk_full: Callable[[], None] = lambda: None
         """Called when something could not be appended since there was no room."""
 
@@ -397,15 +401,9 @@ class PartitionTable:
             topic_partition,
             topic_id=state.topic_id,
             log=log,
-            broker_id=self._broker_id,
             config=config,
-            disk=self._disk,
-            on_staged=self.stage,
-            syncing_disk=self._syncing_disk,
-            is_flushed=self._is_flushed,
+            context=self._context,
             high_watermark=self._directory.high_watermark_of(topic_partition),
-            monotonic_ms=self._clock.monotonic_ms,
-            lag_ms=self._lag_ms,
         )
         log.watch_writes(lambda fault: self._note_write_outcome(partition, fault))
         log.when_offline(lambda: self._gone_offline(partition))
@@ -637,8 +635,8 @@ class PartitionTable:
         while staged:  # an answer may lead to the next append: a coordinator's next step
             turn = staged.copy()
             staged.clear()
-            for partition in turn:
-                partition.write_staged()
+            for staging in turn:
+                staging.write()
 
     def refuse_produce(self, reason: str | None) -> None:
         """Refuse what producers send to any partition, also to those that come, with this reason; None: take it."""
@@ -660,7 +658,7 @@ class PartitionTable:
         From then on until it is cut, or gets another role, no recovery point and no high watermark on the disk is above
         that: recovery takes a log that ends below one of them for damaged.
         """
-        partition.recovery_bound = offset
+        partition.following.recovery_bound = offset
         if offset >= partition.log.log_start_offset:
             self._lower_recovery_point(partition, on_lowered)
             return

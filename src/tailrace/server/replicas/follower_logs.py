@@ -103,7 +103,7 @@ class FollowerLogs:
     def _store(self, effect: Store, partition: Partition) -> None:
         answer = effect.answer
         if len(answer.records):
-            partition.append_as_follower(answer.records)
+            partition.following.append(answer.records)
 
         def flushed(fault: KafkaError | None) -> None:
             if not _follows(partition, effect.leader_epoch):
@@ -111,11 +111,13 @@ class FollowerLogs:
             if fault is not None:
                 self._failed(effect, fault)
             else:
-                partition.follow_leader(high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset)
+                partition.following.take_leader_offsets(
+                    high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
+                )
                 self._stored(effect, partition)
 
         answer = answer._replace(records=b"")  # the bytes are not ours to keep
-        partition.flush_as_follower(flushed)
+        partition.following.flush(flushed)
 
     def _cut(self, effect: Cut | Restart, partition: Partition) -> None:
         log = partition.log
@@ -129,14 +131,14 @@ class FollowerLogs:
             return
         self._note_cut(partition, offset, why)
         if isinstance(effect, Restart) or offset < log.log_start_offset:
-            self._when_cuttable(effect, partition, 0, lambda: partition.restart_at(offset))
+            self._when_cuttable(effect, partition, 0, lambda: partition.following.restart_at(offset))
         else:
-            self._when_cuttable(effect, partition, offset, lambda: partition.truncate_to(offset))
+            self._when_cuttable(effect, partition, offset, lambda: partition.following.truncate_to(offset))
 
     def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
         """Whether the log may be cut here. If not, the partition stands still until it has another leader."""
         position = position_of(partition)
-        agreed_epoch = max(partition.agreed_epoch, position.last_epoch)
+        agreed_epoch = max(partition.following.agreed_epoch, position.last_epoch)
         unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
         high_watermark = position.high_watermark
         if may_cut(offset, high_watermark=high_watermark, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch):
@@ -187,12 +189,14 @@ class FollowerLogs:
             try:
                 if fault is not None:
                     raise fault
-                assert partition.recovery_bound is not None, f"{partition.topic_partition}: a recovery point has risen"
+                assert partition.following.recovery_bound is not None, (
+                    f"{partition.topic_partition}: a recovery point has risen"
+                )
                 cut()
             except KafkaError as failure:
                 self._failed(effect, failure)
             else:
-                partition.flush_as_follower(flushed)
+                partition.following.flush(flushed)
 
         def flushed(fault: KafkaError | None) -> None:
             if not is_current():

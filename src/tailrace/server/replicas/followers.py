@@ -246,7 +246,7 @@ class FollowerHosts:
             if fault is None and self._leaders.get(key) is leader:
                 self._host_of(leader.broker_id).follow(key, partition)
 
-        partition.flush_as_follower(flushed)
+        partition.following.flush(flushed)
 
     def _look_again(self) -> None:
         self._retry = None

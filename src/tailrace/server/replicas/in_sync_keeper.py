@@ -43,7 +43,7 @@ class _Proposed(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        return not self.partition.is_closed and self.partition.is_proposed(self.proposal)
+        return not self.partition.is_closed and self.partition.in_sync.is_proposed(self.proposal)
 
 
 class InSyncKeeper:
@@ -118,7 +118,7 @@ class InSyncKeeper:
                 }
             if not self._gone:
                 break
-            self._to_exclude_from.popleft().exclude_followers(self._gone)
+            self._to_exclude_from.popleft().in_sync.exclude(self._gone)
             yield
         self._to_exclude_from.clear()
         self._gone.clear()
@@ -166,7 +166,7 @@ class InSyncKeeper:
 
     def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
         while (partition := self._next_partition()) is not None:
-            proposal = partition.propose_in_sync()
+            proposal = partition.in_sync.propose()
             if proposal is not None and partition.state is not None:
                 growth = len(proposal.members) - len(partition.state.in_sync_replicas)
                 proposed.append(_Proposed(partition, proposal, growth))
@@ -232,7 +232,7 @@ class InSyncKeeper:
             _logger.debug(
                 "event=in-sync-changed partition=%s in_sync=%s", partition.topic_partition, outcome.in_sync_replicas
             )
-        next_step = partition.in_sync_answered(one.proposal, outcome)
+        next_step = partition.in_sync.answered(one.proposal, outcome)
         if next_step is AfterAnswer.REPEAT:
             self._repeated.append(one)
         elif next_step is AfterAnswer.PROPOSE_ANEW:

@@ -268,7 +268,7 @@ def test_a_fetch_that_waits_gets_a_part_of_what_one_turn_wrote_when_that_is_safe
     waiting = node.fetch("copied", 0, max_wait_ms=500)
     node.produce("copied", b"a", acks=1, same_turn=True)
     node.produce("copied", b"b", acks=1)
-    partition.take_replica_fetch(BrokerId(2), ReplicaFetch(1))
+    partition.in_sync.take_fetch(BrokerId(2), ReplicaFetch(1))
     node.end_turn()
     assert values(waiting.fetched.records) == [b"a"]
 
@@ -283,7 +283,7 @@ def test_a_fetch_that_waits_gets_what_was_in_the_log_before_the_start_when_that_
     partition = node.create(in_sync=(1, 2), replicas=(1, 2))
     waiting = node.fetch("orders", 0, max_wait_ms=500)
     assert not waiting.is_answered
-    partition.take_replica_fetch(BrokerId(2), ReplicaFetch(1))
+    partition.in_sync.take_fetch(BrokerId(2), ReplicaFetch(1))
     node.end_turn()
     assert values(waiting.fetched.records) == [b"a"]
 

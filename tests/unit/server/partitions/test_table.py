@@ -8,7 +8,8 @@ from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import stamp
-from tailrace.replication.partition import NotLeader, Partition
+from tailrace.replication.outcomes import NotLeader
+from tailrace.replication.partition import Partition
 from tailrace.server.partitions import partition_checkpoints
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.partitions.upkeep import Rounds
@@ -147,7 +148,7 @@ def test_what_becomes_of_a_deleted_log_is_not_charged_to_a_topic_that_has_its_na
         files.write_short_at(files.operations + 1, 10)
         files.fail_at(files.operations + 2)  # what was written cannot be cut back
         with pytest.raises(StorageError):
-            old.append_as_follower(batch_at(1))
+            old.following.append(batch_at(1))
     assert old.log.is_offline
     disk.run()
     assert node.table.get("orders", 0).topic_id == OTHER_ID

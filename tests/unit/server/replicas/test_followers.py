@@ -340,7 +340,7 @@ def test_a_cut_that_comes_too_late_is_not_made() -> None:
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.take(0, state(1, 4))
     assert bench.partition().log.log_end_offset == 2
-    assert bench.partition().recovery_point == 2
+    assert bench.partition().following.recovery_point == 2
 
 
 def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
@@ -436,7 +436,7 @@ def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() 
     files.write_short_at(files.operations + 1, 10)
     files.fail_at(files.operations + 2)  # what was written cannot be cut back
     with pytest.raises(StorageError):
-        bench.partition(0).append_as_follower(batch(1, b"c"))
+        bench.partition(0).following.append(batch(1, b"c"))
     bench.settle()
     assert bench.hosts.failed_partitions == 1
     ((_, wanted),) = bench.asked

@@ -81,11 +81,11 @@ class Bench:
             for number, members in enumerate(in_sync)
         ]
         for partition in self.partitions:
-            partition._lag_ms = LAG_MS
+            partition._replica.context = replace(partition._replica.context, lag_ms=LAG_MS)
         self.keeper.start()
 
     def fetch(self, partition: Partition, replica: int, offset: int = 0) -> None:
-        if partition.take_replica_fetch(BrokerId(replica), ReplicaFetch(offset, 0, 10 + replica, may_join=True)):
+        if partition.in_sync.take_fetch(BrokerId(replica), ReplicaFetch(offset, 0, 10 + replica, may_join=True)):
             self.keeper.consider(partition)
 
     @property
@@ -200,7 +200,7 @@ def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_
     bench.clock.advance(0)
     bench.node.produce("orders", b"a", acks=1)
     bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
-    partition.exclude_followers([BrokerId(2)])
+    partition.in_sync.exclude([BrokerId(2)])
     assert partition.high_watermark == 0, "a late copy of the proposal may still be carried out"
     bench.clock.advance(0)
     bench.answer(state((1,), partition_epoch=1))
@@ -279,7 +279,7 @@ def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_
         bench.fetch(partition, 2)
 
     def waiting_for_2() -> int:
-        return sum(partition._leadership.replicas[BrokerId(2)].may_join for partition in bench.partitions)  # type: ignore[union-attr]
+        return sum(partition.in_sync.leadership.replicas[BrokerId(2)].may_join for partition in bench.partitions)  # type: ignore[union-attr]
 
     there = bench.controller.image
     gone = replace(there, brokers={BrokerId(1): there.brokers[BrokerId(1)]})

@@ -1,0 +1,154 @@
+"""A follower's work on its copy: append what the leader sends, make it count, and truncate where the logs part."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.schema import Buffer
+from tailrace.replication.outcomes import UNKNOWN_EPOCH
+from tailrace.replication.replica import Replica
+from tailrace.replication.replicated_batches import MissingOffsets, replicated_batches
+from tailrace.replication.watchers import Change
+from tailrace.storage import AppendBatch
+
+OnFlushed = Callable[[KafkaError | None], None]
+"""Called once: with None when the flush is done, else with the fault."""
+
+_CUT: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
+
+
+class FollowerReplica:
+    """The following side of one partition; only `recovery_point` means anything while this broker leads."""
+
+    __slots__ = ("_doubted_offset", "_leader_has_gaps", "_replica", "agreed_epoch", "recovery_bound")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.agreed_epoch: int = UNKNOWN_EPOCH
+        """The newest leader epoch in which this log went on from its leader's, since it was opened."""
+        self.recovery_bound: int | None = None
+        """Where the log is about to be cut: no recovery point may be above that any more."""
+        self._leader_has_gaps = False
+        self._doubted_offset = -1
+
+    def forget_leader(self) -> None:
+        """Reset what holds for one leader only: a pending truncation, and the permission for gaps in offsets."""
+        self.recovery_bound = None
+        self._leader_has_gaps = False
+        self._doubted_offset = -1
+
+    def append(self, records: Buffer) -> None:
+        """Write what the leader has sent, as it is. It counts for nothing before `flush`.
+
+        Offsets may be missing in a topic that is compacted. In another they may too, if it was compacted once: that is
+        believed when the leader has said it twice, since where a batch stands is not below its checksum.
+
+        A log that was begun anew where DeleteRecords has let the leader's start may start within its first batch.
+
+        Raises CorruptRecords for what does not continue this log, and StorageError.
+        """
+        replica = self._replica
+        self._check_follows()
+        log = replica.log
+        may_have_gaps = self._leader_has_gaps or replica.config.is_compacted
+        try:
+            batches = self._sent_by_leader(records, may_have_gaps=may_have_gaps)
+        except MissingOffsets as gap:
+            if gap.base_offset != self._doubted_offset:
+                self._doubted_offset = gap.base_offset
+                raise
+            self._leader_has_gaps = may_have_gaps = True
+            batches = self._sent_by_leader(records, may_have_gaps=True)
+        if batches:
+            size_bytes = log.size_bytes
+            if batches[0].header.base_offset < log.log_end_offset:
+                log.begin_within(batches.pop(0))
+            log.append(batches, may_have_gaps=may_have_gaps)
+            self._doubted_offset = -1
+            replica.written_bytes += log.size_bytes - size_bytes
+            replica.high_watermark.note_write(log.log_end_offset, replica.written_bytes)
+            replica.tell(Change.LOG_END)
+
+    def _check_follows(self) -> None:
+        assert not self._replica.is_leader, f"{self._replica.topic_partition} is led here"
+
+    def _sent_by_leader(self, records: Buffer, *, may_have_gaps: bool) -> list[AppendBatch]:
+        log = self._replica.log
+        return replicated_batches(
+            records,
+            end_offset=log.log_end_offset,
+            latest_epoch=log.epochs.latest_epoch,
+            leader_epoch=self._replica.leader_epoch,
+            may_have_gaps=may_have_gaps,
+            is_empty=log.is_empty,
+        )
+
+    def flush(self, on_flushed: OnFlushed) -> None:
+        """Call `on_flushed` once: with None when all that was appended counts, at once if it does; else with the fault.
+
+        Faults: KAFKA_STORAGE_ERROR (56) when the log is offline or goes offline before the flush is done, and
+        NOT_LEADER_OR_FOLLOWER (6) when the partition is closed meanwhile.
+
+        Under page-cache durability what is written counts.
+        """
+        replica, log = self._replica, self._replica.log
+        is_flushed = replica.context.is_flushed
+        if log.is_offline:
+            on_flushed(self._not_flushed())
+            return
+        if not is_flushed:
+            replica.sync_by_count()
+        if not is_flushed or log.is_flushed:
+            on_flushed(None)
+            return
+
+        def done() -> None:
+            on_flushed(self._not_flushed() if replica.is_closed or log.is_offline else None)
+
+        replica.flush_and(done, disk=replica.context.disk)
+
+    def _not_flushed(self) -> KafkaError:
+        replica = self._replica
+        if replica.is_closed:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic_partition} is closed here")
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{replica.topic_partition}: {replica.log.failure}")
+
+    def take_leader_offsets(self, *, high_watermark: int, log_start_offset: int) -> None:
+        """Take over the leader's own high watermark and log start, as far as this log reaches."""
+        replica = self._replica
+        self.agreed_epoch = replica.leader_epoch
+        advanced = min(high_watermark, replica.own_end_offset)
+        if advanced > replica.high_watermark.offset:
+            replica.rise(advanced)
+        replica.advance_log_start(min(log_start_offset, replica.high_watermark.offset))
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off what the leader does not have. `recovery_bound` must have been made durable before.
+
+        Raises StorageError; the log is offline then.
+        """
+        self._check_follows()
+        log, high_watermark = self._replica.log, self._replica.high_watermark
+        log.truncate_to(offset)
+        log.epochs.truncate_from_end(log.log_end_offset)
+        high_watermark.move_to(min(high_watermark.offset, log.log_end_offset))
+        self.recovery_bound = None
+        self._replica.tell(_CUT)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and begin here, where the leader's log begins. `recovery_bound` must have been 0, durably.
+
+        Raises StorageError as `truncate_to`.
+        """
+        self._check_follows()
+        self._replica.log.truncate_fully_and_start_at(offset)
+        self._replica.high_watermark.move_to(offset)
+        self.recovery_bound = None
+        self._replica.tell(_CUT | Change.LOG_START)
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to where the log is durable, and stays; not above damage: a start looks no further back than this."""
+        log = self._replica.log
+        offset = min(log.flushed_offset, log.good_end_offset) if log.is_damaged else log.flushed_offset
+        return offset if self.recovery_bound is None else min(offset, self.recovery_bound)
