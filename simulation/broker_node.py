@@ -16,6 +16,9 @@ from tailrace.model.ids import BrokerId
 from tailrace.node.settings.broker_config import broker_config
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+from tailrace.protocol.messages.quorum import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest
 from tailrace.protocol.registry import api_of
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
@@ -30,7 +33,7 @@ SESSION_MS: Final = 2_500
 _SETTINGS: Final = NodeConfig(
     {"broker.heartbeat.interval.ms": str(HEARTBEAT_MS), "broker.session.timeout.ms": str(SESSION_MS)}
 )
-_RAFT: Final = frozenset((1, 52, 53, 54, 59))
+_RAFT: Final = (FetchRequest, FetchSnapshotRequest, VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest)
 _PATIENCE_MS: Final = 2_000
 
 OnReply = Callable[[Any], None]
@@ -120,7 +123,7 @@ class BrokerNode(QuorumNode):
         timeout_ms: int | None = None,
     ) -> None:
         """As `QuorumNode`; and who does not answer in time has not answered, as with real peers."""
-        if api_of(type(request)).key in _RAFT:
+        if isinstance(request, _RAFT):
             super().send(node_id, request, on_reply, oldest_version=oldest_version)
             return
         is_over = False
@@ -138,7 +141,7 @@ class BrokerNode(QuorumNode):
 
     def answer(self, request: Any, version: int, source: int, reply: OnReply) -> None:
         """What the controllers' listener does."""
-        if api_of(type(request)).key in _RAFT:
+        if isinstance(request, _RAFT):
             super().answer(request, version, source, reply)
             return
 

@@ -203,11 +203,12 @@ def test_a_bare_number_is_found(source: str) -> None:
 
 
 def test_apis_have_numbers_in_the_declarations_of_messages_and_nowhere_else() -> None:
-    package = Path(tailrace.__file__).parent
+    root, package = Path(__file__).parents[3], Path(tailrace.__file__).parent
     declarations = package / "protocol" / "messages"
     found = [
-        f"{path.relative_to(package)}:{line}"
-        for path in package.rglob("*.py")
+        f"{path}:{line}"
+        for folder in (package, root / "simulation", root / "testkit")
+        for path in folder.rglob("*.py")
         if not path.is_relative_to(declarations)
         for line in bare_api_numbers(path.read_text())
     ]

@@ -1,8 +1,7 @@
 """Settings of group coordination, with Kafka's names and defaults except where a comment says otherwise."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
@@ -50,21 +49,6 @@ class GroupConfig:
 
     settings_of: Callable[[str], Mapping[str, str]] = field(default=_nothing_set, compare=False)
     """The settings of one group now (`model.resource_settings`), by its id."""
-
-    @classmethod
-    def read(
-        cls,
-        integer: Callable[[str], int],
-        text: Callable[[str], str | None],
-        settings_of: Callable[[str], Mapping[str, str]] = _nothing_set,
-    ) -> "GroupConfig":
-        """The settings of a node; `integer` and `text` give one by its Kafka name."""
-        values: dict[str, Any] = {}
-        for one in fields(cls):
-            if one.name != "settings_of":
-                name = one.name.replace("_", ".")
-                values[one.name] = text(name) if isinstance(one.default, str) else integer(name)
-        return cls(**values, settings_of=settings_of)
 
     def session_timeout_ms(self, group_id: str) -> int:
         """The session timeout of a member of this consumer group."""

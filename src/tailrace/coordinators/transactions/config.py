@@ -1,7 +1,6 @@
 """Settings of transactions, with Kafka's names and defaults except where a comment says otherwise."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +21,3 @@ class TransactionConfig:
     transaction_state_log_min_isr: int = 2
     """The most; never more than there are replicas."""
     transaction_state_log_segment_bytes: int = 104_857_600
-
-    @classmethod
-    def read(cls, integer: Callable[[str], int]) -> "TransactionConfig":
-        """The settings of a node; `integer` gives one by its Kafka name."""
-        return cls(**{field.name: integer(_name(field.name)) for field in fields(cls)})
-
-
-def _name(field_name: str) -> str:
-    return field_name.replace("_", ".")

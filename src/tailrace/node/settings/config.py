@@ -7,8 +7,9 @@ the defaults of `dev.mode`, the defaults. An unknown name refuses the start and 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name
@@ -21,6 +22,8 @@ from tailrace.node.settings.quorum_config import read_quorum_config
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
 from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
 from tailrace.server.admin.config_entries import ConfigSource
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -94,6 +97,11 @@ class NodeConfig:
         value = self._values[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
+
+    def fill(self, reader: type[T], **others: Any) -> T:
+        """A `reader`, a dataclass: each field that has the name of a setting (`a_b` for `a.b`) has its value here."""
+        values = {attribute_name(name): value for name, value in self._values.items()}
+        return reader(**{one.name: values[one.name] for one in fields(reader) if one.name in values}, **others)  # type: ignore[arg-type]  # any dataclass
 
     @property
     def node_id(self) -> int:

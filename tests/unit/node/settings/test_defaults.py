@@ -2,14 +2,23 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tailrace
 from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.model.settings import attribute_name
 from tailrace.node.settings.broker_setting import INT, setting
+from tailrace.node.settings.config import NodeConfig
+from tailrace.node.settings.table import BROKER_SETTINGS
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.scrubber import ScrubberConfig
+from tailrace.server.partitions.upkeep import UpkeepConfig
 
 PACKAGE = Path(tailrace.__file__).parent
 OF_ANOTHER_SETTING = {
@@ -94,3 +103,33 @@ def test_a_setting_takes_the_default_of_the_field_of_its_name() -> None:
     assert setting("group.max.size", INT, GroupConfig, "").default == GroupConfig().group_max_size
     with pytest.raises(KeyError):
         setting("group.max.sizes", INT, GroupConfig, "")
+
+
+WITHOUT_SETTING = {"settings_of", "cleaner", "scrubber"}
+"""Fields that are given to a reader beside the settings."""
+
+
+@pytest.mark.parametrize(
+    "reader", [GroupConfig, TransactionConfig, ReplicaFetchConfig, UpkeepConfig, CleanerConfig, ScrubberConfig]
+)
+def test_every_field_of_a_reader_is_filled_with_its_setting(reader: type[Any]) -> None:
+    names = {attribute_name(name): name for name in BROKER_SETTINGS}
+    filled = [one.name for one in fields(reader) if one.name not in WITHOUT_SETTING]
+    assert filled
+    assert NodeConfig().fill(reader) == reader()
+    for field_name in filled:
+        name = names[field_name]
+        other = _other_value(name)
+        config = NodeConfig({name: other})
+        assert getattr(config.fill(reader), field_name) == BROKER_SETTINGS[name].parse(other)
+
+
+def _other_value(name: str) -> str:
+    """A legal value that is not the default."""
+    one = BROKER_SETTINGS[name]
+    if one.one_of is not None:
+        return next(word for word in one.one_of if word != one.default)
+    if isinstance(one.default, bool):
+        return str(not one.default).lower()
+    assert isinstance(one.default, int | float)
+    return str(one.default - 1 if one.default > 1 else one.default + 1)
