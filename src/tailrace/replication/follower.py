@@ -12,7 +12,8 @@
 3. What an answer says of a partition counts only if it is the partition that was asked for: followed in the same leader
    epoch, and ready. Whatever comes of an older epoch is dropped.
 4. A log is cut where its leader epochs say that it parts from the leader's (KIP-101, KIP-279), and never at a high
-   watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut`.
+   watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut` in
+   `replication.divergence`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
 7. A fetch is stated as its difference from the one before (KIP-227 has a place for that on the wire), so that a step
@@ -30,7 +31,6 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
-from tailrace.storage.epoch_cache import EpochCache
 
 FIRST_BACKOFF_MS: Final = 50
 STALLED_AFTER_MS: Final = 10_000
@@ -152,7 +152,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Cut the log off where it parts from the leader's, see `cut_offset`; then `Stored`."""
+    """Cut the log off where it parts from the leader's, see `divergence.cut_offset`; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int
@@ -495,28 +495,3 @@ def _stall(followed: _Followed, answer: FetchAnswer, now_ms: int) -> ReportStall
         return None
     refusal.reported_ms = now_ms
     return ReportStall(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
-
-
-def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
-    """Whether a replica may cut its log here on its leader's word.
-
-    All below its own high watermark is committed. Only an unclean election may have lost it, and only one after
-    the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
-    election, -1 if there was none. Without one it is the leader that has lost something.
-    """
-    return offset >= high_watermark or unclean_epoch > agreed_epoch
-
-
-def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
-    """Where a log that parts from its leader's is to be cut; it may have to be asked again then (KIP-279).
-
-    `diverging` is the end of the largest epoch that the leader has at or below the follower's last one. If the follower
-    has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and the next
-    fetch tells the epoch before them.
-    """
-    own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
-    if own.epoch == diverging.epoch:
-        return min(diverging.offset, own.offset, log_end_offset)
-    if own.offset >= 0:
-        return min(own.offset, log_end_offset)
-    return min(diverging.offset, log_end_offset)

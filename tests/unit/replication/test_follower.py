@@ -4,6 +4,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.replication.divergence import cut_offset, may_cut
 from tailrace.replication.follower import (
     REPORTED_EVERY_MS,
     STALLED_AFTER_MS,
@@ -23,8 +24,6 @@ from tailrace.replication.follower import (
     Stored,
     StoreFailed,
     Unfollow,
-    cut_offset,
-    may_cut,
 )
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 

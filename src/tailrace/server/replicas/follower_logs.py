@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.replication.divergence import cut_offset, may_cut
 from tailrace.replication.follower import (
     Cut,
     PartitionKey,
@@ -19,8 +20,6 @@ from tailrace.replication.follower import (
     Store,
     Stored,
     StoreFailed,
-    cut_offset,
-    may_cut,
 )
 from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
