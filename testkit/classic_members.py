@@ -139,7 +139,7 @@ class ClassicTableMember:
         return self._take_sync() if self.syncing.is_answered else ErrorCode.NONE
 
     def _assign(self, answer: JoinGroupResponse) -> Mapping[str, set[Partition]]:
-        """Evenly; a cooperative leader leaves with its owner, or with no one for now, what must be given up first."""
+        """Evenly; a cooperative leader leaves partitions to revoke with their owner, or unassigned for now."""
         wants = {m.member_id: decode_prefixed(ConsumerProtocolSubscription, m.metadata) for m in answer.members}
         given: dict[str, set[Partition]] = {member_id: set() for member_id in wants}
         owner = {

@@ -24,7 +24,7 @@ def _on_the_wire(owned: Mapping[TopicId, set[int]]) -> tuple[HeartbeatTopicParti
 
 @dataclass(slots=True)
 class TableMember:
-    """A client as KIP-848 wants it: it reads exactly what it was told to, and says so."""
+    """A client as KIP-848 wants it: it reads exactly its assignment, and reports it."""
 
     node: GroupPath
     name: str
@@ -103,7 +103,7 @@ class TableMember:
         return ErrorCode(answer.error_code)
 
     def partitions(self, topic: str = "orders") -> set[int]:
-        """What it reads of a topic."""
+        """The partitions it reads of a topic."""
         return self.owned.get(self.node.topic_id(topic), set())
 
     @property

@@ -55,7 +55,7 @@ class GroupScene:
         self.wall_ms = 1_700_000_000_000
         self.coordinator = GroupCoordinator(config=self.config, new_member_id=self._new_member_id, topics=NoTopics())
         self.log: list[GroupLogRecord] = list(log)
-        """What is committed, in order."""
+        """The committed records, in order."""
         for record in self.log:
             self.coordinator.apply(record)
         self.coordinator.begin(self.now_ms)
@@ -236,7 +236,7 @@ class GroupScene:
         return response
 
     def assignment(self, request_id: RequestId) -> bytes:
-        """What a SyncGroup was answered; it must have succeeded."""
+        """The answer to a SyncGroup; it must have succeeded."""
         assert self.code(request_id) is ErrorCode.NONE
         assignment: bytes = getattr(self.answers[request_id], "assignment")  # noqa: B009 - a union of responses
         return assignment

@@ -25,8 +25,8 @@ class _Never:
 class Unhurried:
     """A `server.ports.Clock` by which only what is due at once ever happens.
 
-    For a lone voter that is all that matters. A test may let years go by: no session of a broker ends, and nobody looks
-    every second of them whether there is something to tidy up.
+    For a lone voter that is all that matters. A test may let years go by: no session of a broker ends, and there is no
+    check every second.
     """
 
     def __init__(self, clock: Clock) -> None:

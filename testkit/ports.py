@@ -19,7 +19,7 @@ EVERY_CHANGE = (
 
 
 class RecordingWatcher:
-    """A `replication.watchers.Watcher` of partitions that keeps what it is told."""
+    """A `replication.watchers.Watcher` of partitions that keeps the changes."""
 
     def __init__(self, told: list[tuple[Partition, int]]) -> None:
         self._told = told
@@ -40,7 +40,7 @@ class NoCluster:
 
 
 class NoPeer:
-    """A `server.ports.Peer` of a node that is alone: nobody answers."""
+    """A `server.ports.Peer` of a node that is alone: no answer comes."""
 
     def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
         """`call` is a clock's `call_soon`."""
@@ -63,7 +63,7 @@ class NotedFailures:
 
     def __init__(self) -> None:
         self.all: list[tuple[str, TopicPartition]] = []
-        """How, and which."""
+        """The kind of work, and its object."""
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
         self.all.append(("lost", topic_partition))
@@ -81,7 +81,7 @@ class ImmediateDisk:
     def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
         self._call = call
         self.flushes = 0
-        """How many flushes have been asked for."""
+        """The number of requested flushes."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         self.flushes += 1
@@ -209,5 +209,5 @@ class RecordingConnection:
 
     @property
     def callbacks(self) -> int:
-        """How many want to be told of the close."""
+        """The number of callbacks for the close."""
         return len(self._on_close)

@@ -46,7 +46,7 @@ class TransactionPath(GroupPath):
         return ErrorCode(self.send(request, 4).response.coordinators[0].error_code)
 
     def committed_values(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
-        """What a consumer of committed data gets, as it filters: without aborted records and markers."""
+        """The records of a consumer of committed data, as it filters: without aborted ones and markers."""
         found: list[bytes | None] = []
         offset = 0
         while True:
@@ -70,7 +70,7 @@ class TransactionPath(GroupPath):
         return described
 
     def stable_offset(self, group_id: str, topic: str) -> int | ErrorCode:
-        """The group's offset of the first partition for who insists on stable ones; -1 for none, or the error."""
+        """The group's offset of the first partition, stable ones required; -1 for none, or the error."""
         asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(0,))
         request = OffsetFetchRequest(
             groups=(OffsetFetchRequestGroup(group_id=group_id, topics=(asked,)),), require_stable=True

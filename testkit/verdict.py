@@ -1,12 +1,12 @@
-"""What a history of clients says about a node that was killed: every promise that it broke, as a sentence.
+"""The verdict on a node that was killed, from a history of its clients: every broken promise, as a sentence.
 
 A history is a list of events, each client's in its own order, with what a reader found at the end. An event is a
 mapping whose `op` says what it is (see `History`). One whose op ends in `unknown` may have happened or not; everything
 else was acknowledged. Values are `producer:number`, keys are text.
 
-The promises: what was acknowledged is there once, where it was acknowledged, and in the order in which it was sent;
-nothing is there that nobody sent; a compacted topic keeps each key's last value; a group goes on where it committed,
-and reads what everybody reads; a topic or setting that was acknowledged is there.
+The promises: an acknowledged record is there once, at its offset, and in the order in which it was sent; there is no
+record that was not sent; a compacted topic keeps each key's last value; a group goes on where it committed, and reads
+the same records as all readers; a topic or setting that was acknowledged is there.
 """
 
 from collections import Counter, defaultdict
@@ -25,10 +25,10 @@ _DUPLICATE = -1
 
 @dataclass(frozen=True, slots=True)
 class AtTheEnd:
-    """What an administrator sees after the last start."""
+    """The cluster as an administrator sees it after the last start."""
 
     topics: Mapping[str, int]
-    """How many partitions each topic has."""
+    """The number of partitions of each topic."""
     committed: Mapping[int, int]
     """The group's offsets, by partition."""
     setting: int
@@ -52,7 +52,7 @@ class History:
     unsent: dict[str, int] = field(default_factory=dict)
     read: dict[Record, list[Place]] = field(default_factory=lambda: defaultdict(list))
     logs: dict[tuple[str, int], list[tuple[int, str | None, Record]]] = field(default_factory=lambda: defaultdict(list))
-    """What the reader found in each partition, in its order: offset, key, record."""
+    """The reader's records of each partition, in its order: offset, key, record."""
     group: list[Event] = field(default_factory=list)
     admin: list[Event] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class History:
 
 
 def record_of(value: str) -> Record:
-    """Who sent this value, and as which of its records."""
+    """The producer of this value, and the number of the record."""
     producer, _, number = value.partition(":")
     return producer, int(number)
 
@@ -138,7 +138,7 @@ def _out_of_order(history: History) -> Iterator[str]:
 def _invented(history: History) -> Iterator[str]:
     for producer, number in history.read:
         if number >= history.sent.get(producer, 0):
-            yield f"invented: nobody sent {producer}:{number}"
+            yield f"invented: {producer}:{number} was not sent"
 
 
 def _given_up(history: History, careful: Sequence[str]) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _admin_faults(events: Iterable[Event], end: AtTheEnd) -> Iterator[str]:
 
 
 def figures(history: History, deaths: int) -> str:
-    """How much was put to the test, in a line."""
+    """The amount of tested work, in a line."""
     ops = Counter(str(event["op"]) for event in (*history.group, *history.admin))
     changes = sum(ops[op] for op in ("create", "enlarge", "delete", "set"))
     return (

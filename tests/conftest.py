@@ -1,4 +1,4 @@
-"""What holds for every test: how skips are counted, and what a strict run refuses.
+"""Rules for every test: the count of skips, and the refusals of a strict run.
 
 `make test` ends with one line that names every reason for a skip. With STRICT=1 a skip whose reason is not in
 tests/allowed_skips.txt fails the run: a test that silently stops running protects nothing.
@@ -109,7 +109,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def hangups_are_heard() -> Iterator[None]:
-    """Children end at a SIGHUP, though whoever started the tests may have had it ignored (nohup)."""
+    """Children end at a SIGHUP, though the parent of the tests may have had it ignored (nohup)."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""Which tests begin first, and on how many workers: this decides how long `make test` takes.
+"""The order in which tests begin, and the number of workers: both decide how long `make test` takes.
 
 - One worker runs all tests of a file, so that its fixtures are made once. One worker runs all of tests/spark: a Spark
   session costs ten seconds of a core and 0.5 GB.
@@ -54,7 +54,7 @@ def unlisted(reports: Iterable[pytest.TestReport]) -> list[tuple[str, float]]:
 
 
 def workers() -> int:
-    """How many processes run tests."""
+    """The number of processes that run tests."""
     return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
 
 

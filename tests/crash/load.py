@@ -1,11 +1,11 @@
 """Programs that load a node while it is killed: `python -m crash.load ROLE SERVERS HISTORY`, each a process of its own.
 
 Never in the test's own process: a client made of C takes everything with it when it falls. A program works until its
-stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY what it
-was told by the node, for `testkit.verdict`; to stdout now and then how far it is.
+stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY the
+answers of the node, for `testkit.verdict`; to stdout now and then how far it is.
 
-What came back with an error is `unknown`: it may have happened or not. Nothing else is written down before the node
-has acknowledged it.
+A request that came back with an error is `unknown`: it may have happened or not. All others are written down after the
+node has acknowledged them.
 """
 
 import json
@@ -47,7 +47,7 @@ _REPORT_EVERY_S: Final = 0.02
 
 
 class Program:
-    """What all have in common: the history, the reports, and the end."""
+    """The common part of all: the history, the reports, and the end."""
 
     def __init__(self, history: Path) -> None:
         self._history = history.open("a", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a cluster may have of the topics that clients made, altered and deleted while its nodes died.
+"""The possible states of topics that clients made, altered and deleted while the nodes of a cluster died.
 
 A change that was acknowledged has happened. One that was not may have happened, or may happen later; no client asks for
 another of that topic.
@@ -23,7 +23,7 @@ ABSENT = TopicState()
 
 
 def after(state: TopicState, change: Mapping[str, Any]) -> TopicState:
-    """What becomes of a topic if the change happens: nothing, where it does not fit."""
+    """The topic after the change; without effect if it does not fit."""
     match change["op"]:
         case "create":
             return TopicState(change["partitions"]) if state == ABSENT else state
@@ -38,14 +38,14 @@ def after(state: TopicState, change: Mapping[str, Any]) -> TopicState:
 
 @dataclass(slots=True)
 class Expectation:
-    """All that the topics may be, by what the clients were told."""
+    """All possible states of the topics, by the answers to the clients."""
 
     possible: dict[str, set[TopicState]] = field(default_factory=dict)
     acknowledged: int = 0
     unknown: int = 0
 
     def add(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """What one client did, in its order. No two clients touch the same topic."""
+        """The changes of one client, in its order. No two clients touch the same topic."""
         for change in history:
             states = self.possible.setdefault(change["topic"], {ABSENT})
             changed = {after(state, change) for state in states}

@@ -14,7 +14,7 @@ _CODE = Path(__file__).with_name("platter")
 
 
 class Power:
-    """What all nodes of a cluster below one directory would have after a power cut."""
+    """The files of all nodes of a cluster below one directory as after a power cut."""
 
     def __init__(self, cluster_directory: Path, place: Path) -> None:
         self._directory = cluster_directory

@@ -1,7 +1,6 @@
 """Clients that change a cluster's metadata while its nodes die, and the verdict at the end.
 
-Nothing that was acknowledged is lost, and all nodes tell the same. How long nobody could change anything is measured,
-and is no verdict.
+No acknowledged change is lost, and all nodes agree. The time without a possible change is measured, and is no verdict.
 """
 
 import json
@@ -80,7 +79,7 @@ class Worker:
         self._reader.join()
 
     def kill(self) -> None:
-        """Whatever it does, it is gone afterwards."""
+        """The process is gone afterwards in any case."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -105,7 +104,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[Sequence[Worker]]:
 
 
 def wait_for_progress(workers: Sequence[Worker], changes: int) -> None:
-    """Wait until everybody has got so many changes through."""
+    """Wait until every client has got so many changes through."""
     wanted = {worker.name: worker.done + changes for worker in workers}
     deadline = time.monotonic() + DEADLINE_S
     while late := [worker.name for worker in workers if worker.done < wanted[worker.name]]:
@@ -142,9 +141,9 @@ def told_by(address: str) -> dict[str, TopicState]:
 
 
 def broken_by(cluster: Cluster, node: int, expectation: Expectation) -> list[str]:
-    """Promises that this node tells of as broken. It is asked again for a while: it hears of a change a moment after
-    the node that answered for it, and what nobody answered for may still happen between two questions. What is lost
-    stays lost."""
+    """Promises that are broken by this node's answers. It is asked again for a while: it gets a change a moment after
+    the node that answered for it, and unanswered changes may still happen between two requests. A lost change stays
+    lost."""
     deadline = time.monotonic() + _APPLIES_WITHIN_S
     while True:
         try:

@@ -47,7 +47,7 @@ def main(servers: str, topic: str, partitions: int, history: Path, pause_s: floa
                     try:
                         producer.produce(topic, value=f"{sent}".encode(), partition=partition, on_delivery=delivered)
                         break
-                    except BufferError:  # nobody has led for so long that its queue is full
+                    except BufferError:  # there was no leader for so long that its queue is full
                         producer.poll(0.1)
             sent += 1
             producer.poll(pause_s)

@@ -44,7 +44,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class Load:
-    """A program that produces with acks=all to every partition, and what it was told."""
+    """A program that produces with acks=all to every partition, and its acknowledgements."""
 
     def __init__(self, servers: str, history: Path) -> None:
         self._history = history
@@ -109,7 +109,7 @@ def _not_whole(server: str, topic: str) -> str:
 
 
 def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
-    """How long after the begin of a fault each partition took writes again, by its times in order."""
+    """The time from the begin of a fault until each partition took writes again, by its times in order."""
     return max(each[bisect_right(each, began + FAULT_S)] for each in times) - began
 
 

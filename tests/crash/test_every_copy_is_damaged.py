@@ -1,4 +1,4 @@
-"""Every copy of a partition is damaged: an administrator chooses one, and is told what it costs."""
+"""Every copy of a partition is damaged: an administrator chooses one, and sees its losses."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def test_the_only_copy_is_cut_when_an_administrator_says_so(tmp_path: Path) -> N
             content = (cluster.data_dir() / LOG).read_bytes()
             cluster.start()
             write(servers, 1, "others")
-            until(lambda: leader(admin) == NO_LEADER, "the damage is told")
+            until(lambda: leader(admin) == NO_LEADER, "the damage is reported")
             (row,), said = elect(servers)
             assert (row["Replica"], row["State"], row["Choice"]) == (1, "damaged", "recommended")
             assert (row["GoodEnd"], row["AcknowledgedEnd"], row["Lost"]) == (12, RECORDS, RECORDS - 12)
@@ -130,7 +130,7 @@ def test_of_three_damaged_copies_the_one_that_has_most_is_recommended(tmp_path: 
             write(servers, 1, first=100)
             expected = [b"value %d" % number for number in (*range(15), 100)]
             assert read(servers, len(expected)) == expected
-            until(lambda: leader(admin) == 2, "every broker knows who leads")
+            until(lambda: leader(admin) == 2, "every broker knows the leader")
 
             def all_are_in_sync() -> bool:
                 (topic,) = admin.describe_topics(["orders"])

@@ -105,7 +105,7 @@ def down(cluster: Cluster, node: int, moment: str) -> Iterator[None]:
 
 
 def state_of(cluster: Cluster, admin: AdminClient) -> str:
-    """For a failure's message: who is in sync, and what the nodes have said of it."""
+    """For a failure's message: the in-sync replicas, and the nodes' log lines about them."""
     partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
     states = [f"{one.id}: leader {one.leader}, in sync {one.isrs}" for one in partitions.values()]
     for node in cluster.node_ids:

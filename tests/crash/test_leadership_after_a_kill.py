@@ -47,4 +47,4 @@ def test_the_only_replica_leads_again_and_needs_no_recovery(tmp_path: Path, dura
         state = state_of(cluster.data_dir(), "orders")
     assert (state.leader, state.in_sync_replicas, state.eligible_leader_replicas) == (1, (1,), ())
     assert not state.is_recovering
-    assert state.leader_epoch == 4, "two elections for each kill: nobody leads, and then this broker again"
+    assert state.leader_epoch == 4, "two elections for each kill: no leader, and then this broker again"

@@ -1,4 +1,4 @@
-"""How a metadata quorum comes into being, and who takes part in it, with real processes (decision 0018)."""
+"""The founding of a metadata quorum, and its members, with real processes (decision 0018)."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def described(cluster: Cluster, node: int = 1) -> QuorumDescription:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Return when it is so. A question that nobody answers, as in an election, is asked again."""
+    """Return when it holds. A request without an answer, as in an election, is sent again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         why: KafkaError | None = None
@@ -177,7 +177,7 @@ def test_a_voter_that_listens_elsewhere_tells_the_others(tmp_path: Path) -> None
         settings.write_text(settings.read_text().replace(f":{old}", f":{new}"))
         cluster.start(moved)
         until(lambda: described(cluster).endpoints[moved][0].port == new)
-        # Whoever leads next has to find it: nobody else was told of the new port.
+        # The next leader has to find it: no other node has the new port.
         leader = cluster.controller_id
         if leader != moved:  # else both others have found it since
             cluster.kill(leader)

@@ -38,7 +38,7 @@ def log_starts_at_a_snapshot(cluster: Cluster, node: int) -> bool:
 
 
 def wait_until_logs_start_at_a_snapshot(cluster: Cluster) -> None:
-    """Whoever leads when a node comes has no older log to give it."""
+    """The leader at the arrival of a node has no older log to give it."""
     running = [node for node in cluster.node_ids if cluster.is_running(node)]
     wait_until(lambda: all(log_starts_at_a_snapshot(cluster, node) for node in running), "the logs are cut short")
 
@@ -63,7 +63,7 @@ def test_three_nodes_started_together_elect_a_leader() -> None:
         assert all(any(voter.directory_id) for voter in described.voters)
         assert described.leader_id in cluster.node_ids
         elected = f"role=leader epoch={described.leader_epoch} leader={described.leader_id}"
-        wait_until(lambda: elected in cluster.log_text(described.leader_id), "who leads says so")
+        wait_until(lambda: elected in cluster.log_text(described.leader_id), "the leader logs its role")
 
 
 def test_after_kill_9_of_all_at_once_everything_is_back_by_itself(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_leader_that_stood_still_finds_that_it_leads_no_more(tmp_path: Path) -
         wait_until_known(cluster, cluster.node_ids, {"meanwhile-2", "after-2"})
 
         def agreed() -> bool:
-            """Who leads by now does not matter."""
+            """Any leader will do."""
             told = {(one.leader_id, one.leader_epoch) for one in map(quorum_of, map(cluster.address, cluster.node_ids))}
             return len(told) == 1 and told.pop()[1] > epoch
 
@@ -160,7 +160,7 @@ def test_a_fresh_node_joins_a_quorum_whose_log_starts_at_a_snapshot_and_becomes_
 
 
 def observers_of(cluster: Cluster) -> list[int]:
-    """Those that whoever leads has heard of since."""
+    """The replicas with a contact to the leader since."""
     return [int(observer.replica_id) for observer in quorum_of(cluster.bootstrap_servers).observers]
 
 

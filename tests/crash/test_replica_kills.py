@@ -1,4 +1,4 @@
-"""kill -9 of leaders under load, three replicas each: what was acknowledged is there, once, in order, on whoever leads.
+"""kill -9 of leaders under load, three replicas each: acknowledged records are there, once, in order, on each leader.
 
 KILLS in the environment says how often; `make soak` runs more.
 """
@@ -72,7 +72,7 @@ def leader_of(admin: AdminClient, partition: int) -> int:
         if leader > 0:
             return int(leader)
         time.sleep(0.05)
-    raise AssertionError(f"nobody leads {TOPIC}-{partition}")
+    raise AssertionError(f"{TOPIC}-{partition} has no leader")
 
 
 def until_something_is_acknowledged(history: Path) -> None:

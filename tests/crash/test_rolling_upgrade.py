@@ -23,7 +23,7 @@ def use(cluster: Cluster, name: str) -> None:
 
 
 def finalized(cluster: Cluster) -> set[int]:
-    """What the nodes say the cluster has agreed on."""
+    """The cluster's feature levels by the nodes' answers."""
     levels = set()
     for node in cluster.node_ids:
         with Admin(cluster.address(node)) as admin:

@@ -29,9 +29,9 @@ class Writer:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._write)
         self.committed: list[int] = []
-        """What was acknowledged, in order."""
+        """The acknowledged values, in order."""
         self.aborted: set[int] = set()
-        """What was aborted on purpose."""
+        """The values that were aborted on purpose."""
         self.faults: list[BaseException] = []
         self.number = 0
 

@@ -1,6 +1,6 @@
 """Topics that tests make and look for while quorums elect and brokers come and go.
 
-A change is answered when the node that was asked has applied it; the others hear of it a moment later.
+A change is answered when the asked node has applied it; the others get it a moment later.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
 
 Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.load`);
-`testkit.verdict` judges what they were told. A node dies while more than a hundred produce requests are on the
+`testkit.verdict` judges their answers. A node dies while more than a hundred produce requests are on the
 wire.
 """
 
@@ -88,7 +88,7 @@ class Worker:
         self._reader.join()
 
     def kill(self) -> None:
-        """Whatever it does, it is gone afterwards."""
+        """The process is gone afterwards in any case."""
         with suppress(OSError):
             self.ask_to_end()
         self._process.kill()
@@ -112,7 +112,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[dict[str, Worker]]:
 
 
 def wait_for_load(workers: Mapping[str, Worker], acknowledgements: int) -> None:
-    """Wait until so many more records are acknowledged, everybody has got something done, and enough is in flight."""
+    """Wait until so many more records are acknowledged, every client has done something, and enough is in flight."""
     before = {role: worker.done for role, worker in workers.items()}
     deadline = time.monotonic() + load.DEADLINE_S
     producers = workers["idempotent"]

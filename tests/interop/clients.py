@@ -24,7 +24,7 @@ class Member(Protocol):
     """One consumer in a group."""
 
     def poll(self) -> list[Message]:
-        """What has arrived, after a short wait. Must be called again and again: it keeps the member alive."""
+        """The records that have arrived, after a short wait. Must be called repeatedly: it keeps the member alive."""
         ...
 
     def assignment(self) -> set[int]: ...
@@ -248,7 +248,7 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat(), K
 
 
 def absent(client: Client) -> str | None:
-    """Why this client cannot be run here, with the command that would bring it; None if it can."""
+    """The reason why this client cannot be run here, with the command that would bring it; None if it can."""
     if client.name == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed: apt-get install kcat"
     if isinstance(client, KafkaJs):
@@ -264,7 +264,7 @@ def knows(client: Client, codec: str) -> bool:
 
 
 def as_kept(messages: Sequence[Message], *clients: Client) -> list[Message]:
-    """What is left of the messages with these clients in their way: some keep headers by name, not in order."""
+    """The messages as these clients can keep them: some keep headers by name, not in order."""
     if not any(isinstance(client, KafkaJs) for client in clients):
         return list(messages)
     return [message._replace(headers=tuple(sorted(message.headers, key=lambda pair: pair[0]))) for message in messages]

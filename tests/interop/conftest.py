@@ -20,7 +20,7 @@ PROGRAMS = {
     go_modules.franz_go_absent: go_modules.FRANZ_GO.home,
     go_modules.kafka_go_absent: go_modules.KAFKA_GO.home,
 }
-"""Where they are kept, by what tells why they are not there."""
+"""Their places, by the function that returns the reason for their absence."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -38,7 +38,7 @@ class GoModule(NamedTuple):
     package: str
     test: str
     fixed_address: str = ""
-    """Where the test expects a broker, if no variable of the environment tells it. One does in the copy."""
+    """The address at which the test expects a broker without an environment variable. The copy has one."""
 
     @property
     def home(self) -> Path:
@@ -53,7 +53,7 @@ GO_MODULES = (FRANZ_GO, KAFKA_GO)
 
 
 def franz_go_absent() -> str | None:
-    """Why its test cannot be run here, with the command that would bring what is missing; None if it can."""
+    """The reason why its test cannot be run here, with the command that would bring what is missing; None if it can."""
     return _absent(FRANZ_GO)
 
 

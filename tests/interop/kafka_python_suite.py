@@ -21,7 +21,7 @@ from benchmarks.fetching import fetched, put_in_place
 
 VERSION = version("kafka-python")
 KAFKA_VERSION = "4.1.0"
-"""What the tests shall take a node for: with 4.0 and later they look for no ZooKeeper."""
+"""The version that the tests take a node for: with 4.0 and later they look for no ZooKeeper."""
 
 HOME = Path(sys.prefix) / f"kafka-python-suite-{VERSION}"
 _TESTS = "test/integration"
@@ -48,7 +48,7 @@ _SETTINGS = "[pytest]\ntimeout = 100\naddopts =\n"
 
 
 class SuiteRun(NamedTuple):
-    """How the tests went, by their names: `test_file.py::test_name[parameter]`."""
+    """The outcomes of the tests, by their names: `test_file.py::test_name[parameter]`."""
 
     collected: int
     passed: frozenset[str]
@@ -59,7 +59,7 @@ class SuiteRun(NamedTuple):
 
 
 def absent() -> str | None:
-    """Why the tests cannot be run here; None if they can."""
+    """The reason why the tests cannot be run here; None if they can."""
     if not HOME.exists() and not _fetch():
         return f"pip cannot fetch the sources of kafka-python=={VERSION} here"
     return None

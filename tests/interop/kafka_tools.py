@@ -40,18 +40,18 @@ MAIN_CLASSES = {
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-"""What Kafka's scripts start, by the names of the scripts."""
+"""The classes that Kafka's scripts start, by the names of the scripts."""
 
 
 class Dump(NamedTuple):
-    """What a tool has printed."""
+    """The output of a tool."""
 
     out: str
     err: str
 
 
 def command(script: str, *options: str) -> list[str]:
-    """What Kafka's script of this name would start."""
+    """The command that Kafka's script of this name would start."""
     jars = SHELL_JARS if script == "kafka-metadata-shell" else JARS
     # A Java that finds an archive of another Java or of other jars does without it, and need not say so on stdout.
     classes = [f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:disable"] if jars == JARS and _CLASSES.exists() else []

@@ -22,7 +22,7 @@ _PROGRAM = Path(__file__).parent / "js" / "client.js"
 
 
 def absent() -> str | None:
-    """Why kafkajs cannot be run here, with the command that would bring it; None if it can."""
+    """The reason why kafkajs cannot be run here, with the command that would bring it; None if it can."""
     if shutil.which("node") is None:
         return "node is not installed: apt-get install nodejs"
     if not HOME.exists() and shutil.which("npm") is None:
@@ -46,7 +46,7 @@ def _environment() -> dict[str, str]:
 
 
 def _run(*arguments: str, stdin: str = "") -> Any:
-    """What the program says at its end, from JSON; None if it says nothing."""
+    """The program's last output, from JSON; None if there is none."""
     done = subprocess.run(
         ["node", str(_PROGRAM), *arguments],
         input=stdin,
@@ -61,7 +61,7 @@ def _run(*arguments: str, stdin: str = "") -> Any:
 
 
 def administer(bootstrap: str, topic: str) -> dict[str, Any]:
-    """Have kafkajs create, change, look at and delete a topic of this name and a group: what it was told."""
+    """Have kafkajs create, change, describe and delete a topic of this name and a group; returns its answers."""
     answers: dict[str, Any] = _run("administer", bootstrap, topic)
     return answers
 

@@ -47,7 +47,7 @@ class Observer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.faults: list[BaseException] = []
-        """What would have ended the process of a node."""
+        """The failures that would have ended the process of a node."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,7 +63,7 @@ class Observer:
         self._loop.close()
 
     def _asked(self, question: Callable[[], T]) -> T:
-        """What the question gives, asked on the event loop."""
+        """The result of the function, called on the event loop."""
 
         async def ask() -> T:
             return question()
@@ -112,7 +112,7 @@ class Observer:
         self._disk.stop()
         self._turns.run(self._controller.close)
 
-    # What it knows
+    # Answers
 
     @property
     def image(self) -> ClusterImage:

@@ -26,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def follower(cluster: Cluster) -> str:
-    """Where a broker listens that is not the active controller."""
+    """The address of a broker that is not the active controller."""
     leader_id = cluster.controller_id
     return cluster.address(next(node_id for node_id in cluster.broker_ids if node_id != leader_id))
 
@@ -45,13 +45,13 @@ def kafka_python(follower: str) -> Iterator[kafka.KafkaAdminClient]:
 
 
 def topics_at(address: str) -> dict[str, int]:
-    """How many partitions each topic has, as one broker says."""
+    """The number of partitions of each topic, by one broker's answer."""
     with Admin(address) as admin:
         return {topic.name: len(topic.partitions) for topic in admin.describe_topics()}
 
 
 def test_librdkafka_creates_changes_and_deletes_topics(cluster: Cluster, confluent: ConfluentAdmin) -> None:
-    """Whom it asks, and whom next, is its own business; what one broker has answered, another hears a moment later."""
+    """The client chooses the broker of each request; a change reaches other brokers a moment after the answer."""
 
     def is_everywhere(partitions: int | None) -> bool:
         return all(topics_at(cluster.address(one)).get(topic) == partitions for one in cluster.broker_ids)
@@ -62,7 +62,7 @@ def test_librdkafka_creates_changes_and_deletes_topics(cluster: Cluster, conflue
     assert confluent.add_partitions(topic, 5) is None
     wait_until(lambda: is_everywhere(5), "all know its partitions")
     assert confluent.write_settings(topic, {"retention.ms": "1234"}) is None
-    wait_until(lambda: confluent.settings(topic)["retention.ms"][0] == "1234", "the setting is told")
+    wait_until(lambda: confluent.settings(topic)["retention.ms"][0] == "1234", "the setting is visible")
     assert confluent.delete_topic(topic) is None
     wait_until(lambda: is_everywhere(None), "all agree")
 
@@ -70,7 +70,7 @@ def test_librdkafka_creates_changes_and_deletes_topics(cluster: Cluster, conflue
 def test_kafka_python_creates_changes_and_deletes_topics(
     cluster: Cluster, kafka_python: kafka.KafkaAdminClient
 ) -> None:
-    """Whoever asks the same broker next, sees it. Which one that is, the client chooses, and stays with it."""
+    """The next request to the same broker sees the change. The client chooses a broker, and stays with it."""
     topic = f"kafka-python-{uuid4()}"
     kafka_python.create_topics([kafka.admin.NewTopic(topic, num_partitions=2, replication_factor=3)])
     asked = cluster.address(kafka_python._controller_id)

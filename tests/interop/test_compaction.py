@@ -80,7 +80,7 @@ def is_compacted(directory: Path) -> bool:
 
 
 def stored(directory: Path) -> tuple[list[Record], int]:
-    """What is in the log's files, and how many batches are empty."""
+    """The records in the log's files, and the number of empty batches."""
     records: list[Record] = []
     empty = 0
     for path in sorted(directory.glob("*.log")):

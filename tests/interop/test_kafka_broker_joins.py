@@ -27,7 +27,7 @@ OFTEN = {
     "metadata.snapshot.min.changed_records.ratio": "0",
     "metadata.log.segment.bytes": "10000",
     "metadata.start.offset.lag.time.max.ms": "200",
-    "broker.session.timeout.ms": "30000",  # nobody is to be fenced, however busy the machine is
+    "broker.session.timeout.ms": "30000",  # no broker is to be fenced, however busy the machine is
 }
 SETTINGS = """process.roles=broker
 node.id={id}
@@ -87,7 +87,7 @@ def is_counted_on(cluster: Cluster, process: Process) -> bool:
 
 def test_it_tells_what_we_tell_and_takes_part(cluster: Cluster, kafka: str) -> None:
     def told_alike(described: Callable[[str], str]) -> str:
-        """What it and each of our brokers tell, which is the same."""
+        """The answers of it and of each of our brokers, which are the same."""
         told = [described(address) for address in (kafka, *map(cluster.address, cluster.broker_ids))]
         assert len(set(told)) == 1, told
         return told[0]

@@ -1,7 +1,7 @@
 """Apache Kafka's command-line tools for clusters: features, registrations, moves and elections.
 
-They ask a controller with two brokers, of which one is only registered, so that a move begins and goes on. What a whole
-node answers is in test_kafka_tools.
+They ask a controller with two brokers, of which one is only registered, so that a move begins and goes on. The answers
+of a whole node are in test_kafka_tools.
 """
 
 import json

@@ -18,7 +18,7 @@ def _kafka() -> None:
 
 
 def kafka_configs(cluster: Cluster, *options: str) -> str:
-    """What the tool prints."""
+    """The output of the tool."""
     return run("kafka-configs", "--bootstrap-server", cluster.bootstrap_servers, *options).out
 
 

@@ -79,7 +79,7 @@ class Kafka:
         return process
 
     def tool(self, script: str, *options: str) -> str:
-        """What one of Kafka's tools prints."""
+        """The output of one of Kafka's tools."""
         return run(script, "--bootstrap-server", self.address, *options).out
 
 
@@ -92,7 +92,7 @@ def kafka(tmp_path: Path) -> Iterator[Kafka]:
 
 
 class Told(NamedTuple):
-    """What kafka-topics --describe says."""
+    """The output of kafka-topics --describe."""
 
     topics: Mapping[str, tuple[str, Mapping[str, str]]]
     """Ids and settings."""
@@ -151,7 +151,7 @@ def wait_until_known(observer: Observer, condition: Callable[[ClusterImage], boo
 
 
 def described_alike(kafka: Kafka, observer: Observer) -> Told:
-    """What Kafka's tool says and we know too. Replicas that come or go in between are asked for again."""
+    """The output of Kafka's tool that we know too. Replicas that come or go in between are asked for again."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         described = told_by_kafka(kafka.tool("kafka-topics", "--describe"))
@@ -181,7 +181,7 @@ def test_topics_settings_and_replicas_in_sync_are_those_that_kafka_describes(kaf
         assert [int(broker.broker_id) for broker in by_log.image.alive_brokers()] == [1]
 
         kafka.tool("kafka-configs", *OF_ORDERS, "--add-config", "min.insync.replicas=1")
-        wait_until_known(by_log, no_replica_is_eligible, "Kafka forgets who was eligible")
+        wait_until_known(by_log, no_replica_is_eligible, "Kafka forgets the eligible replicas")
         described_alike(kafka, by_log)
 
         fill_until_there_is_a_snapshot(kafka)

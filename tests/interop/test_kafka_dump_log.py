@@ -117,7 +117,7 @@ def files_of(directory: Path, pattern: str, *kinds: str) -> list[str]:
 
 @pytest.fixture
 def ours(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What `tailrace dump-log` prints of these files, and that it finds nothing wrong."""
+    """The output of `tailrace dump-log` for these files, without a fault."""
     monkeypatch.chdir(directory)
 
     def dump(*words: str) -> str:

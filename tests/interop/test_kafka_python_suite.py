@@ -25,7 +25,7 @@ NOT_RUN = {
     "test_ssl_integration.py::TestSSLConnection::test_ssl_handshake": _NO_TLS,
     "test_ssl_integration.py::TestSSLConnection::test_legacy_kafka_client_ssl": _NO_TLS,
 }
-"""What would fail, and why."""
+"""Tests that would fail, with the reasons."""
 
 _SASL = "Testing on external Kafka Broker"
 SKIPPED = {
@@ -36,7 +36,7 @@ SKIPPED = {
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
     },
 }
-"""What the tests skip by themselves, with their reason: those with SASL want to start a broker of their own."""
+"""Tests that are skipped by themselves, with their reason: those with SASL want to start a broker of their own."""
 
 COLLECTED = 67
 """All there are in the version of constraints.txt."""

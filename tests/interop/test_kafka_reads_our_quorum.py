@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools on a cluster of three: what they are told, and what they read in its directories."""
+"""Apache Kafka's own tools on a cluster of three: its answers to them, and its directories."""
 
 import json
 import re
@@ -26,7 +26,7 @@ CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": "5000",
     "metadata.snapshot.min.changed_records.ratio": "0",
     "offsets.topic.num.partitions": "1",
-    # The leader stays and nobody is fenced, however busy the machine is.
+    # The leader stays and no broker is fenced, however busy the machine is.
     "controller.quorum.fetch.timeout.ms": "30000",
     "broker.session.timeout.ms": "30000",
 }
@@ -191,7 +191,7 @@ def test_kafkas_shell_reads_snapshots_and_the_end_of_the_log(cluster: Cluster) -
 
 
 def test_kafkas_tool_adds_a_controller_and_removes_it() -> None:
-    """What it needs to know it reads from the file and the directory that our node was started with."""
+    """It reads its settings from the file and the directory that our node was started with."""
     if why := absent():
         pytest.skip(why)
     with Cluster(3, config=CONFIG) as cluster:

@@ -24,7 +24,7 @@ EXCHANGES = [
     for codecs in (CODECS[:2], CODECS[2:])
     if (known := tuple(codec for codec in codecs if knows(client, codec)))
 ]
-"""Who writes, and in which codecs: first those that every client has."""
+"""The producers and their codecs: first those that every client has."""
 
 
 @pytest.mark.interop
@@ -41,7 +41,7 @@ def test_what_one_client_sends_every_client_reads(
             before = stored_bytes(admin, topic)
             client.produce(bootstrap, topic, MESSAGES, codec)
             is_small = stored_bytes(admin, topic) - before < sum(len(m.value or b"") for m in MESSAGES) / 2
-            assert is_small == (codec != "none"), f"{client.name} was told to use {codec}"
+            assert is_small == (codec != "none"), f"{client.name} must use {codec}"
     sent = MESSAGES * len(codecs)
     for reader in CLIENTS:
         if absent(reader) or not all(knows(reader, codec) for codec in codecs):

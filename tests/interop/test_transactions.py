@@ -25,7 +25,7 @@ pytestmark = pytest.mark.interop
 Tool = Callable[..., Dump]
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 CYCLES = int(os.environ.get("CYCLES", "5"))
-"""How often a producer begins right behind a commit; librdkafka's, which is quicker, six times as often."""
+"""The number of begins right behind a commit; librdkafka's, which is quicker, six times as many."""
 SHORT_MS = 6_000
 """A transaction's time-out. librdkafka gives a record no more time than that to be delivered."""
 
@@ -127,7 +127,7 @@ def _stable(cluster: Cluster, topic: str, *, partitions: int = 1) -> bool:
 
 
 def test_librdkafka_begins_and_aborts_right_behind_a_commit(tailrace_cluster: Cluster, topic: str) -> None:
-    """Markers follow the answer to EndTxn. What the next transaction asks for meanwhile must not end the producer."""
+    """Markers follow the answer to EndTxn. Requests of the next transaction meanwhile must not end the producer."""
     producer = _producer(tailrace_cluster)
     for number in range(6 * CYCLES):
         producer.begin_transaction()
@@ -216,7 +216,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
 
 
 def _batches(cluster: Cluster, topic: str) -> list[BatchHeader]:
-    """What is in the log of the first partition."""
+    """The records in the log of the first partition."""
     (log,) = cluster.data_dir().glob(f"**/{topic}-0/*.log")
     return [header for _, header in iter_batches(log.read_bytes())]
 

@@ -15,11 +15,11 @@ from tailrace.protocol.registry import api_of
 ABSENT = "absent"
 PRESENT = "present"
 _SETTLED_S = 30
-"""How long a node may take until what it has promised is so."""
+"""The time a node may take to keep a promise."""
 _AGREE_S = 30
-"""How long two nodes may take until they agree on what is only read: Kafka shows changes a moment later."""
+"""The time two nodes may take until their reads agree: Kafka shows changes a moment later."""
 _AGREE_QUESTIONS = 20
-"""How often they are asked at least: the machine may have stood still for all that time."""
+"""The least number of requests: the machine may have stood still for all that time."""
 _AGREE_LATER_S = 3
 """The same once they did not agree for so many steps: the test fails anyway, and shall not take hours for it."""
 _MANY_STEPS = 2
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass
 class Comparison:
-    """What a run has found."""
+    """The findings of a run."""
 
     steps: int = 0
     fields: int = 0
@@ -166,7 +166,7 @@ def _outcome(answer: Any) -> str:
 
 
 def _leaves(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, object, object]]:
-    """Every field with both values. What only one side has is one field, however much is in it."""
+    """Every field with both values. A value that only one side has is one field, however much is in it."""
     if not (isinstance(ours, dict) and isinstance(theirs, dict)):
         yield path, ours, theirs
         return

@@ -1,4 +1,4 @@
-"""What a listed difference is, how findings are held against the list, and the list as a table of the documentation."""
+"""Listed differences, the comparison of findings with the list, and the list as a table of the documentation."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -48,14 +48,14 @@ class Difference(NamedTuple):
         return values is not None and bool(values[0] == finding.ours) and bool(values[1] == finding.theirs)
 
     def unseen(self, findings: Iterable[Finding]) -> list[str]:
-        """The fields and steps of this entry that have not occurred. What is drawn by lot need not occur each time."""
+        """The fields and steps of this entry that have not occurred. Drawn steps need not occur each time."""
         covered = [finding for finding in findings if self.covers(finding)]
         seen = {finding.field for finding in covered} | {self._step(finding) for finding in covered}
         return [part for part in (*self.fields, *self.steps) if part not in seen and not part.startswith(_BY_LOT)]
 
 
 def unlisted(findings: Iterable[Finding], differences: Sequence[Difference]) -> list[Finding]:
-    """What differs and stands nowhere."""
+    """The differences that are not listed."""
     return [finding for finding in findings if not any(difference.covers(finding) for difference in differences)]
 
 

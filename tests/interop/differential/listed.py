@@ -14,7 +14,7 @@ _APIS_OF_KAFKA = {
     *(0, 1, 2, 3, *range(8, 52), 55, 57, 60, 61, 64, 65, 66, 68, 69, 74, 75, 76, 77, 78, 79, 80, 81),
     *(83, 84, 85, 86, 87, 90, 91, 92),
 } - {17, 36}
-"""What a broker of Apache Kafka 4.1 announces to clients on a listener without SASL."""
+"""The APIs that a broker of Apache Kafka 4.1 announces on a listener without SASL."""
 _TOPIC_SETTINGS_OF_KAFKA = (
     *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
     *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),

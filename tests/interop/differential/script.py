@@ -14,7 +14,7 @@ CLIENT_ID = "script"
 
 
 class Answers(dict[str, Any]):
-    """What a node has answered so far, by the name of the step, and the ids that it has given to topics."""
+    """A node's answers so far, by the name of the step, and the ids that it has given to topics."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `AsyncAdmin`."""
+"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `client.admin`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

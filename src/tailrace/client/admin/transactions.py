@@ -1,4 +1,4 @@
-"""Transactions as an administrator sees them, and how to end one that hangs (KIP-664); see `AsyncAdmin`."""
+"""Transactions as an administrator sees them, and how to end one that hangs (KIP-664); see `client.admin`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -124,7 +124,7 @@ def _before_any_group() -> Script:
     yield from ask("sync in a group without a name", sync("", "nobody", 1), *_SYNC)
     yield from ask("leaving a group without a name", leave("", "nobody"), *_LEAVE)
     yield from ask("joining a group without a name", join(""), *_JOIN)
-    yield from ask("joining as somebody unknown", join("none", "nobody"), *_JOIN)
+    yield from ask("joining as an unknown member", join("none", "nobody"), *_JOIN)
     for session_ms in (-1, 0, 5_999, 1_800_001):
         yield from ask(f"joining with a session of {session_ms}", join("none", session_ms=session_ms), *_JOIN)
     yield from ask("joining without protocols", join("none", protocols=()), *_JOIN)
@@ -158,8 +158,8 @@ def _one_member(group: str, version: int) -> Script:
         yield from ask(
             f"{group}: a sync in generation + {wrong}", as_member(lambda m, g, w=wrong: sync(group, m, g + w)), *_SYNC
         )
-    yield from ask(f"{group}: a heartbeat of nobody", as_member(lambda m, g: beat(group, "nobody", g)), *_BEAT)
-    yield from ask(f"{group}: a sync of nobody", as_member(lambda m, g: sync(group, "nobody", g)), *_SYNC)
+    yield from ask(f"{group}: a heartbeat of a stranger", as_member(lambda m, g: beat(group, "nobody", g)), *_BEAT)
+    yield from ask(f"{group}: a sync of a stranger", as_member(lambda m, g: sync(group, "nobody", g)), *_SYNC)
     yield from ask(
         f"{group}: a sync once more", as_member(lambda m, g: sync(group, m, g)), *every_version(SyncGroupRequest)
     )
@@ -172,19 +172,19 @@ def _one_member(group: str, version: int) -> Script:
     yield from ask(f"{group}: a member joins of another kind", join(group, kind="connect"), *_JOIN)
     yield from ask(f"{group}: described", DescribeGroupsRequest(groups=(group,)), *every_version(DescribeGroupsRequest))
     yield from ask(f"{group}: deleted while it has a member", DeleteGroupsRequest(groups_names=(group,)), 0, 2)
-    yield from ask(f"{group}: nobody leaves", leave(group, "nobody"), *_LEAVE)
+    yield from ask(f"{group}: a stranger leaves", leave(group, "nobody"), *_LEAVE)
     yield from ask(
         f"{group}: the member leaves", as_member(lambda m, g: leave(group, m)), version if version < 5 else 5
     )
     yield from ask(f"{group}: the member leaves again", as_member(lambda m, g: leave(group, m)), *_LEAVE)
-    yield from ask(f"{group}: a heartbeat of who has left", as_member(lambda m, g: beat(group, m, g)), *_BEAT)
+    yield from ask(f"{group}: a heartbeat of a former member", as_member(lambda m, g: beat(group, m, g)), *_BEAT)
     yield from ask(f"{group}: described when it is empty", DescribeGroupsRequest(groups=(group,)), 0, 4, 6)
     yield from ask(f"{group}: deleted", DeleteGroupsRequest(groups_names=(group,)), 2)
     yield from ask(f"{group}: described when it is gone", DescribeGroupsRequest(groups=(group,)), 0, 4, 6)
 
 
 def _wrong_words(group: str) -> Script:
-    """Rejoining with and without a change, and a leader's assignment for somebody else."""
+    """Rejoining with and without a change, and a leader's assignment for a stranger."""
     yield from joined(group, "a member")
     who = f"{group}: a member joins"
     yield Ask(f"{group}: it joins again as it was", 9, lambda a: join(group, a[who].member_id), "main")
@@ -200,13 +200,13 @@ def _wrong_words(group: str) -> Script:
         given = {"nobody": b"all of it"}
         return sync(group, answers[who].member_id, answers[again].generation_id, given)
 
-    yield Ask(f"{group}: an assignment for somebody else", 5, strangers)
+    yield Ask(f"{group}: an assignment for a stranger", 5, strangers)
     yield from ask(f"{group}: described after it", DescribeGroupsRequest(groups=(group,)), 4, 6)
     several = (("range", SUBSCRIPTION), ("roundrobin", SUBSCRIPTION))
     yield Ask(f"{group}: it joins with two protocols", 9, lambda a: join(group, a[who].member_id, protocols=several))
     members = (MemberIdentity(member_id="nobody"), MemberIdentity(member_id=""))
-    yield from ask(f"{group}: two who are not there leave", LeaveGroupRequest(group_id=group, members=members), 3, 5)
-    yield from ask(f"{group}: nobody at all leaves", LeaveGroupRequest(group_id=group, members=()), 3, 5)
+    yield from ask(f"{group}: two strangers leave", LeaveGroupRequest(group_id=group, members=members), 3, 5)
+    yield from ask(f"{group}: an empty list leaves", LeaveGroupRequest(group_id=group, members=()), 3, 5)
     yield Ask(f"{group}: the member leaves", 5, lambda a: leave(group, a[who].member_id))
 
 
@@ -217,7 +217,7 @@ def _two_members(group: str) -> Script:
     yield from ask(f"{group}: the second asks to join", join(group), 9, connection="second")
     yield Send(f"{group}: the second joins", 9, lambda a: join(group, two(a)), "second")
     due: dict[str, Any] = {"until": lambda answer: answer.error_code == _REBALANCE_IN_PROGRESS}
-    yield Ask(f"{group}: the first hears of it", 4, lambda a: beat(group, one(a), 1), "first", **due)
+    yield Ask(f"{group}: the first gets the rebalance", 4, lambda a: beat(group, one(a), 1), "first", **due)
     yield Ask(f"{group}: the first syncs as if nothing were", 5, lambda a: sync(group, one(a), 1), "first")
     yield from ask(f"{group}: described while it waits", DescribeGroupsRequest(groups=(group,)), 0, 4, 6)
     yield from ask(f"{group}: listed while it waits", ListGroupsRequest(states_filter=("PreparingRebalance",)), 4, 5)
@@ -236,7 +236,7 @@ def _two_members(group: str) -> Script:
     yield from ask(f"{group}: described with two members", DescribeGroupsRequest(groups=(group,)), 0, 3, 4, 6)
     yield Ask(f"{group}: the follower joins as it was", 9, lambda a: join(group, two(a)), "second")
     yield Ask(f"{group}: the second leaves", 4, lambda a: leave(group, two(a)), "second")
-    yield Ask(f"{group}: the first hears of it again", 4, lambda a: beat(group, one(a), 2), "first", **due)
+    yield Ask(f"{group}: the first gets the rebalance again", 4, lambda a: beat(group, one(a), 2), "first", **due)
     yield Ask(f"{group}: the first joins alone", 9, lambda a: join(group, one(a)), "first")
     yield Ask(f"{group}: the first leaves", 4, lambda a: leave(group, one(a)), "first")
 
@@ -257,7 +257,7 @@ def _static_members(group: str) -> Script:
     }.items():
         newest = {"a heartbeat": 4, "a sync": 5, "a join": 9, "leaving": 5}[what]
         yield Ask(f"{group}: {what} of the instance that was replaced", newest, lambda a, b=build: b(first(a)))
-        yield Ask(f"{group}: {what} of an instance that is nobody", newest, lambda a, b=build: b("nobody"))
+        yield Ask(f"{group}: {what} of an instance without a member", newest, lambda a, b=build: b("nobody"))
     yield Ask(f"{group}: a heartbeat of the new instance", 4, lambda a: beat(group, second(a), 1, "a"))
     yield Ask(f"{group}: a sync of the new instance", 5, lambda a: sync(group, second(a), 1, instance="a"))
     yield from ask(f"{group}: an instance that is unknown leaves", leave(group, "", "zzz"), 3, 5)

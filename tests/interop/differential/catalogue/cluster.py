@@ -1,4 +1,4 @@
-"""What a node says about itself and the cluster: ApiVersions, Metadata, DescribeCluster, FindCoordinator, SASL."""
+"""A node's answers about itself and the cluster: ApiVersions, Metadata, DescribeCluster, FindCoordinator, SASL."""
 
 from struct import pack
 
@@ -159,7 +159,7 @@ def _voters() -> Script:
 
 
 def _unknown_versions() -> Script:
-    """Frames of a header and no more, in versions that nobody has."""
+    """Frames of a header and no more, in versions that do not exist."""
     for key, api in sorted(CLIENT_APIS.items()):
         for version in {api.min_version - 1, 99, -1}:
             tags = b"\0" if version >= api.flexible_from else b""

@@ -47,7 +47,7 @@ def heartbeat(
     regex: str | None = None,
     rack: str | None = None,
 ) -> Build:
-    """A heartbeat; partitions that are owned are told by the topic's name."""
+    """A heartbeat; owned partitions are named by the topic's name."""
 
     def build(answers: Answers) -> ConsumerGroupHeartbeatRequest:
         partitions = None
@@ -117,7 +117,7 @@ def _life(group: str) -> Script:
     yield from ask(f"{group}: described as a classic group", DescribeGroupsRequest(groups=(group,)), 0, 5, 6)
     for epoch in (0, 2, 9, -2):
         yield from ask(f"{group}: in epoch {epoch}", same(group, ALICE, epoch), *_BOTH)
-    yield from ask(f"{group}: somebody unknown", same(group, BOB, 1), *_BOTH)
+    yield from ask(f"{group}: an unknown member", same(group, BOB, 1), *_BOTH)
     yield from ask(f"{group}: it owns what it was not given", same(group, ALICE, 1, owned=[(OTHER, [0])]), *_BOTH)
     yield from ask(f"{group}: an assignor that is none", heartbeat(group, ALICE, 1, assignor="best"), *_BOTH)
     yield from ask(f"{group}: an unknown topic too", heartbeat(group, ALICE, 1, topics=(TOPIC, "nowhere")), 1)
@@ -155,11 +155,11 @@ def _two(group: str) -> Script:
     yield from ask(f"{group}: the second joins", heartbeat(group, BOB, assignor="uniform"), 1)
     yield from ask(f"{group}: described while it moves", describe(group), 1)
     first = same(group, ALICE, 1, owned=[(TOPIC, [0, 1, 2, 3])])
-    yield from ask(f"{group}: the first is told to give up", first, 1)
+    yield from ask(f"{group}: the first has to revoke", first, 1)
     yield from ask(f"{group}: the second still waits", same(group, BOB, 2), 1)
 
     def kept(answers: Answers) -> Any:
-        assignment = answers[f"{group}: the first is told to give up"].assignment
+        assignment = answers[f"{group}: the first has to revoke"].assignment
         owned = tuple(assignment.topic_partitions)
         return ConsumerGroupHeartbeatRequest(group_id=group, member_id=ALICE, member_epoch=1, topic_partitions=owned)
 
@@ -183,7 +183,7 @@ def _static(group: str) -> Script:
     yield from ask(f"{group}: the instance is back", heartbeat(group, BOB, instance="i"), 1)
     yield from ask(f"{group}: the old one goes on", heartbeat(group, ALICE, 1, instance="i", topics=None), 1)
     yield from ask(f"{group}: described with it", describe(group), 1)
-    yield from ask(f"{group}: somebody else leaves as it", heartbeat(group, ALICE, -1, instance="i", topics=None), 1)
+    yield from ask(f"{group}: another member leaves as it", heartbeat(group, ALICE, -1, instance="i", topics=None), 1)
     yield from ask(f"{group}: it leaves", heartbeat(group, BOB, -1, instance="i", topics=None), 1)
 
 

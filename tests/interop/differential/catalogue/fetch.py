@@ -120,7 +120,7 @@ def _sessions() -> Script:
 
 
 def _logs_of_others() -> Script:
-    """What the other parts of the script have written comes back as it was sent."""
+    """Records of the other parts of the script come back as they were sent."""
     for topic in ("produce", "compacted", "append-time", "small-messages"):
         for partition in (0, 1) if topic == "produce" else (0,):
             yield from ask(f"all of {topic}-{partition}", fetch((partition, 0), topic=topic), 4, 12, 18)

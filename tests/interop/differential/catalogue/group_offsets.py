@@ -127,7 +127,8 @@ def _members(group: str) -> Script:
     for wrong in (-1, 1, 50):
         other = as_member(lambda m, g, w=wrong: commit(group, one, member=m, generation=g + w))
         yield from ask(f"a member commits in generation + {wrong}", other, *_COMMIT)
-    yield from ask("nobody commits", as_member(lambda m, g: commit(group, one, member="nobody", generation=g)), 2, 9)
+    stranger = as_member(lambda m, g: commit(group, one, member="nobody", generation=g))
+    yield from ask("a stranger commits", stranger, 2, 9)
     yield from ask("a reader commits in a group with members", commit(group, one), 2, 9)
     yield from ask("a member without a generation", as_member(lambda m, g: commit(group, one, member=m)), 2, 9)
     yield from ask("a generation without a member", as_member(lambda m, g: commit(group, one, generation=g)), 2, 9)

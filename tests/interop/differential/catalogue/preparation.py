@@ -1,4 +1,4 @@
-"""What scripts stand on: topics that exist, batches to send, and the requests that make and fill them."""
+"""Preparation of scripts: existing topics, batches to send, and the requests that make and fill them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Produce: what is checked of a batch, sequence numbers and epochs, acks, and who may not write."""
+"""Produce: checks of a batch, sequence numbers and epochs, acks, and refused producers."""
 
 from collections.abc import Callable
 from struct import pack_into
@@ -106,7 +106,7 @@ def _malformed() -> Script:
 
 
 def _disputed() -> Script:
-    """What only one of the two takes goes to a topic of its own, so that the other offsets stay comparable."""
+    """Batches that only one of the two takes go to a topic of their own, so that other offsets stay comparable."""
     whole = batch(3)
     bad = {
         "bytes after the batch": whole + b"more",
@@ -237,7 +237,7 @@ def _identities() -> Script:
     yield from ask("an id", asked(None, 60_000), *every_version(InitProducerIdRequest))
     yield from ask("an id without a time limit", asked(None, 0), 0, 5)
     yield from ask("an id with a negative time limit", asked(None, -1), 0, 5)
-    yield from ask("an id for whoever has one", asked(None, 60_000, 5, 1), 3, 5)
+    yield from ask("an id for a producer with one", asked(None, 60_000, 5, 1), 3, 5)
     yield from ask("an id for an epoch without an id", asked(None, 60_000, -1, 1), 3, 5)
     yield from ask("an id without its epoch", asked(None, 60_000, 5, -1), 3, 5)
     yield from ask("an id for an empty transactional id", asked("", 60_000), 0, 3, 5)

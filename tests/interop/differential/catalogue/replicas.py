@@ -54,7 +54,7 @@ def _reassignments() -> Script:
 
     to: dict[str, Sequence[int] | None] = {
         "to where it is": [1],
-        "to nobody": [],
+        "to no broker": [],
         "to a broker that is not there": [7],
         "to a broker twice": [1, 1],
         "to broker -1": [-1],

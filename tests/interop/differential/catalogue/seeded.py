@@ -1,6 +1,6 @@
 """Requests with parameters drawn by lot: as many as fit into the time, the same for the same seed.
 
-What is drawn lies within what both nodes treat alike; where they differ, the fixed part of the script says so.
+Drawn requests lie within those that both nodes treat alike; where they differ, the fixed part of the script says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ def _produced(chance: Random) -> Drawn:
 
 
 def _sequenced(chance: Random) -> Drawn:
-    """Producers that nobody has given an id: their sequences are right, repeated or wrong as it comes."""
+    """Producers with invented ids: their sequences are right, repeated or wrong as it comes."""
     data = _data(
         chance,
         producer_id=chance.randint(500_000, 500_002),

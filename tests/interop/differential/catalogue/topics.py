@@ -81,7 +81,7 @@ def _refused() -> Script:
         "assigned to a broker that is not there": topic("new", -1, -1, [(0, [7])]),
         "assigned to broker -1": topic("new", -1, -1, [(0, [-1])]),
         "assigned to a broker twice": topic("new", -1, -1, [(0, [1, 1])]),
-        "assigned to nobody": topic("new", -1, -1, [(0, [])]),
+        "assigned to no broker": topic("new", -1, -1, [(0, [])]),
         "assigned with a gap": topic("new", -1, -1, [(0, [1]), (2, [1])]),
         "assigned from 1 on": topic("new", -1, -1, [(1, [1])]),
         "assigned twice": topic("new", -1, -1, [(0, [1]), (0, [1])]),

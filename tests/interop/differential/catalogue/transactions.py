@@ -1,4 +1,4 @@
-"""What transactional producers ask. Last in the script: there is another internal topic then."""
+"""Requests of transactional producers. Last in the script: there is another internal topic then."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def everything() -> Script:
 
 
 def transactions() -> Script:
-    """Which identity a producer gets, and what may be done with it, in every state of its transaction."""
+    """The identity that a producer gets, and its uses, in every state of its transaction."""
     yield from _beginning()
     yield from _adding()
     yield from _ending()
@@ -61,7 +61,7 @@ def _is_found(answer: object) -> bool:
 
 
 def _is_complete(answer: Any) -> bool:
-    """What was decided before is carried out: markers come after the answer."""
+    """The decision of before is carried out: markers come after the answer."""
     return answer.error_code not in (*_NOT_YET, _CONCURRENT)
 
 
@@ -99,7 +99,7 @@ Identity = Callable[[Answers], tuple[int, int]]
 
 
 def _of(step: str, *, more: int = 0, epoch: int = 0) -> Identity:
-    """What this step has brought, with a producer id or an epoch that is higher by so much."""
+    """The result of this step, with a producer id or an epoch that is higher by so much."""
 
     def identity(answers: Answers) -> tuple[int, int]:
         return answers[step].producer_id + more, answers[step].producer_epoch + epoch
@@ -243,7 +243,7 @@ def _ending_with_epochs() -> Script:
     yield from ask("a commit with KIP-890", _ends(following, is_commit=True), 5)
     yield from ask("a commit with KIP-890, again", _ends(following, is_commit=True), 5, until=_is_complete)
     yield from ask("the reverse of a commit with KIP-890", _ends(following, is_commit=False), 5)
-    yield from ask("a commit with KIP-890 by who is late", _ends(me, is_commit=True), 5)
+    yield from ask("a commit with KIP-890 by a late producer", _ends(me, is_commit=True), 5)
     last = _of("a commit with KIP-890")
     yield from ask("nothing to commit after a commit with KIP-890", _ends(last, is_commit=True), 5)
     yield from ask("an older EndTxn after one of KIP-890", _ends(last, is_commit=True), 4)
@@ -297,13 +297,13 @@ def _queries() -> Script:
         yield from ask(f"transactions in states {','.join(states)}", listed, *every_version(ListTransactionsRequest))
     long = ListTransactionsRequest(duration_filter=3_600_000)
     yield from ask("transactions of an hour", long, 1, 2)
-    yield from ask("transactions of nobody", ListTransactionsRequest(producer_id_filters=(2**40,)), 0)
+    yield from ask("transactions of an unused producer id", ListTransactionsRequest(producer_id_filters=(2**40,)), 0)
     yield from ask("transactions by a pattern", ListTransactionsRequest(transactional_id_pattern="t.*"), 2)
     yield from ask("transactions by no pattern", ListTransactionsRequest(transactional_id_pattern="t["), 2)
 
 
 def _markers() -> Script:
-    """What coordinators send to the leaders of partitions, and administrators for what hangs."""
+    """Markers of coordinators to the leaders of partitions, and of administrators for hanging transactions."""
 
     def marker(
         producer_epoch: int, coordinator_epoch: int, *partitions: int, topic: str = TOPIC, producer_id: int = 555_000
