@@ -15,13 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 
+from budgets import MODEL_RUNS
 from tailrace.protocol.schema import protect_values
 from work_order import InOrder, put_long_files_first, unlisted, workers
 
 protect_values()  # assigning to a message is a mistake that only tests can afford to look for
-
-MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
-"""So many times the usual number of histories for every model, by chance; 0 for the usual ones, always the same."""
 
 settings.register_profile(
     "tailrace",

@@ -20,7 +20,7 @@ from crash.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
 from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, producing, until_something_is_acknowledged
 from tailrace.testing import Cluster
 
-FLIPS = int(os.environ.get("FLIPS", "6"))
+FLIPS = int(os.environ.get("FLIPS", "4"))
 WHOLE_WITHIN_S = float(os.environ.get("WHOLE_WITHIN_S", "240"))
 """A deadline for a busy machine; what is aimed at is 60."""
 NAMES = [f"{TOPIC}-{number}" for number in range(PARTITIONS)]

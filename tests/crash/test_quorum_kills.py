@@ -14,7 +14,7 @@ import pytest
 from crash.quorum_workload import put_to_the_test
 from tailrace.testing import Cluster
 
-SECONDS = float(os.environ.get("QUORUM_SECONDS", "20"))
+SECONDS = float(os.environ.get("QUORUM_SECONDS", "12"))
 
 
 def kill_one(cluster: Cluster, chance: random.Random) -> None:

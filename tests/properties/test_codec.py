@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import budgets
 from tailrace.model.errors import MalformedMessage
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_request_header
@@ -38,7 +39,7 @@ every_flexible_case = pytest.mark.parametrize(("cls", "version"), FLEXIBLE_CASES
 
 
 def quick(examples: int) -> settings:
-    return settings(max_examples=examples, deadline=None, database=None)
+    return settings(max_examples=budgets.examples(examples), deadline=None, database=None)
 
 
 def value_or_malformed(cls: type, version: int, data: bytes) -> Any:
@@ -50,7 +51,7 @@ def value_or_malformed(cls: type, version: int, data: bytes) -> Any:
 
 @every_case
 def test_a_value_survives_the_wire_and_no_part_of_it_passes_for_the_whole(cls: type, version: int) -> None:
-    @quick(4)
+    @quick(2)
     @given(messages(cls, version))
     def check(value: Any) -> None:
         data = encode_bytes(value, version)
@@ -68,7 +69,7 @@ def test_a_value_survives_the_wire_and_no_part_of_it_passes_for_the_whole(cls: t
 
 @every_case
 def test_bytes_with_a_few_wrong_ones_are_a_value_or_malformed(cls: type, version: int) -> None:
-    @quick(8)
+    @quick(4)
     @given(messages(cls, version), st.data())
     def check(value: Any, data: st.DataObject) -> None:
         damaged = bytearray(encode_bytes(value, version))
@@ -86,7 +87,7 @@ def test_bytes_with_a_few_wrong_ones_are_a_value_or_malformed(cls: type, version
 
 @every_case
 def test_any_bytes_are_a_value_or_malformed(cls: type, version: int) -> None:
-    @quick(10)
+    @quick(5)
     @given(st.binary(max_size=80))
     def check(data: bytes) -> None:
         value_or_malformed(cls, version, data)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from budgets import examples
 from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
@@ -458,7 +459,7 @@ def likely(field: Field) -> st.SearchStrategy[Any] | None:
 
 @pytest.mark.parametrize(("api", "version"), CASES)
 def test_anything_is_answered(api: Api, version: int) -> None:
-    @settings(max_examples=3, database=None)
+    @settings(max_examples=examples(2), database=None)
     @given(st.lists(messages(api.request, version, likely), min_size=5, max_size=8))
     def check(requests: list[Any]) -> None:
         node = WholeNode()

@@ -27,6 +27,7 @@ from kafka.protocol.schemas.fields.codecs import BitField
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from budgets import examples
 from tailrace.protocol.declaration import Field, schema_of
 from tailrace.protocol.messages import envelope, fetch_snapshot, log_dirs, producers, quorum, registrations, replicas
 from tailrace.protocol.messages.api_versions import ApiVersionsResponse
@@ -90,7 +91,7 @@ CASES += [
 ]
 CASES += [(cls, version) for cls in CONSUMER_PROTOCOL for version in range(4)]
 
-EXAMPLES = 6
+EXAMPLES = examples(3)
 
 
 def case_id(part: Any) -> str:

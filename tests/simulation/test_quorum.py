@@ -25,7 +25,7 @@ from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.testing.disk import TOTAL_SPACE
 
-SEEDS = range(40)
+SEEDS = range(28)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,11 @@
+"""The number of examples that a search may try in each run, and how many times as many in `make soak`."""
+
+import os
+
+MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
+"""So many times the usual number of examples, by chance; 0 for the usual ones, always the same."""
+
+
+def examples(usual: int) -> int:
+    """The examples of a property that is checked for each of many APIs and versions."""
+    return usual * (MODEL_RUNS or 1)
