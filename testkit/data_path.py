@@ -106,7 +106,7 @@ class DataPath:
     ) -> None:
         """`start` tells one start of the process from the next: it makes the ids that are random otherwise.
         `own_handlers` stand in for those of the broker with the same API. `controller`: a double of the way to the
-        active one. `failures` is told of replicas that fail, instead of the broker's own."""
+        active one. `failures` gets replicas that fail, instead of the broker's own."""
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
