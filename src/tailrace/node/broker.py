@@ -39,7 +39,7 @@ from tailrace.server.partitions.log_directory_health import StallCause
 from tailrace.storage import OsFiles
 
 _LATE_TRANSACTION_MS: Final = 300_000
-"""How long the coordinator may take to end a transaction whose time is over, as in Kafka."""
+"""The longest time until the coordinator ends a transaction that has timed out, as in Kafka."""
 _LAST_FLUSH_SECONDS: Final = 30.0
 _LAST_ANSWERS_SECONDS: Final = 3.0
 """For answers that nothing on this node can hasten: of replicas that are behind, to clients that do not read."""
@@ -124,7 +124,7 @@ class RunningBroker:
 
     @property
     def parts(self) -> BrokerParts:
-        """What can be looked at."""
+        """The measured parts."""
         return BrokerParts(
             broker=self.broker,
             flush_thread=self.flush_thread,
@@ -132,7 +132,7 @@ class RunningBroker:
         )
 
     def _address_of(self, broker_id: int) -> Address | None:
-        """Where another broker listens for this one."""
+        """The address of another broker for this one."""
         broker = self._metadata.image.brokers.get(BrokerId(broker_id))
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
@@ -226,7 +226,7 @@ class RunningBroker:
                 await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
 
     async def answer_what_was_asked(self, listeners: Sequence[Listener]) -> None:
-        """Let nobody wonder: what was taken is made durable and answered before the connections are closed.
+        """Leave no request open: those that were taken are flushed and answered before the connections are closed.
 
         Long polls first, since later answers of their connections stand behind theirs; members of groups last, since
         their coordinators have commits to write until then.
@@ -251,7 +251,7 @@ class RunningBroker:
         self.flush_thread.stop()
 
     async def stop(self) -> None:
-        """Have everything on disk and close the logs. Nobody asks any more."""
+        """Flush everything and close the logs. There are no more requests."""
         self._turns.run(self.broker.replicas.followers.close)
         self._peers.close()
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)

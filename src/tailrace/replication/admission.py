@@ -1,4 +1,4 @@
-"""Which produced batches a topic takes, and in which form it stores them: the rules that depend on its settings.
+"""Admission of produced batches by a topic, and their stored form: the rules that depend on its settings.
 
 The rules that hold for every topic are in `protocol.records.batch.validate_produced`, which comes first. Records are
 looked at only where a setting asks for it (keys in a compacted topic, timestamps that may not be old, another codec),

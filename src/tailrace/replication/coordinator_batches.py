@@ -1,4 +1,4 @@
-"""What a coordinator writes into a partition that its node leads: records as one batch, told of once committed."""
+"""Batches of a coordinator for a partition that its node leads: records as one batch, with callbacks."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def batch_of(
 
 
 def when_committed(replica: Replica, on_done: OnDone, on_appended: OnDone | None) -> OnDone:
-    """What waits for a batch of a coordinator to be in the log, and then for the high watermark to pass it."""
+    """A wait for a batch of a coordinator: to be in the log, and then below the high watermark."""
 
     def appended(outcome: Appended | KafkaError) -> None:
         if on_appended is not None:

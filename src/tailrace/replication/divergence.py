@@ -5,7 +5,7 @@ from tailrace.storage.epoch_cache import EpochCache
 
 
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
-    """Whether a replica may cut its log here on its leader's word.
+    """Whether a replica may cut its log here if its leader's log diverges.
 
     All below its own high watermark is committed. Only an unclean election may have lost it, and only one after
     the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
@@ -15,7 +15,7 @@ def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoc
 
 
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
-    """Where a log that parts from its leader's is to be cut; it may have to be asked again then (KIP-279).
+    """The offset at which a log that diverges from its leader's is cut; it may have to be asked again then (KIP-279).
 
     `diverging` is the end of the largest epoch that the leader has at or below the follower's last one. If the follower
     has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and the next

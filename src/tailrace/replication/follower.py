@@ -1,4 +1,4 @@
-"""What one broker fetches from one leader, for all partitions that it follows there. Pure; times are monotonic ms.
+"""The fetches of one broker from one leader, for all partitions that it follows there. Pure; times are monotonic ms.
 
     (none) --Follow--> ready --answer with records--> storing --Stored--> ready
                        ready --answer that diverges--> cutting --Stored--> ready
@@ -7,11 +7,11 @@
     any --Unfollow--> (none)
 
 1. One fetch is in flight at a time. The next one leaves when everything of the last answer is stored: the fetch offset
-   of a partition is where its log counts, so a fetch acknowledges, and nothing else does.
+   of a partition is the flushed end of its log, so a fetch acknowledges, and nothing else does.
 2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up all of them.
-3. What an answer says of a partition counts only if it is the partition that was asked for: followed in the same leader
-   epoch, and ready. Whatever comes of an older epoch is dropped.
-4. A log is cut where its leader epochs say that it parts from the leader's (KIP-101, KIP-279), and never at a high
+3. The answer for a partition is used only if the partition is still followed in the same leader epoch, and ready.
+   Answers of an older epoch are dropped.
+4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), and never at a high
    watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut` in
    `replication.divergence`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
@@ -47,7 +47,7 @@ class PartitionKey(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a follower's log stands; all below `end_offset` counts."""
+    """The position of a follower's log; all below `end_offset` is flushed."""
 
     end_offset: int
     last_epoch: int
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """What the leader has said of one partition."""
+    """The leader's answer for one partition."""
 
     key: PartitionKey
     error: ErrorCode
@@ -131,8 +131,8 @@ Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick
 class SendFetch:
     """Ask the leader for all that is wanted, and come back with `Answered`.
 
-    What is wanted is an ordered map that the host keeps, and that outlives a fetch without an answer. Take `forgotten`
-    out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
+    The wanted partitions are an ordered map that the host keeps, and that outlives a fetch without an answer. Take
+    `forgotten` out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
     """
 
     changed: tuple[Wanted, ...]
@@ -231,7 +231,7 @@ class _Followed:
         """In a row."""
         self.refusal: _LeaderRefusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
-        """As last heard of; -1 before that."""
+        """As of the last answer; -1 before that."""
         self.cannot_be_stored = False
         """The batches given last were not taken over: the bytes were damaged, or the disk had no room."""
 
@@ -259,7 +259,7 @@ class ReplicaFetcher:
         self.failed_fetches = 0
         """Fetches that got no answer."""
 
-    # What can be seen from outside
+    # State
 
     @property
     def is_idle(self) -> bool:
@@ -271,12 +271,12 @@ class ReplicaFetcher:
 
     @property
     def broken(self) -> int:
-        """How many partitions cannot be stored: for good, or since the last try, which is repeated."""
+        """The number of partitions that cannot be stored: for good, or since the last try, which is repeated."""
         return sum(one.state is _State.BROKEN or one.cannot_be_stored for one in self._followed.values())
 
     @property
     def stalled(self) -> int:
-        """How many partitions have been refused for so long that it was reported."""
+        """The number of partitions that have been refused for so long that it was reported."""
         refusals = (one.refusal for one in self._followed.values())
         return sum(refusal is not None and refusal.reported_ms is not None for refusal in refusals)
 

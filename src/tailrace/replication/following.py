@@ -27,7 +27,7 @@ class FollowerReplica:
         self.agreed_epoch: int = UNKNOWN_EPOCH
         """The newest leader epoch in which this log went on from its leader's, since it was opened."""
         self.recovery_bound: int | None = None
-        """Where the log is about to be cut: no recovery point may be above that any more."""
+        """The offset at which the log is about to be cut: no recovery point may be above it any more."""
         self._leader_has_gaps = False
         self._doubted_offset = -1
 

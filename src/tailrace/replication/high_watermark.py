@@ -47,7 +47,7 @@ class HighWatermark:
             self._waiters.reached(offset)
 
     def move_to(self, offset: int) -> None:
-        """Be here, since the log was cut. Tells nobody: nobody waits for a log that its leader has cut."""
+        """Set it after a truncation of the log. No callback runs: none waits for a log that its leader has cut."""
         self.offset = offset
         self._unflushed = None
 
@@ -58,11 +58,11 @@ class HighWatermark:
         self._waiters.add(offset, waiter)
 
     def wait_no_more(self, offset: int, waiter: Waiter) -> None:
-        """Forget who waits for this offset, if it still does."""
+        """Forget this callback of this offset, if it still waits."""
         if self._waiters is not None:
             self._waiters.remove(offset, waiter)
 
     def fail(self, error: KafkaError) -> None:
-        """Tell all who wait that it will not happen."""
+        """Call every waiting callback with the error."""
         if self._waiters is not None:
             self._waiters.fail(error)

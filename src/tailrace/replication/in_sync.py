@@ -96,8 +96,8 @@ class InSyncReplicas:
     def answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
         """The controller's answer to a proposal, and what is to be done now.
 
-        That a replica has left counts when the image says so: the controller may have gone by a higher
-        `min.insync.replicas` than this node has heard of, which the image brings first.
+        A replica has left when the image says so: the controller may have used a higher `min.insync.replicas` than this
+        node has, which the image brings first.
         """
         replica, leadership, known = self._replica, self.leadership, self._replica.state
         if leadership is None or known is None:

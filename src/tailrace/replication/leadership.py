@@ -1,7 +1,7 @@
-"""What the leader of a partition knows of its followers, and which of them it wants in sync. Pure.
+"""The progress of a partition's followers as its leader knows it, and its proposals for the ISR. Pure.
 
-1. The high watermark counts the *maximal* in-sync replicas: those that are agreed on, and those that the leader has
-   proposed to add. Whatever becomes of a proposal, everything below the high watermark is on every replica in sync.
+1. The high watermark counts the *maximal* in-sync replicas: the committed ones, and those that the leader has proposed
+   to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
    alone in sync would run away from it for as long as records keep coming.
 3. One proposal is under way at a time. Its outcome is known when a state of a later partition epoch is.
@@ -51,7 +51,7 @@ class InSyncProposal(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     members: tuple[tuple[BrokerId, int], ...]
-    """(broker, the epoch of its registration; -1 for who has not told it)"""
+    """(broker, the epoch of its registration; -1 if it is not known)"""
 
 
 class AfterAnswer(Enum):
@@ -65,11 +65,11 @@ class AfterAnswer(Enum):
 
 
 class Horizon(NamedTuple):
-    """Where the leader's own log stands."""
+    """The ends of the leader's own log."""
 
     high_watermark: int
     epoch_start_offset: int
-    """Where the leader's epoch begins."""
+    """The start offset of the leader's epoch."""
     log_end_offset: int
     now_ms: int
     lag_ms: int
@@ -137,7 +137,7 @@ class Leadership:
     def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch, horizon: Horizon) -> bool:
         """Take notice of a follower's fetch. Whether the in-sync replicas should change because of it.
 
-        Raises KafkaError UNKNOWN_LEADER_EPOCH (75) for who is no replica as far as is known here, and
+        Raises KafkaError UNKNOWN_LEADER_EPOCH (75) for a broker that is no replica as far as is known here, and
         NOT_LEADER_OR_FOLLOWER (6) for a fetch from before the follower's last start.
         """
         progress = self.replicas.get(replica_id)

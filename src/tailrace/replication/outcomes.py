@@ -1,4 +1,4 @@
-"""What a partition answers: where a batch went, what was read, who leads instead."""
+"""Outcomes of a partition's operations: the place of a batch, the bytes of a read, the new leader."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class NotLeader(KafkaError):
-    """This broker does not lead the partition; who does, as far as it knows."""
+    """This broker does not lead the partition; with the leader, as far as it knows."""
 
     def __init__(self, detail: str, *, leader: BrokerId = NO_LEADER, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
@@ -25,7 +25,7 @@ class NotLeader(KafkaError):
 
 
 class Appended(NamedTuple):
-    """Where a batch stands in the log: now, or since its first try if it is a producer's retry."""
+    """The place of a batch in the log: of this one, or of its first try if it is a producer's retry."""
 
     base_offset: int
     last_offset: int
@@ -40,7 +40,7 @@ OnDone = Callable[[Appended | KafkaError], None]
 
 
 class Traffic(NamedTuple):
-    """What has gone in and out since the log was opened."""
+    """The traffic since the log was opened."""
 
     records_in: int = 0
     bytes_in: int = 0
@@ -58,7 +58,7 @@ class Traffic(NamedTuple):
 
 
 class PartitionRead:
-    """What one read gives: whole batches, and the offsets that were in force."""
+    """The result of a read: whole batches, and the offsets that were in force."""
 
     __slots__ = (
         "aborted",

@@ -82,7 +82,7 @@ class Partition:
 
     @property
     def state(self) -> PartitionState | None:
-        """What the controller has decided, as far as is known here; None before the first role."""
+        """The controller's latest decision, as far as is known here; None before the first role."""
         return self._replica.state
 
     @property
@@ -95,7 +95,7 @@ class Partition:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """Where the leader's epoch starts. Below it a new leader does not know yet what its predecessor committed."""
+        """The start offset of the leader's epoch. Below it the predecessor's high watermark is not known yet."""
         return self._replica.leader_epoch_start_offset
 
     @property
@@ -130,7 +130,7 @@ class Partition:
         replica.tell(Change.ROLE)  # a reader of the epoch before must ask anew
 
     def step_down(self, state: PartitionState | None = None) -> None:
-        """Stop leading: everybody who waits is told, and whoever asks from now on is sent to the new leader."""
+        """Stop leading: waiting requests and all later ones are answered with the new leader."""
         replica, log = self._replica, self.log
         replica.is_leader = False
         self._staging.verifications = Verifications()
@@ -169,7 +169,7 @@ class Partition:
     def refuse_produce(self, reason: str | None) -> None:
         """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: take it again.
 
-        What brokers write goes on: committed offsets and groups.
+        Writes of brokers go on: committed offsets and groups.
         """
         if not self.is_internal:
             self._admission = Admission(self.config) if reason is None else Refusal(reason)
@@ -215,7 +215,7 @@ class Partition:
         """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with why it is not.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
-        whoever promised that (acks=-1) goes on with `when_high_watermark_reaches`. `verification` is what the first
+        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is what the first
         batch of a transaction needs (`verifications`). Raises KafkaError if the batch is refused at once.
         """
         if not self._replica.is_leader:
@@ -254,7 +254,7 @@ class Partition:
         """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
 
         Committed: the high watermark has passed it. `on_appended` is called before that, when the batch is in the log.
-        Neither is called before this returns, and each is told of an error once. With a producer the batch is part of
+        Neither is called before this returns, and each gets an error once. With a producer the batch is part of
         the transaction that this one has open.
         """
         done = when_committed(self._replica, on_done, on_appended)
@@ -322,9 +322,9 @@ class Partition:
     def delete_records(self, offset: int) -> int:
         """Let the log start at this offset, or at the high watermark for -1; where it starts then (KIP-107).
 
-        Below the log start nothing changes. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps what its keys
-        last said and is not to lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and those of
-        `check_leader`. Whoever answers a client must have written the log starts down before.
+        Below the log start nothing changes. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps the last
+        values of its keys and must not lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and those of
+        `check_leader`. The log starts must be written before a client gets the answer.
         """
         self.check_leader()
         if "delete" not in self.config.cleanup_policy:
@@ -414,11 +414,11 @@ class Partition:
         return self._replica.read_to_log_end(limits)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where `epoch` ends in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
+        """The end of `epoch` in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
         return self.log.epochs.end_offset_for(epoch, log_end_offset=self.log.log_end_offset)
 
     @property
     def traffic(self) -> Traffic:
-        """What has gone in and out, for the metrics."""
+        """The traffic, for the metrics."""
         records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
         return Traffic(records_in, self._replica.written_bytes, self.sent_bytes)

@@ -2,8 +2,8 @@
 
 Invariants:
 1. log_start_offset <= high_watermark <= log_end_offset, and the high watermark never falls but where the log is cut.
-2. Under flushed durability the high watermark is at most the flushed end offset: what a reader has seen, or a producer
-   was told with acks=all, survives a power cut. Under page-cache durability it follows the log end, as Kafka's does.
+2. Under flushed durability the high watermark is at most the flushed end offset: records that were read, or
+   acknowledged with acks=all, survive a power cut. Under page-cache durability it follows the log end, as Kafka's does.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from tailrace.storage import Log, ReadLimits
 
 
 class Flusher(Protocol):
-    """What makes a log durable, later; see `server.ports.Disk`."""
+    """The part that makes a log durable, later; see `server.ports.Disk`."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionContext:
-    """What the partitions of one broker have in common."""
+    """The values and ports that the partitions of one broker share."""
 
     broker_id: BrokerId
     disk: Flusher
@@ -100,7 +100,7 @@ class Replica:
 
     @property
     def own_end_offset(self) -> int:
-        """How far the own log counts."""
+        """The end of the own log that counts: flushed, or written under page-cache durability."""
         return self.log.flushed_offset if self.context.is_flushed else self.log.log_end_offset
 
     def flush(self) -> None:
@@ -182,7 +182,7 @@ class Replica:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """Where the leader's epoch starts. Below it a new leader does not know yet what its predecessor committed."""
+        """The start offset of the leader's epoch. Below it the predecessor's high watermark is not known yet."""
         starts = (entry.start_offset for entry in self.log.epochs.entries if entry.epoch == self.leader_epoch)
         return next(starts, self.log.log_start_offset)
 
@@ -264,8 +264,8 @@ class Replica:
         own_id = self.context.broker_id
         leader = NO_LEADER if self.state is None else self.state.leader
         if leader == own_id:
-            leader = NO_LEADER  # this broker is about to give it up, and does not know to whom
-        where = "nobody" if leader == NO_LEADER else f"broker {leader}"
+            leader = NO_LEADER  # this broker is about to give it up, and does not know the next leader
+        where = "no broker" if leader == NO_LEADER else f"broker {leader}"
         return NotLeader(
             f"{self.topic_partition} is led by {where} as far as broker {own_id} knows",
             leader=leader,

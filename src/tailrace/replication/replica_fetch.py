@@ -40,7 +40,7 @@ class ReplicaFetchConfig:
 
 
 class Fetches(Protocol):
-    """How the fetches of one follower become requests."""
+    """The settings by which fetches of one follower become requests."""
 
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
@@ -49,7 +49,7 @@ class Fetches(Protocol):
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        """What the answer to the last request says, or None if nothing of it can be used. None stands for no answer."""
+        """The usable content of the answer to the last request, or None. An answer of None stands for none."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How far one follower has come, as its leader knows from the fetches that it makes. Pure; times are monotonic ms.
+"""The progress of one follower, as its leader knows it from fetches. Pure; times are monotonic ms.
 
 A follower's fetch offset is its end offset: all below it is in its log, and under flushed durability on its disk. It is
 *caught up* as of a time when it had everything that the leader had at that time. While records keep coming it never
@@ -14,7 +14,7 @@ UNKNOWN: Final = -1
 
 
 class ReplicaFetch(NamedTuple):
-    """What one fetch of a follower says about it."""
+    """The facts about a follower in one of its fetches."""
 
     end_offset: int
     """Its fetch offset."""
@@ -26,7 +26,7 @@ class ReplicaFetch(NamedTuple):
 
 
 class ReplicaProgress:
-    """What is known of one follower."""
+    """The progress of one follower."""
 
     __slots__ = (
         "_has_asked",
@@ -40,7 +40,7 @@ class ReplicaProgress:
     )
 
     def __init__(self, *, caught_up_ms: int = NEVER) -> None:
-        """`caught_up_ms`: now, for who is in sync when a leader begins, so that it has time to ask."""
+        """`caught_up_ms`: now, for in-sync replicas at the begin of a leader, so that they have time to fetch."""
         self.end_offset = UNKNOWN
         """Exclusive; -1 until it has asked."""
         self.log_start_offset = UNKNOWN
@@ -51,10 +51,10 @@ class ReplicaProgress:
         self.fetched_ms = NEVER
         self._has_asked = False
         self._leader_end_offset = UNKNOWN
-        """Where the leader's log ended at the last fetch."""
+        """The end of the leader's log at the last fetch."""
 
     def is_stale(self, fetch: ReplicaFetch) -> bool:
-        """Whether this fetch was made in an earlier registration than one that has been heard of."""
+        """Whether this fetch was made in an earlier registration than the latest known one."""
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
     def take(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:

@@ -1,8 +1,8 @@
-"""What a leader has sent, before it is written as it is: every byte checked, every batch where it belongs. Pure.
+"""Checks of batches that a leader has sent, before they are written as they are: every byte, every offset. Pure.
 
-A follower believes nothing: bytes may have changed on the way, and a leader may be wrong. What it writes is below the
-checksum of its batch, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
-Where a batch stands is not below its checksum: `MissingOffsets` is for the follower to ask again.
+A follower trusts nothing: bytes may have changed on the way, and a leader may be wrong. A batch that it writes has a
+right checksum, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
+The base offset of a batch is not below its checksum: `MissingOffsets` is for the follower to ask again.
 """
 
 from typing import NoReturn
@@ -26,7 +26,7 @@ def replicated_batches(
 ) -> list[AppendBatch]:
     """The whole batches of an answer that continue a log which ends at `end_offset`; those it has already are left out.
 
-    `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader who has sent this. With
+    `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader that has sent this. With
     `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. With `is_empty`
     the log has no batch, and the first one may begin before it: DeleteRecords lets the leader's log start anywhere.
     Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong; nothing of the answer

@@ -1,7 +1,7 @@
-"""What a leader has taken for its log in this turn, and has not written yet.
+"""Batches that a leader has taken for its log in this turn, and has not written yet.
 
-1. Batches are staged in the order in which they came and written with one `write` per turn. Nobody is told anything
-   about a batch before it is in the log; if the write fails, every batch of that turn gets the error.
+1. Batches are staged in the order in which they came and written with one `write` per turn. No callback of a
+   batch runs before it is in the log; if the write fails, every batch of that turn gets the error.
 2. A staged batch's bytes are the sender's: they are used until `write` returns and never after it.
 3. A batch is written in the leader epoch in which it was staged, or not at all.
 """

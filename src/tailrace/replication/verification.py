@@ -1,6 +1,6 @@
 """Whether a producer's transaction includes a partition: its coordinator is asked before the first batch (KIP-890).
 
-A batch that is late, of a transaction that is over, would open one that nobody ever ends: readers of committed data
+A batch that is late, of a transaction that is over, would open one without an end: readers of committed data
 would wait for good. So the first batch of each transaction waits until the coordinator has said that the transaction is
 under way and has the partition. Later ones need not: the transaction is open here.
 
@@ -18,7 +18,7 @@ Verified = Callable[[KafkaError | None], None]
 
 
 class BatchIdentity(Protocol):
-    """Of whom a batch is, and which one: its header, or what will be in it."""
+    """The producer and sequence number of a batch: its header, or the fields that will be in it."""
 
     @property
     def producer_id(self) -> int: ...
@@ -42,7 +42,7 @@ class Verification:
         self.is_asked = False
         """Whether the coordinator's answer is under way."""
         self.is_idle = False
-        """Whether its producer has not been heard of since the last look."""
+        """Whether its producer has not written since the last check."""
         self._waiting: list[Verified] = []
 
     def wait(self, verified: Verified) -> None:
@@ -61,7 +61,7 @@ UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
 """For what need not be verified: transaction.partition.verification.enable=false, and what coordinators write."""
 
 UNNAMED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
-"""For what comes in a request without a transactional id: nobody has said that its sender may write in a transaction.
+"""For batches in a request without a transactional id: their producer is not verified for a transaction.
 """
 
 
@@ -102,7 +102,7 @@ class Verifications:
         self._by_producer.pop(producer_id, None)
 
     def forget_idle(self) -> None:
-        """Forget the producers that began before the last call, and have not been heard of since.
+        """Forget the producers that began before the last call, and have not written since.
 
         Their batch was refused, or never came; if they do come back, their coordinator is asked anew.
         """

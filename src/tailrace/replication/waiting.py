@@ -52,7 +52,7 @@ class OffsetWaiters:
                 waiter(None)
 
     def fail(self, error: KafkaError) -> None:
-        """Tell everybody that it will not happen."""
+        """Call every callback with the error."""
         due, self._offsets, self._waiters = self._waiters, [], []
         for waiter in due:
             waiter(error)

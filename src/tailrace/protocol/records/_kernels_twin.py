@@ -78,7 +78,7 @@ def records_to_columns(
     """The records with from_offset <= offset < until_offset of all batches in these buffers, as columns.
 
     Each buffer holds uncompressed batches, one after the other; an incomplete one at its end is left out. Control
-    batches are passed over. Nobody checks checksums here. Timestamps are in ms, or in microseconds if `in_micros`.
+    batches are passed over. Checksums are not checked here. Timestamps are in ms, or in microseconds if `in_micros`.
     Records are checked as far as the columns ask for: all of them are with HEADERS. Raises CorruptRecords, and
     ValueError for more than `MAX_INPUT` bytes.
     """
@@ -303,7 +303,7 @@ def _outside(row: int) -> ValueError:
 
 
 def _place_of(row: int, first: int, places: int) -> int:
-    """Where a row is in buffers for this many rows."""
+    """The place of a row in buffers for this many rows."""
     if first < 0:
         raise ValueError(f"a column cannot begin at row {first}")
     if row < 0 or first + row >= places:

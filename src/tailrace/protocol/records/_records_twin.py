@@ -20,7 +20,7 @@ Row = TypeVar("Row")
 
 
 class _Refused(Exception):
-    """A fault in the record at hand; who walks the batch adds where it is."""
+    """A fault in the record at hand; the walk over the batch adds its place."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)

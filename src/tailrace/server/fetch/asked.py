@@ -1,4 +1,4 @@
-"""What one Fetch asks for, and the party that asks: a consumer or a follower."""
+"""The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
 from typing import Final, Protocol
 

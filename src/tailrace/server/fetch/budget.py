@@ -1,4 +1,4 @@
-"""How a fetch divides its bytes among its partitions (KIP-74). Pure.
+"""The shares of a fetch's partitions in its bytes (KIP-74). Pure.
 
 1. Partitions are read in the order of the request, each up to the smallest of its own limit and what is left of the
    request's.
@@ -28,7 +28,7 @@ class FetchBudget:
         """A negative limit counts as 0: one batch can still be had."""
         self.left_bytes = max(0, min(request_max_bytes, fetch_max_bytes))
         self.size_bytes = 0
-        """What has been read."""
+        """The bytes read so far."""
 
     @property
     def min_one_message(self) -> bool:
@@ -36,7 +36,7 @@ class FetchBudget:
         return self.size_bytes == 0
 
     def limit_for(self, partition_max_bytes: int) -> int:
-        """How many bytes the next partition may give."""
+        """The bytes that the next partition may give."""
         return max(0, min(partition_max_bytes, self.left_bytes))
 
     def spend(self, size_bytes: int) -> None:
@@ -51,10 +51,10 @@ class FetchBudget:
 
 
 def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> int:
-    """How much must be there for an early answer: `min_bytes`, but never more than an answer can have."""
+    """The bytes needed for an early answer: `min_bytes`, but never more than an answer can have."""
     return min(request.min_bytes, max(0, min(request.max_bytes, fetch_max_bytes)))
 
 
 def wait_ms(request: FetchRequest) -> int:
-    """How long the fetch may wait for `wanted_bytes`."""
+    """The longest wait of the fetch for `wanted_bytes`."""
     return max(0, min(request.max_wait_ms, MAX_WAIT_MS))

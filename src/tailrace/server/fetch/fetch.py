@@ -1,14 +1,14 @@
 """Fetch (1): a long poll for whole batches, by consumers and by followers.
 
 The answer leaves at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough has become
-readable or `max_wait_ms` is over. What is readable ends at the high watermark, for read_committed at the last stable
-offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above the
-high watermark still when the time is over, v11 and later are told OFFSET_NOT_AVAILABLE (78).
+readable or `max_wait_ms` is over. Records are readable up to the high watermark, for read_committed up to the last
+stable offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above the
+high watermark still when the time is over, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
 By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
 v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, for which a client looks elsewhere too; v10 zstd; v12 the
-point where a reader's log diverges, and who leads instead; v13 topic ids; v15 the epoch of a follower's registration;
-v16 where the leader listens (KIP-951); v18 the high watermark that a follower knows: one that is behind is answered at
+point where a reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration;
+v16 the address of the leader (KIP-951); v18 the high watermark that a follower knows: one that is behind is answered at
 once.
 
 A follower reads to the log end, and its fetch offset says what it has (`server.fetch.replica_fetches`).

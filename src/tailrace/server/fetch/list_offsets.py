@@ -8,7 +8,7 @@ While a new leader does not know how far its predecessor's high watermark was (i
 an answer that this would lower is OFFSET_NOT_AVAILABLE (78), before v5 LEADER_NOT_AVAILABLE (5): a consumer must never
 see the end of a partition move backwards (KIP-207).
 
-A follower is told the log end. Any other client, under whatever replica id, is a consumer.
+A follower gets the log end. Any other client, under whatever replica id, is a consumer.
 """
 
 from collections import Counter
@@ -107,7 +107,7 @@ def _check_timestamp(timestamp: int, version: int) -> None:
 
 
 def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampOffset:
-    """What stands at this timestamp below `end_offset`, the end of what may be seen."""
+    """The record at this timestamp below `end_offset`, the end of the visible records."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log.log_start_offset
         epoch = partition.log.epochs.epoch_of(start)

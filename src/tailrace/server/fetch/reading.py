@@ -25,7 +25,7 @@ _UNKNOWN: Final = -1
 
 
 class Reading:
-    """What one pass has found. A fetch that waits keeps none of it, and makes another one."""
+    """The result of one pass. A fetch that waits keeps none of it, and makes another one."""
 
     __slots__ = ("_budget", "_is_last", "asked", "available_bytes", "given", "is_urgent", "topics")
 
@@ -37,7 +37,7 @@ class Reading:
         self.is_urgent = False
         """Whether there is an error, a divergence or, for a follower, news without records: it must not wait."""
         self.available_bytes = 0
-        """What the limits allow of what is there. What did not fit is not waited for: it will not fit later either."""
+        """The readable bytes within the limits. Those beyond are not waited for: they will not fit later either."""
         self.given: list[tuple[Partition, int]] = []
         """The partitions that were read, and how many bytes each gave."""
         self.topics = tuple(

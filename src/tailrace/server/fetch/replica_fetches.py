@@ -1,9 +1,9 @@
-"""What the fetches of followers mean to the partitions that this node leads.
+"""The effects of followers' fetches on the partitions that this node leads.
 
-A follower's fetch offset is an acknowledgement, and it reads what is not committed. So a fetch in the name of a broker
+A follower's fetch offset is an acknowledgement, and it reads uncommitted records. So a fetch in the name of a broker
 is answered only if that broker is a replica of the partition, and if the fetch says the leader epoch in which this node
 leads and the broker epoch of the registration that is in this node's image (KIP-903: Fetch v15). Any other is refused
-and changes nothing: it is from before the follower's last start, or so soon after it that this node has not heard of
+and changes nothing: it is from before the follower's last start, or so soon after it that this node does not know
 it, or of a client that pretends. Kafka's leaders let a fetch count that says neither epoch.
 
 An acknowledgement counts once: not again when the fetch is tried again after a wait.
@@ -35,7 +35,7 @@ def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) ->
 
 
 class ReplicaFetches:
-    """Knows who the other brokers are, and tells the keeper who has caught up."""
+    """Knows the registrations of other brokers, and tells the keeper which follower has caught up."""
 
     def __init__(self, *, controller: Controller, keeper: InSyncKeeper) -> None:
         self._controller = controller
@@ -91,7 +91,7 @@ class FetchingReplica:
         self._may_join = known.is_alive
 
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
-        """What the follower gets. Its log does not part from this one up to its fetch offset, so this is noted."""
+        """The bytes for the follower. Its log equals this one up to its fetch offset, which is noted."""
         got = partition.read_for_replica(limits)
         if not self._is_noted:
             fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
