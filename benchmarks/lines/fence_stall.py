@@ -17,7 +17,8 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.replicas.metadata_applier import MetadataApplier
+from tailrace.server.replicas.failures import ReplicaFailures
+from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
 
 NAME = "fence-stall"
 DEFAULT = 100_000
@@ -95,6 +96,8 @@ async def _broker_beside(replica: Replica) -> PartitionTable:
         broker_id=HERE,
         disk=replica.disk,
         clock=replica.clock,
+        leaders=ImageLeaders(replica.controller),
+        failures=ReplicaFailures(broker_id=HERE, controller=replica.controller, clock=replica.clock),
     )
     table_of_all.open()
     settings = LiveSettings(NodeConfig({"node.id": str(HERE)}))

@@ -82,29 +82,6 @@ class Failures(Protocol):
         ...
 
 
-class NoFailures:
-    """Of a node that reports none."""
-
-    def lost(self, topic_partition: TopicPartition, /) -> None:
-        pass
-
-    def stalled(self, topic_partition: TopicPartition, /) -> None:
-        pass
-
-    def resumed(self, topic_partition: TopicPartition, /) -> None:
-        pass
-
-
-class NoLeaders:
-    """The metadata of a node that is alone: every partition that exists is here."""
-
-    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return None
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        return None
-
-
 class PartitionTable:
     """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
@@ -120,15 +97,15 @@ class PartitionTable:
         clock: Clock,
         syncing_disk: Disk | None = None,
         is_flushed: bool = True,
-        leaders: Leaders | None = None,
+        leaders: Leaders,
         replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
-        failures: Failures | None = None,
+        failures: Failures,
     ) -> None:
         """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
         self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
         self._dormant = DormantPartitions()
-        self.leaders: Leaders = NoLeaders() if leaders is None else leaders
-        self.failures: Failures = NoFailures() if failures is None else failures
+        self.leaders: Leaders = leaders
+        self.failures: Failures = failures
         self._vanished: list[TopicPartition] = []
         self._directory = directory
         self._broker_id = broker_id

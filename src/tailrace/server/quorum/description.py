@@ -40,7 +40,7 @@ WANTED: Final = (
 class QuorumDescriptionHandler:
     """Describes the quorum, as this node's replica knows it."""
 
-    def __init__(self, host: QuorumHost, *, clock: Clock, controller: Controller | None = None) -> None:
+    def __init__(self, host: QuorumHost, *, clock: Clock, controller: Controller) -> None:
         """`controller` knows where the broker of a voter listens that has no listener of its own: one that is alone."""
         self._host = host
         self._clock = clock
@@ -75,7 +75,7 @@ class QuorumDescriptionHandler:
     def _listeners(self, voter: Voter) -> tuple[QuorumListener, ...]:
         if voter.endpoints:
             return tuple(QuorumListener(name=one.name, host=one.host, port=one.port) for one in voter.endpoints)
-        broker = None if self._controller is None else self._controller.image.brokers.get(BrokerId(voter.key.id))
+        broker = self._controller.image.brokers.get(BrokerId(voter.key.id))
         found = () if broker is None else broker.endpoints
         return tuple(QuorumListener(name=one.listener_name, host=one.host, port=one.port) for one in found)
 

@@ -45,14 +45,14 @@ class FollowerHosts:
         partitions: PartitionTable,
         peer: Peer,
         clock: Clock,
-        config: ReplicaFetchConfig | None = None,
+        config: ReplicaFetchConfig,
     ) -> None:
         """`peer` reaches the other brokers."""
         self._broker_id = broker_id
         self._partitions = partitions
         self._peer = peer
         self._clock = clock
-        self._config = config or ReplicaFetchConfig()
+        self._config = config
         self._image = EMPTY_IMAGE
         self._hosts: dict[BrokerId, FollowerHost] = {}
         self._failed_before = 0  # fetches of leaders that nothing is fetched from any more

@@ -37,7 +37,7 @@ class WriteTxnMarkersHandler:
         partitions: PartitionTable,
         clock: Clock,
         deadlines: Deadlines,
-        pending_offsets: OffsetTransactions | None = None,
+        pending_offsets: OffsetTransactions,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         self._partitions = partitions

@@ -54,7 +54,7 @@ def write_markers(
     on_done: OnWritten,
     *,
     now_ms: int,
-    pending_offsets: OffsetTransactions | None = None,
+    pending_offsets: OffsetTransactions,
 ) -> Sequence[MarkerCodes]:
     """Write these markers to partitions that this node leads; `on_done` is called when all are safe or refused.
 
@@ -69,7 +69,7 @@ def write_markers(
         for topic_partition in marker.partitions:
             done = partial(writing.done, at, topic_partition)
             try:
-                if pending_offsets is not None and topic_partition.topic == GROUP_OFFSETS_TOPIC:
+                if topic_partition.topic == GROUP_OFFSETS_TOPIC:
                     pending_offsets.complete_transaction(topic_partition, marker, done)
                     continue
                 partitions.get(*topic_partition).append_marker(

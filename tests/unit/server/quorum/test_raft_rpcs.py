@@ -334,14 +334,14 @@ def test_the_quorum_is_described_by_its_leader(
     cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
 ) -> None:
     request = quorum.DescribeQuorumRequest(topics=WANTED)
-    handler = QuorumDescriptionHandler(leader.host, clock=leader.clock)
+    handler = QuorumDescriptionHandler(leader.host, clock=leader.clock, controller=leader.controller)
     part = Asked(cluster, handler, request).answer().topics[0].partitions[0]
     assert [one.replica_id for one in part.current_voters] == [1, 2, 3]
     assert [one.replica_id for one in part.observers] == [4]
     assert {one.log_end_offset for one in part.current_voters} == {leader.host.log.end_offset}
     others = [one for one in (*part.current_voters, *part.observers) if one.replica_id != leader.key.id]
     assert all(0 <= leader.clock.now_ms() - one.last_fetch_timestamp < 2000 for one in others)
-    other = QuorumDescriptionHandler(follower.host, clock=follower.clock)
+    other = QuorumDescriptionHandler(follower.host, clock=follower.clock, controller=follower.controller)
     part = Asked(cluster, other, request).answer().topics[0].partitions[0]
     assert (part.error_code, part.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.key.id)
     nothing = Asked(cluster, handler, quorum.DescribeQuorumRequest(topics=WANTED * 2)).answer()

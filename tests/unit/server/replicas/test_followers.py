@@ -19,6 +19,7 @@ from tailrace.protocol.messages.fetch import (
 )
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import Partition
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.replicas.followers import FollowerHosts
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
@@ -78,7 +79,13 @@ class Bench:
         self.clock = ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
         self.peer = StubbornPeer()
-        self.hosts = FollowerHosts(broker_id=BROKER, partitions=self.node.table, peer=self.peer, clock=self.clock)
+        self.hosts = FollowerHosts(
+            broker_id=BROKER,
+            partitions=self.node.table,
+            peer=self.peer,
+            clock=self.clock,
+            config=ReplicaFetchConfig(),
+        )
         self.states = dict(enumerate(states))
         for number, one in self.states.items():
             self.node.table.create(TopicPartition("orders", number), state=one, config=TopicConfig())

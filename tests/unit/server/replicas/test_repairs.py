@@ -17,6 +17,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import Partition
+from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.replicas.followers import FollowerHosts
 from tailrace.server.replicas.metadata_applier import MetadataApplier
@@ -104,7 +105,9 @@ class Node:
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
         settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
-        self.followers = FollowerHosts(broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock)
+        self.followers = FollowerHosts(
+            broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock, config=ReplicaFetchConfig()
+        )
         self.repairs = ReplicaRepairs(
             broker_id=BROKER,
             partitions=self.table,
