@@ -9,6 +9,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.ports import RaftConfig
 
 SMALL: Final = RaftConfig(
+    election_backoff_max_ms=500,
     fetch_max_bytes=2000,
     snapshot_max_bytes=400,
     live_replica_ms=3000,

@@ -8,6 +8,7 @@ from simulation.world import World
 from tailrace.raft.ports import RaftConfig
 
 SMALL = RaftConfig(
+    election_backoff_max_ms=500,
     fetch_max_bytes=400,
     snapshot_max_bytes=64,
     live_replica_ms=3000,

@@ -11,7 +11,6 @@ MOST_MODULES = 26
 LONG = {
     "storage/log.py",  # one noun; its seams show when reads have all their limits
     "server/partitions/table.py",  # an open end: sleeping, checkpoints and deletion belong apart
-    "replication/follower.py",  # one machine, with its events and effects
 }
 
 

@@ -1,4 +1,4 @@
-"""The brokers of a cluster, those that are fenced too; see `client.admin.AsyncAdmin`."""
+"""The brokers of a cluster, those that are fenced too; see `AsyncAdmin`."""
 
 from dataclasses import dataclass
 

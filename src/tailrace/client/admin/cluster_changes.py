@@ -1,4 +1,4 @@
-"""Changes of topics and settings that exist; see `client.admin.AsyncAdmin`."""
+"""Changes of topics and settings that exist; see `AsyncAdmin`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

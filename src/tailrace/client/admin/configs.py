@@ -1,4 +1,4 @@
-"""The settings in force of topics and brokers; see `client.admin.AsyncAdmin`."""
+"""The settings in force of topics and brokers; see `AsyncAdmin`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The levels of features that a cluster supports and has; see `client.admin.AsyncAdmin`."""
+"""The levels of features that a cluster supports and has; see `AsyncAdmin`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

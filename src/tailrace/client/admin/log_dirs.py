@@ -1,4 +1,4 @@
-"""The disk space that each broker uses, by partition; see `client.admin.AsyncAdmin`."""
+"""The disk space that each broker uses, by partition; see `AsyncAdmin`."""
 
 import asyncio
 from collections import defaultdict

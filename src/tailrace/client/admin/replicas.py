@@ -1,4 +1,4 @@
-"""Elections of leaders, and placement of replicas; see `client.admin.AsyncAdmin`."""
+"""Elections of leaders, and placement of replicas; see `AsyncAdmin`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

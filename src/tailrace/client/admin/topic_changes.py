@@ -1,4 +1,4 @@
-"""Topics that an administrator makes and deletes; see `client.admin.AsyncAdmin`."""
+"""Topics that an administrator makes and deletes; see `AsyncAdmin`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

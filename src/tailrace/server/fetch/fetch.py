@@ -2,8 +2,8 @@
 
 The answer leaves at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough has become
 readable or `max_wait_ms` is over. Records are readable up to the high watermark, for read_committed up to the last
-stable offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above the
-high watermark still when the time is over, v11 and later get OFFSET_NOT_AVAILABLE (78).
+stable offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above
+the high watermark still when the time is over, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
 By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
 v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, for which a client looks elsewhere too; v10 zstd; v12 the
