@@ -1,4 +1,4 @@
-"""How fast connections may come: two seconds' worth at once, then at the rate, and never at the cost of others."""
+"""Limits on the rate of new connections: two seconds' worth at once, then at the rate, never at the cost of others."""
 
 from tailrace.net.arrivals import TOO_LONG_MS, Arrivals
 

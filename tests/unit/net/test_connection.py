@@ -246,7 +246,7 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
 
 
 def test_an_answer_that_cannot_be_read_ends_the_connection_and_may_be_asked_for_elsewhere() -> None:
-    """Nobody's request is at fault, least of all that of those who wait behind: they are all to try again."""
+    """No request is at fault, least of all those queued behind: all get an error after which they may be sent again."""
 
     async def serve(peer: Peer) -> None:
         await peer.negotiate()

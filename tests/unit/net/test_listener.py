@@ -506,7 +506,7 @@ def test_a_connection_that_comes_too_fast_is_delayed_or_closed(run: Run, monkeyp
             assert number_of(await clients[44].receive()) == 1, "it was late, and that is all"
             clients += [await server.connect() for _ in range(250)]
             assert await clients[-1].is_closed_by_server()
-            assert server.listener.counts.refused == 45 + 250 - 239, "who would wait for less than 10 s is let in"
+            assert server.listener.counts.refused == 45 + 250 - 239, "a wait of less than 10 s is allowed"
             assert number_of(await clients[1].ask(frame(2))) == 2
             for client in clients:
                 client.close()
@@ -669,7 +669,7 @@ def test_both_loopbacks_share_the_port(run: Run) -> None:
 
 @pytest.mark.usefixtures("a_listener_that_stops_is_patient")
 def test_a_listener_that_stops_answers_what_it_took_and_takes_nothing_more(run: Run) -> None:
-    """What a client goes on sending must not cost it the answers: a socket closed with bytes unread is reset."""
+    """A client that goes on sending must still get its answers: a socket that is closed with bytes unread is reset."""
     taken: list[tuple[InboundConnection, int, bytes]] = []
 
     def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""What a client that reads slowly is sent, while the memory of other answers is used again and again.
+"""Answers to a client that reads slowly, while the memory of other answers is used again and again.
 
 Real files, real sockets: the transport keeps views of what the client has not taken.
 """
@@ -93,7 +93,7 @@ def fetch(number: int) -> bytes:
 
 
 def records_in(body: bytes) -> tuple[int, bytes]:
-    """Which answer it is, and its records."""
+    """The correlation id of the answer, and its records."""
     number, response = decode_response(FetchResponse, VERSION, body)
     ((partition,),) = (topic.partitions for topic in response.responses)
     return number, bytes(partition.records)

@@ -1,4 +1,4 @@
-"""Where a controller is looked for: the next place after one where nobody, or somebody else, answers."""
+"""Addresses at which a controller is looked for: the next one after one with no answer, or with another node's."""
 
 from typing import Any
 

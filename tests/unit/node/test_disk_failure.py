@@ -174,9 +174,9 @@ process.run(config, command=("tailrace", "--disk-failures"), disk_failures=failu
 def test_a_node_begins_anew_if_nothing_tells_it_to_stop(
     tmp_path: Path, moment: str, failures: int, code: int, said: str
 ) -> None:
-    """It fails in its start; when it is told to stop and has not read that yet; or in its clean stop.
+    """It fails in its start; after a signal to stop that it has not read yet; or in its clean stop.
 
-    Signals are heard by the fresh process, all but a SIGHUP that `nohup` has ignored.
+    The fresh process handles signals, all but a SIGHUP that `nohup` has ignored.
     """
     done = run_program(FAILING, str(tmp_path), moment, str(failures))
     assert (done.returncode, done.stdout) == (code, said), done.stderr

@@ -45,7 +45,7 @@ def fail(broken: BaseException) -> None:
 
 @dataclass
 class FakeNode:
-    """What the machine of a replica says of itself."""
+    """The attributes of a replica's machine that `MetadataQuorum` reads."""
 
     role: Any
     high_watermark: int | None = None
@@ -67,7 +67,7 @@ class FakeController:
 
 
 class Played:
-    """A node that answers what it was told to, and counts."""
+    """A node that gives the answers passed to it and notes the requests."""
 
     def __init__(self, turns: Turns, **answers: Any) -> None:
         self.asked: list[type] = []
@@ -94,7 +94,7 @@ def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class World:
-    """Node 1, which was told that node 2 listens at `told`; where the log says `stated` if that is set."""
+    """Node 1: its settings place node 2 at `told`, and the voters of the log at `stated` if there are any."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
@@ -134,7 +134,7 @@ class World:
 
     async def close(self) -> None:
         if self._quorum is not None:
-            self._quorum._controller = None  # the log is closed by whoever is left
+            self._quorum._controller = None  # without one, `close` closes the log
             self._quorum.close()
         for listener in self._listeners:
             await listener.stop()
@@ -201,7 +201,7 @@ def test_what_is_not_of_the_log_goes_where_the_leader_was_found_and_moves_nothin
         old = await world.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
         new = await world.play(FetchRequest=led_by(2), BrokerHeartbeatRequest=beaten)
         asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
-        assert await ask(asker, BEAT) is None  # nobody knows yet whose place that is
+        assert await ask(asker, BEAT) is None  # the node at that address is not known yet
         await ask(asker, VOTE)
         assert await ask(asker, BEAT) is None
         assert (await ask(asker, FETCH)).responses

@@ -136,7 +136,7 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
 def test_a_flush_that_cannot_begin_or_end_is_reported(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Otherwise no round would ever follow, and everybody would wait."""
+    """Otherwise no round would ever follow, and every flush would wait."""
 
     def fail(*_: object) -> None:
         raise OSError("the descriptor cannot be closed")

@@ -1,4 +1,4 @@
-"""What a node says of its vote when its directory is not the one that the quorum counts."""
+"""The warning of a node whose directory is not the one that the quorum's voters name."""
 
 import pytest
 

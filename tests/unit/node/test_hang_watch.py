@@ -54,7 +54,7 @@ class SlowDisk:
         watch.start()
 
     def back_after(self) -> int:
-        """Be quick from the end of a round on, until that is told; how many seconds later, to the nearest."""
+        """Be quick from the end of a round on, until the watch reports it. Returns the seconds until then, rounded."""
         while self.thread.round_seconds < 2.8:
             self.clock.advance(100)
         self.thread.is_quick = True
@@ -64,7 +64,7 @@ class SlowDisk:
         return round((self.clock.monotonic_ms() - begun) / 1000)
 
     def be_slow(self) -> None:
-        """Until that is told."""
+        """Be slow until the watch reports it."""
         self.thread.is_quick = False
         while not (self.told and self.told[-1]):
             self.clock.advance(100)

@@ -1,4 +1,4 @@
-"""What the metadata says of a broker is carried out in its order, also while thousands of logs are being opened."""
+"""A broker's changes of metadata are carried out in their order, also while thousands of logs are being opened."""
 
 import asyncio
 from collections.abc import Mapping

@@ -114,7 +114,7 @@ def test_a_directory_that_knows_no_directories_goes_on_as_a_quorum_of_one(tmp_pa
 
 
 def _without_voters(content: bytes) -> bytes:
-    """The log as a release without directories would have written it: the control batch says who leads, three times."""
+    """The log of a release without directory ids: the control batch names the leader, three times."""
     voter = LeaderChangeVoter(voter_id=1)
     change = LeaderChangeMessage(leader_id=1, voters=(voter,), granting_voters=(voter,))
     parts = []
@@ -147,7 +147,7 @@ def test_a_controller_is_looked_for_where_this_node_was_told(tmp_path: Path) -> 
         assert quorum.address_of(7) == Address("127.0.0.1", 10)
         assert quorum.address_of(8) is None
 
-    serve(tmp_path, nothing)  # it votes alone, and is told of others later
+    serve(tmp_path, nothing)  # it votes alone, and settings name others later
     settings = {
         "listeners": "127.0.0.1:0,CONTROLLER://127.0.0.1:0",
         "controller_listener_names": "CONTROLLER",

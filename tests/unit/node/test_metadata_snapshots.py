@@ -30,7 +30,7 @@ _TOPICS = [f"topic-{number}" for number in range(8)]
 
 
 def newest_snapshot(directory: Path) -> int:
-    """Where it ends; 0 if there is none."""
+    """The end offset of the newest snapshot; 0 if there is none."""
     found = [path.name for path in directory.rglob("__cluster_metadata-0/*.checkpoint")]
     return max((int(name.partition("-")[0]) for name in found), default=0)
 

@@ -44,7 +44,7 @@ def ready_address(node: subprocess.Popen[str]) -> tuple[str, list[str]]:
 
 
 def fail_to_serve(directory: Path, *arguments: str) -> str:
-    """What a node that cannot start says."""
+    """The one line that a node prints when it cannot start."""
     command = [sys.executable, "-m", "tailrace", "serve", "--data-dir", str(directory), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=directory.parent)
     assert ended.returncode == 1, ended
@@ -129,7 +129,7 @@ def test_a_clean_stop_is_one_without_a_reader_of_the_log(tmp_path: Path) -> None
 
 def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path) -> None:
     """Decision 0040: no numpy, pyarrow, rich, Starlette or pyspark; and no client."""
-    listed = tmp_path / "imports"  # a pipe that nobody reads before the node is ready may be too small
+    listed = tmp_path / "imports"  # a pipe may be too small: it would be read only when the node is ready
     with (
         listed.open("w") as stderr,
         serving(

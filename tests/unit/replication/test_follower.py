@@ -64,7 +64,7 @@ class Bench:
 
     @property
     def asked(self) -> list[tuple[PartitionKey, int]]:
-        """What the last step has asked the leader for."""
+        """The partitions and offsets for which the last step has asked the leader."""
         return list(self.wanted.items()) if self.fetches else []
 
     @property
@@ -76,7 +76,7 @@ class Bench:
 
     @property
     def told(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
-        """What the fetch of the last step says: changed, forgotten."""
+        """The partitions that the fetch of the last step adds or changes, and those that it forgets."""
         (fetch,) = self.fetches
         return [one.key for one in fetch.changed], list(fetch.forgotten)
 

@@ -100,7 +100,7 @@ def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
     bench = Bench(state(ONE, TWO, THREE))
     bench.now_ms = LAG_MS
     bench.fetch(TWO, 20)
-    assert bench.propose() is None, "a new leader gives everybody time"
+    assert bench.propose() is None, "a new leader gives every follower the permitted lag"
     bench.now_ms += 1
     assert bench.propose() == (ONE, TWO)
 
@@ -213,7 +213,7 @@ def test_a_silent_replica_does_not_come_in_sync_with_another_one() -> None:
     bench.now_ms = LAG_MS + 1
     assert bench.propose() == (ONE,)
     bench.leadership.take_state(state(ONE, epoch=1))
-    assert bench.propose() is None, "both have everything below the high watermark, and nothing was heard of them"
+    assert bench.propose() is None, "both have all below the high watermark, and their last fetches are too old"
     assert bench.fetch(TWO, 19)
     assert bench.propose() == (ONE, TWO)
 

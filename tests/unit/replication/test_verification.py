@@ -1,4 +1,4 @@
-"""A producer's first batch of a transaction needs its coordinator's word, and no later one (KIP-890)."""
+"""Only the first batch of a producer's transaction needs a verification by the coordinator (KIP-890)."""
 
 import pytest
 

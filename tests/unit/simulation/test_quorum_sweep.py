@@ -1,4 +1,4 @@
-"""Many seeds of whole nodes: what is summed up, and that a failure is told and not lost."""
+"""Many seeds of whole nodes: the sums, and that a failure is reported and not lost."""
 
 import logging
 from collections.abc import Iterator

@@ -206,7 +206,7 @@ class TestExplore:
         assert not explore(Counters(), (0, 0), max_states=5, processes=processes).is_complete
 
     def test_worlds_with_one_fingerprint_are_one(self) -> None:
-        """Which of the counters is which does not matter: 10 pairs of 16."""
+        """The order of the two counters does not matter: 10 pairs of 16."""
         model = Counters()
         model.fingerprint = lambda world: 1 + min(world) + 4 * max(world)  # type: ignore[method-assign]
         assert explore(model, (0, 0), max_states=100).states == 10

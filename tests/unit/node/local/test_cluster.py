@@ -23,7 +23,7 @@ def opened(directory: Path, wish: ClusterWish) -> list[LocalNode]:
 
 
 def first_of_free_ports(count: int) -> int:
-    """The first of so many that follow each other, below those that systems hand out to whoever asks for any."""
+    """The first of so many free ports in a row, below those that systems assign to a bind to port 0."""
     for first in range(20_000, 30_000, count):
         try:
             with ReservedPorts() as ports:
@@ -172,7 +172,7 @@ def test_data_without_settings_are_not_founded_over(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_the_same_are_not_written_again(tmp_path: Path) -> None:
-    """A full disk is no reason not to start, and a comment that somebody wrote stays."""
+    """A full disk does not prevent a start, and a user's comment in the file stays."""
     nodes = opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
     ran(nodes)
     for node in nodes:

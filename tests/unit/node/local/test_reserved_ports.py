@@ -47,7 +47,7 @@ def test_a_port_in_use_is_refused_by_its_number() -> None:
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose other ports"):
             ports.take("127.0.0.1", port)
     with ReservedPorts() as ports, ReservedPorts() as holding:
-        port = holding.take("127.0.0.1", 0)  # nobody has it on 127.0.0.1, then
+        port = holding.take("127.0.0.1", 0)  # no other process listens on it at 127.0.0.1
         with listening(port, "::1"), pytest.raises(OSError, match=f"cannot listen on ::1:{port}"):
             ports.take("127.0.0.1", port)
 

@@ -1,4 +1,4 @@
-"""How a node of a local cluster is forked off. What they do together is tried in tests/scenarios/test_up.py."""
+"""The fork of one node of a local cluster. tests/scenarios/test_up.py tests whole clusters."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from tailrace.testing.cluster import package_path
 
 
 def run(script: str, *arguments: str) -> str:
-    """What it prints: it forks, and so must have no threads."""
+    """The output of a script in a process of its own: the script forks, so its process must have no threads."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,

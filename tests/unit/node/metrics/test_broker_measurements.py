@@ -1,4 +1,4 @@
-"""What a broker counts of its partitions while they change."""
+"""A broker's counts of its partitions while they change."""
 
 from collections.abc import Generator
 from types import SimpleNamespace

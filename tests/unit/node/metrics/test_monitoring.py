@@ -1,4 +1,4 @@
-"""What a running node says about itself, and what a client that reads nothing costs it."""
+"""The metrics page of a running node, and its cost when a client reads nothing."""
 
 import asyncio
 import re
@@ -68,7 +68,7 @@ def test_a_healthy_node_says_so(cluster: Cluster) -> None:
 
 
 def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends clients to nodes that are well sends none while the partitions are handed over."""
+    """A load balancer that asks for health sends no clients to a node that hands over its partitions."""
     answered: list[bool] = []
 
     async def hand_over(broker: RunningBroker, *, is_needed: bool) -> None:

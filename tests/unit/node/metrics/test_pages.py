@@ -124,7 +124,7 @@ def test_anything_else_is_refused_without_an_echo(
     async def scenario() -> None:
         async with serving() as server:
             answer = await exchange(server, request_bytes)
-            # What is refused half read may end in a reset, which takes the answer with it.
+            # A request that is refused half read may end in a reset, and the answer is lost with it.
             assert status_of(answer) in ((0, status) if status == 431 else (status,))
             for word in (b"evil", b"passwd", b"secret", b"ZeroDivision", b"aaaa"):
                 assert word not in answer

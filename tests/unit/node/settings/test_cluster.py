@@ -1,4 +1,4 @@
-"""What a node is told of settings that hold for the whole cluster."""
+"""A node's own settings that hold for the whole cluster."""
 
 import logging
 

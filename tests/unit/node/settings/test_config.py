@@ -68,7 +68,7 @@ def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path
     ],
 )
 def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, tmp_path: Path) -> None:
-    """A node that took it would look protected, and be open to whoever reaches it."""
+    """A node that took it would look protected, and be open to every client that reaches it."""
     file = tmp_path / "server.properties"
     file.write_text(f"{name}=anything\n")
     for said in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):

@@ -1,4 +1,4 @@
-"""What others are told of where a node listens."""
+"""The addresses of its listeners that a node advertises."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a node may be told of the metadata quorum, and what refuses to start."""
+"""Settings of the metadata quorum: those that a node takes, and those that refuse the start."""
 
 import pytest
 

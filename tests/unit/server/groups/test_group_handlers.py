@@ -331,7 +331,7 @@ class TestAdministration:
         assert (group.error_code, group.group_state) == (code, "Dead")
 
     def test_a_member_shows_its_last_assignment_until_it_has_the_next(self, node: GroupPath) -> None:
-        """As Kafka does: tools show who reads what while a group rebalances."""
+        """As in Kafka: tools show the member that reads each partition, while a group rebalances too."""
         member_id, _ = node.form_group("g")
         node.join("g", node.join("g").response.member_id)
         (group,) = node.send(DescribeGroupsRequest(groups=("g",)), 6).response.groups

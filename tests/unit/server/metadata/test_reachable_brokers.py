@@ -1,4 +1,4 @@
-"""Who is refused because another broker leads is told where that one listens (KIP-951)."""
+"""Refusals because another broker leads name the address of that broker (KIP-951)."""
 
 from typing import Any
 

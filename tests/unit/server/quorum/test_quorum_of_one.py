@@ -43,12 +43,12 @@ def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:
 
 
 def channel_of(node: AdminPath) -> ControllerChannel:
-    """How the broker of a node, which is the active controller as well, gives it commands."""
+    """The channel of commands from the broker of a node to the active controller on the same node."""
     return node.link.channel
 
 
 def deferred_node() -> tuple[AdminPath, DeferredDisk]:
-    """A node that is ready, on a disk that from now on flushes only when it is told to."""
+    """A node that is ready, on a disk that from now on flushes only in `run`."""
     disk = DeferredDisk()
     node = AdminPath(DATA, files=SimulatedDisk(), disk=disk)
     while not node.is_ready:
@@ -99,7 +99,7 @@ def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_o
 
 
 def test_a_listener_that_raises_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
-    """Not the answer, not the other listeners, not the portions to come, not who waits for what was acted on."""
+    """The answer, the other listeners, the portions to come and the callbacks of `when_applied` are not lost."""
     node = AdminPath(DATA, files=SimulatedDisk())
     heard: list[str] = []
 
@@ -135,7 +135,7 @@ def test_a_broken_invariant_in_a_listener_is_nothing_to_go_on_after() -> None:
 def test_an_exception_in_mid_step_is_the_end_of_the_replica_and_no_line_in_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is left of the step would never be done, and the machine would go on as if it were."""
+    """The rest of the step would never be done, and the machine would go on as if it were."""
     node, _ = deferred_node()
     host, broken = node.quorum.host, list[Exception]()
     monkeypatch.setattr(host, "_on_broken_step", broken.append)
@@ -202,7 +202,7 @@ def test_a_flush_that_cannot_be_begun_ends_the_replica_and_what_was_flushed_befo
     assert node.log.high_watermark == end_of_first
     assert node.quorum.host.failure is not None
     assert not node.controller.is_active
-    for answers in (first, second):  # nobody waits for a flush that never comes
+    for answers in (first, second):  # no request waits for a flush that never comes
         (refusal,) = answers
         assert isinstance(refusal, KafkaError)
 
@@ -307,7 +307,7 @@ def test_a_cluster_of_a_newer_metadata_version_is_not_served() -> None:
 
 
 def test_damage_in_flushed_metadata_refuses_the_start() -> None:
-    """A short log would be another log: topics would be gone without anybody noticing."""
+    """A short log would be another log: topics would be gone and no line of a log would say it."""
     files = SimulatedDisk()
     node = AdminPath(DATA, files=files)
     node.create_topics("orders")
