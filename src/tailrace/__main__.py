@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit. It takes a moment to import, in which somebody may interrupt it."""
+    """Run the command line and exit. The import takes a moment; a SIGINT may come in it."""
     try:
         from tailrace.cli.quick_imports import quick_imports
 
