@@ -24,7 +24,8 @@ class Bench:
         self.files = SimulatedDisk()
         self.disk = DeferredDisk()
         self.clock = ManualClock()
-        self.node = DataPath("/logs", files=self.files, clock=self.clock, disk=self.disk, is_flushed=is_flushed)
+        settings = {"log.durability": "flushed" if is_flushed else "page-cache"}
+        self.node = DataPath("/logs", files=self.files, clock=self.clock, disk=self.disk, settings=settings)
         self.partition = self.node.create()
         self.disk.run()
         self.outcomes: Outcomes = []

@@ -52,7 +52,8 @@ class Bench:
     def __init__(self, first: PartitionState, *, is_flushed: bool = True, min_in_sync: int = 2) -> None:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
-        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, is_flushed=is_flushed)
+        settings = {"log.durability": "flushed" if is_flushed else "page-cache"}
+        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, settings=settings)
         config = TopicConfig(min_insync_replicas=min_in_sync)
         created = self.node.table.create(ORDERS, state=first, config=config)
         assert created is not None
