@@ -229,7 +229,7 @@ def test_a_failed_assertion_stops_the_process_and_is_not_answered() -> None:
 
 
 def test_what_a_failed_handler_left_behind_does_not_answer_again() -> None:
-    """A Produce that fails at its third partition has staged two, and they are told of their fate later."""
+    """A Produce that fails at its third partition has staged two, and their outcomes come later."""
     left_behind: list[RequestContext] = []
 
     def park_and_fail(request: Any, context: RequestContext) -> None:
@@ -312,7 +312,7 @@ def test_only_what_has_a_handler_is_announced(version: int) -> None:
 def test_an_unknown_version_of_api_versions_gets_error_35_in_version_0(version: int) -> None:
     """KIP-511: the answer is in version 0 and tells which versions of ApiVersions there are; as in Kafka, no others."""
     server = Server()
-    # A header of a version that nobody knows yet: only its first eight bytes can be relied on.
+    # A header of a version that does not exist yet: only its first eight bytes can be relied on.
     answer = server.send(struct.pack(">hhi", API_VERSIONS, version, 9) + b"\x00\x03abc\x00\x05tail\x02x\x00")
     assert answer is not None
     assert struct.unpack_from(">ih", answer) == (9, 35), "response header v0: no tag section"

@@ -1,4 +1,4 @@
-"""Errors that clients were told of are counted, wherever in a response they stand."""
+"""Errors in responses to clients are counted, wherever in a response they stand."""
 
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tailrace.protocol.messages.membership import HeartbeatResponse

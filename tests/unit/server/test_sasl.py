@@ -1,4 +1,4 @@
-"""SaslHandshake (17) and SaslAuthenticate (36) where nobody is asked who they are."""
+"""SaslHandshake (17) and SaslAuthenticate (36) on a listener without authentication."""
 
 import pytest
 

@@ -359,7 +359,7 @@ def test_a_waiter_that_fails_keeps_no_other_from_its_end() -> None:
 
 
 def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: Bench) -> None:
-    """Answers leave in the order of their requests: behind the one that never comes everybody would wait."""
+    """Answers leave in the order of their requests: behind one that never comes all later ones would wait."""
     failing, other = FailingPoll(bench.a, tries_needed=9), Poll(bench.a)
     connection = RecordingConnection()
     bench.polls.park(failing, connection, 500)
@@ -428,7 +428,7 @@ def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: Bench) -> None:
 
 
 def test_very_many_woken_polls_are_answered_in_several_turns(bench: Bench) -> None:
-    """Else all that they read would be in memory at once, and everybody else would wait for the last of them."""
+    """Otherwise all their records would be in memory at once, and every other request would wait for the last one."""
     polls = [SlowPoll(bench.clock, bench.a) for _ in range(10)]
     for poll in polls:
         bench.polls.park(poll, bench.connection, 60_000)

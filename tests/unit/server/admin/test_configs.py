@@ -270,7 +270,7 @@ def test_one_bad_change_does_not_harm_the_next(node: AdminPath) -> None:
 
 @pytest.mark.parametrize("operation", [0, 9], ids=["both good", "one with an operation that is none"])
 def test_a_resource_that_is_named_twice_is_left_as_it_is(node: AdminPath, operation: int) -> None:
-    """Whatever else is wrong with one of the places: nobody can say which was meant."""
+    """INVALID_REQUEST for both, also if one of them has another error: the one that was meant is not known."""
 
     def resource(name: str, operation: int) -> IncrementalAlterConfigsResource:
         config = IncrementallyAlterableConfig(name="retention.ms", config_operation=operation, value="1000")
@@ -447,7 +447,7 @@ def test_the_in_sync_replicas_that_all_topics_need_are_changed_for_all_brokers_w
 
 
 class _LookUps:
-    """How often the broker's settings are looked up, one by one."""
+    """Counts look-ups of single settings of the broker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): who leads, who has a copy."""
+"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): leaders and replicas."""
 
 from dataclasses import replace
 

@@ -177,7 +177,7 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end() -> None:
 
 
 def test_it_waits_while_controllers_follow_one_another_and_sleep() -> None:
-    """Each gives a session that it has not heard of its whole time anew, and as much more as it slept itself."""
+    """Each new controller starts every session with its full timeout, and adds the time that it slept itself."""
     cluster = Cluster()
     cluster.start()
     while cluster.clock.monotonic_ms() < REGISTRATION_MS - 1_000:

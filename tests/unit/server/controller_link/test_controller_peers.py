@@ -1,4 +1,4 @@
-"""What brokers and controllers ask of the active controller: every version, and Kafka's codes for what is wrong."""
+"""Requests of brokers and controllers to the active controller: every version, and Kafka's error codes."""
 
 import logging
 from collections.abc import Iterator

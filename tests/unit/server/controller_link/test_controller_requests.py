@@ -23,7 +23,7 @@ NOT_ME = "not me"
 
 
 class Quorum:
-    """What a node knows of the quorum, as a test says."""
+    """A node's view of the quorum, with the values that a test gives it."""
 
     def __init__(self) -> None:
         self.is_active = False

@@ -198,7 +198,7 @@ def test_an_api_that_is_not_forwarded_is_refused_without_harm(controller: Contro
         (inner[:-5], ErrorCode.INVALID_REQUEST),
         (frame(good, 0), ErrorCode.INVALID_REQUEST),  # an envelope
         (frame(MetadataRequest(topics=None), 9), ErrorCode.INVALID_REQUEST),  # for every broker to answer
-        (b"\x7f\xff" + inner[2:], ErrorCode.INVALID_REQUEST),  # an API that nobody has
+        (b"\x7f\xff" + inner[2:], ErrorCode.INVALID_REQUEST),  # an API that does not exist
         (inner[:2] + b"\x00\x63" + inner[4:], ErrorCode.UNSUPPORTED_VERSION),
     ):
         answer = controller.answer(replace(good, request_data=data, sender_id=ZERO_UUID))

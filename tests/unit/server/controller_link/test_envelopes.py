@@ -1,4 +1,4 @@
-"""What is put into envelopes, and read out of their answers."""
+"""Requests are put into envelopes, and their answers are read out of the envelopes' answers."""
 
 import pytest
 from hypothesis import given

@@ -150,7 +150,7 @@ def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: Nodes) -> None
 
 
 def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
-    """From now on a node gets nothing done that changes lead to. Gives who waits for that."""
+    """From now on a node acts on no change. Returns the callbacks that wait until it has."""
     waiting: list[Callable[[], None]] = []
     node.controller.answer_when(waiting.append)
     return waiting

@@ -15,7 +15,7 @@ from testkit.ports import DeferredDisk
 
 
 class StillController:
-    """A `server.ports.Controller` whose image says who is registered."""
+    """A `server.ports.Controller` with registered brokers in its image."""
 
     def __init__(self, fenced: tuple[int, ...] = ()) -> None:
         self.leader_id = BrokerId(9)
@@ -126,7 +126,7 @@ def test_versions_with_a_broker_epoch_count(version: int) -> None:
     ids=str,
 )
 def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(options: dict[str, int]) -> None:
-    """Whoever can reach the port may say that it is broker 2, and knows the leader epoch from Metadata."""
+    """Any client that reaches the port may claim to be broker 2, and knows the leader epoch from Metadata."""
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): a group forgets what nobody reads."""
+"""OffsetDelete (47): a group deletes the offsets of topics to which no member is subscribed."""
 
 import pytest
 

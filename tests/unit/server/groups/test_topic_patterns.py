@@ -1,4 +1,4 @@
-"""Which topics regular expressions match: in turns, and from then on by what changes."""
+"""The topics that regular expressions match: searched in several turns, later only among topics that change."""
 
 from collections.abc import Iterable
 
@@ -189,8 +189,8 @@ def test_so_many_new_expressions_wait_and_no_more() -> None:
     codes = [topics.resolve(f"a{number}") for number in range(200)]
     assert codes.count(None) == 128
     assert set(codes[128:]) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    assert topics.resolve("first") == ErrorCode.NONE, "what is known is told"
-    assert topics.resolve("a0") is None, "and what is on its way may be waited for"
+    assert topics.resolve("first") == ErrorCode.NONE, "a known result is given at once"
+    assert topics.resolve("a0") is None, "and a search that is under way may be waited for"
     topics.clock.advance(0)
     assert topics.resolve("a199") is None
 

@@ -49,14 +49,14 @@ def test_fenced_brokers_are_shown_on_request(node: AdminPath) -> None:
 
 
 def controllers(node: AdminPath) -> set[int]:
-    """Whom DescribeCluster and Metadata name."""
+    """The controllers that DescribeCluster and Metadata name."""
     return {ask(node, 2).controller_id, node.send(MetadataRequest(topics=()), 12).response.controller_id}
 
 
 def test_the_controller_is_this_broker_wherever_the_active_one_is(
     node: AdminPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The active controller need be no broker, may be a fenced one, and is nobody while there is none."""
+    """The active controller need not be a broker, may be a fenced one, and is -1 while there is none."""
     for leader in (9, 2, -1):
         monkeypatch.setattr(type(node.controller), "leader_id", leader)
         assert controllers(node) == {1}

@@ -24,7 +24,7 @@ Told = Mapping[str, KafkaError]
 
 
 class Controller:
-    """Decides when it is told to."""
+    """Takes commands, and decides them in `decide`."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[CreateTopics, Any]] = []
@@ -46,7 +46,7 @@ class Controller:
 
 
 class Clients:
-    """Whoever asks, and what they are told."""
+    """Clients that ask for topics, and their answers."""
 
     def __init__(self) -> None:
         self.controller = Controller()

@@ -1,4 +1,4 @@
-"""What a node says about records that it has deleted: how many, why, and up to where."""
+"""The log lines of a node about records that it has deleted: how many, why, and up to which offset."""
 
 import logging
 

@@ -254,7 +254,7 @@ def segment_files(files: SimulatedDisk, path: str) -> dict[str, bytes]:
 
 
 def test_a_cut_takes_nothing_that_was_not_copied() -> None:
-    """Where more is damaged than was known, and shown to the administrator, who must be asked again."""
+    """More is damaged than the administrator was shown and agreed to lose, and so must be confirmed again."""
     files = SimulatedDisk()
     directory = scanned(files)
     log = directory.open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)

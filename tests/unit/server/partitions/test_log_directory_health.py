@@ -6,7 +6,7 @@ from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, 
 
 
 class Noted:
-    """What the directory's replicas are told, in order."""
+    """The notifications to the directory's replicas, in order."""
 
     def __init__(self) -> None:
         self.all: list[str] = []

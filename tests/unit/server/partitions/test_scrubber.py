@@ -94,7 +94,7 @@ def test_damage_puts_the_log_offline_and_the_others_are_read(node: DataPath, fil
 
 
 def asleep(node: DataPath, files: SimulatedDisk) -> DataPath:
-    """The node after a clean stop: nobody has used a partition since."""
+    """The node after a clean stop; no request has used a partition since."""
     node.table.close()
     again = DataPath("/logs", files=files)
     for number in range(PARTITIONS):

@@ -65,7 +65,7 @@ def test_acks_all_that_is_not_safe_in_time_is_told_so_and_the_records_stay(node:
 
 
 def test_a_produce_timeout_is_bounded(node: DataPath, disk: DeferredDisk) -> None:
-    """What waits takes memory, and a client may say that it has all the time of the world."""
+    """A request that waits takes memory, and a client may send the largest timeout."""
     waiting = node.produce("orders", b"a", acks=-1, timeout_ms=2**31 - 1)
     node.clock.advance(299_999)
     assert not waiting.is_answered
@@ -167,7 +167,7 @@ def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
 
 
 class SlowCoordinator:
-    """Grants what it is asked for when it is told to."""
+    """Keeps each verification that is requested until `grant`."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[AskedTransaction, OnVerified]] = []
@@ -220,7 +220,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
 
 
 def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
-    """Even if its producer's transaction is open in the partition: nobody has said that the sender may write in it."""
+    """Even if its producer's transaction is open in the partition: the request does not show that it belongs to it."""
     coordinator = SlowCoordinator()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
     partition = node.create()

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): whom a partition remembers."""
+"""DescribeProducers (61): the producers whose state a partition keeps."""
 
 import pytest
 

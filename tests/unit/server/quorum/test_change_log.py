@@ -1,4 +1,4 @@
-"""What the active controller says about changes of the cluster: one line each, and a count where there are many."""
+"""The active controller's log lines about changes of the cluster: one each, and a count where there are many."""
 
 import logging
 from dataclasses import replace

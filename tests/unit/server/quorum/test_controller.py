@@ -1,4 +1,4 @@
-"""The controller on a quorum's log: who decides, what is visible when, and what becomes of those who wait."""
+"""The controller on a quorum's log: the one that decides, when changes are visible, and the end of waiting requests."""
 
 import logging
 from collections.abc import Iterator
@@ -211,7 +211,7 @@ def test_a_silent_broker_is_fenced_also_by_a_new_controller_after_a_whole_sessio
 
 
 def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cluster: QuorumCluster) -> None:
-    """It is not alive any more, and is shown to clients until somebody fences it."""
+    """It is dead, and clients see it in the metadata until a controller fences it."""
     leader = active(cluster)
     broker_id = min(BROKERS)
     epoch = leader.controller.image.brokers[broker_id].broker_epoch
@@ -289,7 +289,7 @@ def test_a_broker_that_shuts_down_hands_over_and_reports_the_end(cluster: Quorum
 
 
 def test_no_fetch_waits_for_records_longer_than_replicas_do(cluster: QuorumCluster) -> None:
-    """Who asks and goes away costs memory until the wait is over."""
+    """A fetch whose client has gone costs memory until its wait is over."""
     host = active(cluster).host
     answers: list[Response] = []
     end = host.log.end_offset

@@ -1,4 +1,4 @@
-"""Flushes of a quorum's log: what has come true is told, also when the next one cannot be begun."""
+"""Flushes of a quorum's log: a finished one is reported, also when the next one cannot be begun."""
 
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ class Log:
 
 
 class World:
-    """Flushes, and who hears of them."""
+    """Flushes, and their reports in order."""
 
     def __init__(self) -> None:
         self.log = Log()

@@ -65,7 +65,7 @@ def snapshot(log: QuorumLog, end_offset: int, epoch: int, *, voters: VoterSet | 
 
 
 def foreign_snapshot(end_offset: int, epoch: int, *, voters: VoterSet | None = None) -> bytes:
-    """What another node serves."""
+    """The bytes of a snapshot as another node serves it."""
     other = opened(SimulatedDisk())
     snapshot(other, end_offset, epoch, voters=voters)
     return bytes(other.read_snapshot(SnapshotId(end_offset, epoch), 0, 1 << 20))
@@ -346,7 +346,7 @@ def test_a_damaged_snapshot_does_not_take_the_place_of_the_log(disk: SimulatedDi
         ((1,), SnapshotId(40, 6)),
         ((), SnapshotId(40, 6)),
         ((1, 2), SnapshotId(5, 6)),  # ends inside of the log, with a later epoch than any of it
-        ((1, 7), SnapshotId(40, 6)),  # a tail that a later leader wrote and nobody has committed
+        ((1, 7), SnapshotId(40, 6)),  # a tail that a later leader wrote and that is not committed
         ((1, 7), SnapshotId(10, 6)),  # such a tail that happens to end there
         ((1, 7), SnapshotId(8, 6)),
     ],

@@ -1,4 +1,4 @@
-"""What replicas and people ask of a quorum over the wire: requests in, Kafka's answers out."""
+"""Requests of replicas and administrators to a quorum over the wire, and Kafka's answers to them."""
 
 import logging
 from collections.abc import Iterator
@@ -300,7 +300,7 @@ def test_the_last_epoch_is_invalid_and_no_node_enters_it(cluster: QuorumCluster,
 
 
 class SlowHost:
-    """A replica that knows where everybody listens, and answers later: by then another one leads."""
+    """A replica that knows the addresses of all voters, and answers later: by then another one leads."""
 
     def __init__(self, host: QuorumHost) -> None:
         self._host = host

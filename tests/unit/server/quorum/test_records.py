@@ -1,4 +1,4 @@
-"""What the Raft machine means and what Kafka's control records say are the same, both ways."""
+"""The Raft machine's values and Kafka's control records are converted into each other without a loss."""
 
 import pytest
 from hypothesis import given

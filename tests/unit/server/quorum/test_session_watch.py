@@ -1,4 +1,4 @@
-"""What a controller says of time in which it did not run itself."""
+"""A controller's log lines about time in which its process did not run."""
 
 import pytest
 

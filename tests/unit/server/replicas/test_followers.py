@@ -302,7 +302,7 @@ def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_
 
 
 def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
-    """Its own log says what no leader has ever said, so it is not the leader who has lost something."""
+    """Its own log has an epoch that no leader ever began, so the loss is not the leader's."""
     bench = Bench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     log = bench.partition().log
@@ -419,7 +419,7 @@ def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> Non
     assert len(bench.asked) == 1
     assert bench.hosts.failed_fetches == 2
     bench.take(0, state(3, 1))
-    assert bench.hosts.failed_fetches == 2, "though nobody follows that leader any more"
+    assert bench.hosts.failed_fetches == 2, "though no partition follows that leader any more"
 
 
 def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None:

@@ -157,7 +157,7 @@ def test_what_may_have_failed_is_proposed_again() -> None:
     bench = Bench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
-    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"))
+    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
     assert bench.proposed == []
     bench.clock.advance(50)
     assert bench.proposed == [[(0, [1, 2])]]
@@ -170,7 +170,7 @@ def test_what_has_become_news_is_not_proposed_again() -> None:
     bench = Bench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
-    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"))
+    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
     bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1))
     bench.clock.advance(50)
     assert bench.proposed == []
@@ -296,7 +296,7 @@ def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_
 
 
 def test_the_leaders_own_log_leaves_changes_to_the_controllers(caplog: pytest.LogCaptureFixture) -> None:
-    """Which tells them with what was before; here only a count of answers could be told."""
+    """The controller's log names the state before, too; the leader could only log a count of answers."""
     caplog.set_level(logging.INFO, logger="tailrace.server")
     bench = Bench((1,))
     bench.fetch(bench.partitions[0], 2)

@@ -60,7 +60,7 @@ RECORDS = [batch(number, b"value %d" % number) for number in range(3)]
 
 
 class Lost:
-    """What the partitions have lost; nobody has to be told of it."""
+    """Lost replicas, as `Failures` notes them; no heartbeat reports them here."""
 
     def __init__(self) -> None:
         self.lost_replicas: tuple[TopicPartition, ...] = ()
@@ -551,7 +551,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
     choose(node)
     partition = node.table.get(*ORDERS)
     assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
-    assert node.considered == [partition], "that it has recovered is told at once"
+    assert node.considered == [partition], "the recovery is reported at once"
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
     assert (node.repairs.set_aside_logs.directories, node.table.offline_count) == (1, 0)
     (line,) = [record.getMessage() for record in caplog.records if "event=replica-cut " in record.getMessage()]

@@ -1,4 +1,4 @@
-"""Questions about transactions to a coordinator behind a peer; to one on this node see test_transactions."""
+"""Requests about transactions to a coordinator behind a peer; for one on this node see test_service."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

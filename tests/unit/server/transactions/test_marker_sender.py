@@ -43,7 +43,7 @@ def image(*leaders: BrokerId) -> ClusterImage:
 
 
 class World:
-    """A sender, and whom it asks."""
+    """A sender, its own broker and the leaders that it asks."""
 
     def __init__(self, *leaders: BrokerId) -> None:
         self.clock = ManualClock()
@@ -114,7 +114,7 @@ class World:
             )
             for marker in request.markers
         )
-        on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # in no order that anybody promises
+        on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # the order of the results is not specified
 
 
 def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
@@ -270,7 +270,7 @@ def test_one_refusal_is_not_the_others() -> None:
 
 
 def test_a_leader_answers_long_before_it_is_given_up() -> None:
-    """It says what is safe when its time is over; nobody would hear that of a connection that was closed before."""
+    """It reports the durable markers when its time is over; a connection closed before that would lose the report."""
     world = World(THERE)
     world.write(0)
     assert world.patience_ms is not None

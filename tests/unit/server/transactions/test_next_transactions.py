@@ -1,4 +1,4 @@
-"""What waits for the end of a transaction, by itself; at a coordinator see test_transactions."""
+"""Requests that wait for the end of a transaction, by themselves; with a coordinator see test_service."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -21,7 +21,7 @@ def command(epoch: int, name: str = "pay") -> AddPartitions:
 
 
 class World:
-    """A coordinator that decides what it is told to; commands are known by their epochs."""
+    """A coordinator that decides as a test says; commands are known by their epochs."""
 
     def __init__(self, room: WaitingRoom | None = None) -> None:
         self.clock = ManualClock()
@@ -54,13 +54,13 @@ class World:
             )
 
     def end(self) -> None:
-        """What was under way is committed."""
+        """Commit the transaction that was under way."""
         self.changing.discard("pay")
         self.waiting.ended("pay")
         self.clock.advance(0)
 
     def written(self, outcome: Response | KafkaError) -> None:
-        """What is being written has settled, and the machine knows."""
+        """Complete the command whose record is being written, with this outcome."""
         self.changing.discard("pay")
         ((_, on_done),) = self.writing.items()
         self.writing.clear()

@@ -128,7 +128,7 @@ def test_no_decision_is_visible_before_it_is_on_disk() -> None:
 @versions
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_power_cut_between_decision_and_completion_changes_nothing(version: int, is_commit: bool) -> None:
-    """Whoever coordinates next finds the decision, and carries it out."""
+    """The next coordinator finds the decision, and carries it out."""
     files, clock = SimulatedDisk(seed=5), ManualClock()
     disk = HoldingDisk(clock.call_soon)
     node = _node(files, clock=clock, disk=disk)
@@ -313,7 +313,7 @@ def test_offsets_count_when_their_transaction_commits(version: int) -> None:
     node.commit("g", "orders", 3)
     for offset, is_commit in ((5, False), (6, True)):
         assert _commit_offset(client, offset) is E.NONE
-        assert node.committed("g", "orders") == 3, "who does not mind sees the last one"
+        assert node.committed("g", "orders") == 3, "a fetch that does not ask for stable offsets sees the last one"
         assert node.stable_offset("g", "orders") is E.UNSTABLE_OFFSET_COMMIT
         assert node.stable_offset("g", "bills") == -1
         assert client.end(is_commit=is_commit) is E.NONE
@@ -507,7 +507,7 @@ def test_wherever_a_write_fails_a_transaction_ends_as_it_was_decided(version: in
 
 
 def _ending(*, version: int = 0) -> tuple[TransactionalClient, HoldingDisk]:
-    """A producer that has just been told that its transaction is committed, and whose markers wait for the disk."""
+    """A producer with the answer that its transaction is committed, and whose markers wait for the disk."""
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
     client = _client(_node(clock=clock, disk=disk), version=version)
@@ -625,7 +625,7 @@ def test_when_a_change_comes_to_nothing_those_that_wait_for_it_hear_it() -> None
 
 
 class TestTheNextTransaction:
-    """What a producer asks for before the markers of its last transaction are written."""
+    """Requests of a producer before the markers of its last transaction are written."""
 
     def test_its_partitions_are_added_when_the_last_one_is_complete(self) -> None:
         """And its end, asked for meanwhile, is never that of nothing (48): librdkafka would give up."""
