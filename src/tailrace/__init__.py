@@ -4,6 +4,7 @@ The clients that block, and the values that they take and return, are imported f
 `tailrace.aio`. Each name is imported when it is first used, so `import tailrace` costs next to nothing.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from tailrace.client.outgoing import RecordMetadata
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
     from tailrace.model.partitions import TopicPartition
-
-__version__ = "0.1.0"
+    from tailrace.model.version import __version__
 
 __all__ = (
     "Admin",
@@ -38,9 +38,9 @@ __all__ = (
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tailrace.client import blocking  # has them all
-
-    found = globals()[name] = getattr(blocking, name)
+    home = "tailrace.model.version" if name == "__version__" else "tailrace.client.blocking"
+    found: object = getattr(import_module(home), name)
+    globals()[name] = found
     return found
 
 

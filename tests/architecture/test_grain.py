@@ -1,8 +1,15 @@
 """The grain of the source: one class for a name, files of one reading, folders that can be overlooked."""
 
 import ast
+import tomllib
 from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
+import pytest
+
+import tailrace
 
 SOURCE = Path(__file__).parents[2] / "src" / "tailrace"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -38,3 +45,18 @@ def test_a_folder_has_26_modules_at_most() -> None:
         folders[str(module.parent.relative_to(SOURCE))].append(module.name)
     full = {folder: len(modules) for folder, modules in folders.items() if len(modules) > MOST_MODULES}
     assert not full, f"give each subject of these a folder: {full}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Counted with imports for type checkers alone, since a reader follows those too."""
+    graph = grimp.build_graph("tailrace", cache_dir=None)
+    imports = {module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    assert sum(map(len, imports.values())) > 1_000
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": ["b"], "b": ["a"]}).prepare()
+    TopologicalSorter(imports).prepare()
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == tailrace.__version__

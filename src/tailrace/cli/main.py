@@ -21,9 +21,9 @@ from typing import Annotated, TextIO
 
 import typer
 
-from tailrace import __version__
 from tailrace.cli.quick_imports import quick_imports
 from tailrace.model.errors import KafkaError
+from tailrace.model.version import __version__
 
 NOUNS: Mapping[str, str] = {
     "serve": "Run one node.",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 
-from tailrace import __version__
 from tailrace.client.accumulator import Accumulator
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of
@@ -15,6 +14,7 @@ from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.version import __version__
 from tailrace.net.connection import NEGOTIATED_WITH, Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.produce import (

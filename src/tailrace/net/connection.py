@@ -11,8 +11,8 @@ import struct
 from collections import deque
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tailrace import __version__
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.version import __version__
 from tailrace.protocol.framing import frame_prefix
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tailrace import __version__
 from tailrace.client.errors import check
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode
+from tailrace.model.version import __version__
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
