@@ -136,7 +136,7 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
             return None
 
     async def story(world: World) -> None:
-        await world.listen({api_of(type(one)).key: Leader() for one in (markers, verification)})
+        await world.listen({api_of(type(one)): Leader() for one in (markers, verification)})
         ending = asyncio.ensure_future(world.ask(markers))
         await asyncio.wait_for(has_markers.wait(), 20)
         assert await world.ask(verification, oldest_version=4, timeout_ms=10_000) is not None
@@ -179,7 +179,7 @@ def test_nothing_is_sent_in_a_version_that_says_too_little() -> None:
 
 def test_an_api_that_is_not_offered_is_no_answer() -> None:
     async def story(world: World) -> None:
-        await world.listen({api_of(FetchRequest).key: world.voter})
+        await world.listen({api_of(FetchRequest): world.voter})
         assert await world.ask(VOTE) is None
 
     run(story)

@@ -9,7 +9,7 @@ from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, validate_
 from tailrace.protocol.records.compression import Codec, decompress
 from tailrace.protocol.records.record import Record, build_batch, read_records
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 MAKER = runpy.run_path(str(GOLDEN / "make_record_batches.py"))
 FILES = sorted((GOLDEN / "record_batches").glob("*.bin"))
 EXPECTED = [
