@@ -1,4 +1,4 @@
-"""The listener against real sockets: what honest clients get, and what the others cannot do to them."""
+"""The listener against real sockets: the service of honest clients, also when others attack."""
 
 import asyncio
 import random
@@ -44,12 +44,12 @@ def no_other_code_reads_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def a_listener_that_stops_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine must not make it cut off what the scenario wants to see arrive."""
+    """A slow machine must not make it cut off bytes that the scenario waits for."""
     monkeypatch.setattr("tailrace.net.listener._STOP_SECONDS", 60)
 
 
 class Server:
-    """A listener and what happened to it."""
+    """A listener and the events that it reports."""
 
     def __init__(self, listener: Listener, port: int) -> None:
         self.listener = listener
@@ -211,10 +211,10 @@ def test_a_bad_length_closes_the_connection_and_no_other(run: Run, bad: bytes) -
             honest, hostile = await server.connect(), await server.connect()
             await honest.ask(frame(1))
             hostile.send(frame(5) + bad)
-            assert number_of(await hostile.receive()) == 5, "what came before is answered"
+            assert number_of(await hostile.receive()) == 5, "requests that came before are answered"
             assert await hostile.is_closed_by_server()
             assert number_of(await honest.ask(frame(2))) == 2
-            assert server.listener.pool.in_use_bytes == 0, "nothing was reserved for what was announced"
+            assert server.listener.pool.in_use_bytes == 0, "nothing was reserved for the announced size"
             honest.close()
             hostile.close()
 
@@ -288,7 +288,7 @@ def test_random_bytes_never_hurt_an_honest_client(run: Run) -> None:
                 for n in range(300):
                     assert number_of(await honest.ask(frame(n))) == n
                     await asyncio.sleep(0)
-                for task in attacks:  # those whose bytes pass for the start of a frame wait for the rest of it
+                for task in attacks:  # attacks that begin like a frame wait for the rest of it
                     task.cancel()
             assert number_of(await honest.ask(frame(7))) == 7
             honest.close()
@@ -402,7 +402,7 @@ def test_an_answer_that_no_frame_can_hold_closes_the_connection(run: Run) -> Non
         async with serving(answer_too_much) as server:
             client, honest = await server.connect(), await server.connect()
             client.send(frame(0) + frame(1) + frame(0))
-            assert await client.receive() == b"short", "what was answered before still leaves"
+            assert await client.receive() == b"short", "answers given before still leave"
             assert await client.is_closed_by_server()
             assert await honest.ask(frame(0)) == b"short"
             client.close()
@@ -429,7 +429,7 @@ def test_requests_whose_answers_are_not_read_are_not_carried_out(run: Run) -> No
                 await honest.ask(frame(n))
             (stuck,) = (each for each in server.connections if each.unsent_bytes)
             assert stuck.unsent_bytes <= 5 << 20
-            assert carried_out - 20 <= 32, "what the sockets of both sides hold, and little more"
+            assert carried_out - 20 <= 32, "the buffers of both sockets, and little more"
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(100):
                 assert len(await slow.receive()) == 1 << 20
@@ -459,7 +459,7 @@ def test_requests_are_not_carried_out_while_large_answers_wait_for_one_before_th
             await until(lambda: carried_out)
             for n in range(20):
                 await honest.ask(frame(n))
-            assert carried_out - 20 <= 4, "what waits takes memory"
+            assert carried_out - 20 <= 4, "requests that wait take memory"
             first[0]()
             assert await client.receive() == b"first"
             for _ in range(59):

@@ -1,6 +1,6 @@
 """Answers to a client that reads slowly, while the memory of other answers is used again and again.
 
-Real files, real sockets: the transport keeps views of what the client has not taken.
+Real files, real sockets: the transport keeps views of the bytes that the client has not read.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The garbage collector rests while long work is under way, and knows what it made from then on."""
+"""The garbage collector rests while long work is under way, and skips the objects that were made in it later on."""
 
 import gc
 from collections.abc import Iterator

@@ -43,7 +43,7 @@ def test_too_few_descriptors_refuse_the_start() -> None:
 
 
 class Recorder:
-    """A controller that keeps what it is asked."""
+    """A controller that keeps its commands."""
 
     image: ClusterImage = EMPTY_IMAGE
     leader_id = BrokerId(1)

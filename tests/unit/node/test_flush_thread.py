@@ -18,7 +18,7 @@ Callback = Callable[[], None]
 
 
 class Loop:
-    """An event loop that runs what it is given, one at a time, when the test says so."""
+    """An event loop that runs its callbacks one at a time, when the test says so."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callback] = queue.SimpleQueue()
@@ -32,7 +32,7 @@ class Loop:
 
 
 class Node:
-    """A flush thread with its loop and what it reported."""
+    """A flush thread with its loop and its reports."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -150,7 +150,7 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
 
 
 def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_ends_the_waits(node: Node, tmp_path: Path) -> None:
-    """It refuses everything until it is opened anew: nothing of it is called safe, and the node lives on."""
+    """The log refuses everything until it is opened again: callbacks run with nothing flushed, and the node goes on."""
     broken, whole = open_log(tmp_path / "a-0"), open_log(tmp_path / "a-1")
     called: list[tuple[str, int]] = []
     for log, name in ((broken, "broken"), (whole, "whole")):

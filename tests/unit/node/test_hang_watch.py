@@ -44,7 +44,7 @@ class SlowThread:
 
 
 class SlowDisk:
-    """A disk whose rounds take a little longer than it may be at one."""
+    """A disk with rounds a little longer than the time allowed for one."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -1,4 +1,4 @@
-"""Asking other nodes over sockets: one answer for each request, in a turn, and nothing waits behind what may wait."""
+"""Requests to other nodes over sockets: one answer each, in a turn, and none waits behind a long poll."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A node as a process: what it prints, what it imports, how it ends."""
+"""A node as a process: its output, its imports, its end."""
 
 import json
 import os

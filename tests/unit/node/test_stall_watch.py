@@ -1,4 +1,4 @@
-"""Turns that took too long are counted, and named in the log once a minute, without what they worked on."""
+"""Turns that took too long are counted, and named in the log once a minute, without the data they worked on."""
 
 from functools import partial
 

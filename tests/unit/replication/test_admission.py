@@ -90,7 +90,7 @@ def with_header(batch: bytes, **changes: int) -> bytes:
 
 
 def test_what_is_compressed_anew_is_not_too_new_whatever_its_header_said() -> None:
-    """The broker writes that header, and would write what the topic does not take."""
+    """The broker writes that header, and would write a timestamp that the topic does not permit."""
     records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + 501, b"k", b"v")]
     batch = with_header(bytes(build_batch(records)), max_timestamp=NOW_MS)
     config = TopicConfig(compression_type="gzip", message_timestamp_after_max_ms=500)

@@ -32,7 +32,7 @@ START = Position(0, -1, 0, 0)
 
 
 class Bench:
-    """A follower, and what it has wanted last."""
+    """A follower, and the partitions of its last fetch."""
 
     def __init__(self, *keys: PartitionKey) -> None:
         self.machine = ReplicaFetcher(backoff_ms=1000)
@@ -151,7 +151,7 @@ def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
     assert bench.told == ([], [])
     bench.step(Answered(answers=None))
     bench.later(50)
-    assert bench.told == ([], []), "what is wanted outlives a fetch without an answer"
+    assert bench.told == ([], []), "the wanted partitions outlive a fetch without an answer"
     bench.answer(error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert bench.told == ([], [B])
     bench.later(50)

@@ -42,7 +42,7 @@ def test_what_is_noted_while_it_stands_still_is_bounded() -> None:
         tracemalloc.stop()
     for offset in (1, 500):
         high_watermark.rise(offset)
-        assert high_watermark.readable_bytes == 10 * offset, "the first writes are still told apart"
+        assert high_watermark.readable_bytes == 10 * offset, "the first writes are still distinguished"
     for offset in (50_000, 99_999):
         high_watermark.rise(offset)
         assert 5_000 < high_watermark.readable_bytes <= 10 * offset

@@ -159,7 +159,7 @@ def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
 
 
 def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own_brokers() -> None:
-    """Apache Kafka's controller answers a proposal of what is so already with the partition epoch as it is."""
+    """Apache Kafka's controller answers a proposal that changes nothing with the unchanged partition epoch."""
     bench = Bench(state(ONE))
     refused(bench)
     barrier = bench.leadership.propose(bench.horizon)
@@ -186,7 +186,7 @@ def test_a_refused_departure_leaves_no_doubt() -> None:
     assert proposal is not None
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
     assert bench.leadership.answered(proposal, outcome) is AfterAnswer.NOTHING
-    assert bench.propose() == (ONE, TWO), "looked at anew"
+    assert bench.propose() == (ONE, TWO), "looked at again"
 
 
 def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:

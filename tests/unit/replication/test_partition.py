@@ -18,7 +18,7 @@ Outcomes = list[Appended | KafkaError]
 
 
 class Bench:
-    """One partition whose disk flushes when told to."""
+    """One partition; its disk flushes when the test says so."""
 
     def __init__(self, *, is_flushed: bool = True) -> None:
         self.files = SimulatedDisk()

@@ -47,7 +47,7 @@ def state(
 
 
 class Bench:
-    """Broker 1, with a copy of one partition; its disk flushes when told to."""
+    """Broker 1, with a copy of one partition; its disk flushes when the test says so."""
 
     def __init__(self, first: PartitionState, *, is_flushed: bool = True, min_in_sync: int = 2) -> None:
         self.disk = DeferredDisk()
@@ -295,7 +295,7 @@ def test_a_leader_that_resigns_answers_all_waiting_and_staged_requests() -> None
     assert isinstance(staged, NotLeader)
     assert (staged.leader, staged.leader_epoch) == (2, 1)
     bench.node.table.write_staged()
-    assert bench.partition.log.log_end_offset == 1, "what was staged is not written"
+    assert bench.partition.log.log_end_offset == 1, "staged batches are not written"
 
 
 def test_what_was_staged_in_one_epoch_is_not_written_in_the_next() -> None:
@@ -369,7 +369,7 @@ def test_a_follower_that_is_deleted_is_told_that_nothing_was_flushed() -> None:
 
 
 def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
-    """It must not tell its leader with the next fetch that it has what may be lost, nor wait for the disk for ever."""
+    """Its next fetch must not acknowledge records that may be lost, nor wait for the disk for ever."""
     bench = Bench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []

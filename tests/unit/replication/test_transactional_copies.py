@@ -1,4 +1,4 @@
-"""A partition with transactions and several replicas: a follower knows of them what its leader knows (KIP-98)."""
+"""A partition with transactions and several replicas: a follower has the same state of them as its leader (KIP-98)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From frames to answers: versions, errors, and what a bad request may cost."""
+"""From frames to answers: versions, errors, and the cost of a bad request."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Long work in slices: what fits into one, what follows in later turns, and a step that fails."""
+"""Long work in slices: the steps that fit into one, the others in later turns, and a step that fails."""
 
 from collections import deque
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ def first_of_free_ports(count: int) -> int:
 
 
 def ran(nodes: list[LocalNode]) -> None:
-    """Leave behind what a start would."""
+    """Leave the files behind that a start would."""
     for node in nodes:
         node.data_directory.mkdir()
 
@@ -152,7 +152,7 @@ def test_a_copy_of_a_cluster_does_not_run_on_the_data_of_the_first(tmp_path: Pat
 
 
 def test_data_on_a_disk_that_is_missing_are_not_done_without(tmp_path: Path) -> None:
-    """Nor is a cluster founded anew, though no node seems ever to have run."""
+    """A cluster is not founded again either, though no node seems to have run."""
     disk = tmp_path / "disk"
     (node,) = opened(tmp_path / "cluster", ClusterWish(brokers=1, listen=ANY_PORT, settings={"log.dirs": str(disk)}))
     text = node.config_file.read_text()

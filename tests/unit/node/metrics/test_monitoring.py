@@ -147,7 +147,7 @@ def test_counts_do_not_fall_when_a_topic_is_deleted(cluster: Cluster) -> None:
 
 
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_little_and_is_cut_off(cluster: Cluster) -> None:
-    """100 fetches of 1 MiB: the node holds what its sockets and a few answers take, and closes after the stall time."""
+    """100 fetches of 1 MiB: the node holds a few answers and its sockets' buffers, and closes after the stall time."""
     topic = "large"
     with (
         Admin(cluster.bootstrap_servers) as admin,
@@ -215,7 +215,7 @@ def test_the_quorum_is_told_in_kafkas_words(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_only_a_controller_has_the_same_pages() -> None:
-    """Without what only a broker has: KIP-595 and KIP-630 name the metrics of controllers."""
+    """Without the metrics that only a broker has: KIP-595 and KIP-630 name the metrics of controllers."""
     broker, controller = 1, 2
     settings = {
         "metrics.listener": "127.0.0.1:0",

@@ -1,4 +1,4 @@
-"""The pages that a node serves over HTTP: what honest readers get, and what the others cannot do."""
+"""The pages that a node serves over HTTP, to honest readers and to attackers."""
 
 import asyncio
 import random

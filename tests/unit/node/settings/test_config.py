@@ -1,4 +1,4 @@
-"""Settings of a node: where they come from, what wins, and what refuses to start."""
+"""Settings of a node: their sources, the order among these, and values that refuse the start."""
 
 from pathlib import Path
 

@@ -106,7 +106,7 @@ def test_only_the_keys_that_were_asked_for_are_shown(node: AdminPath) -> None:
 
 
 def test_no_keys_ask_for_all_settings(node: AdminPath) -> None:
-    """Kafka's schema says so of null alone; its brokers take an empty list for the same."""
+    """In Kafka's schema only null means all; its brokers treat an empty list the same."""
     assert describe(node, "orders", keys=()).configs == describe(node, "orders").configs
 
 

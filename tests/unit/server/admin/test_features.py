@@ -1,4 +1,4 @@
-"""UpdateFeatures (57), and what ApiVersions (18) says of features, on a node that is its own controller."""
+"""UpdateFeatures (57), and the features in ApiVersions (18), on a node that is its own controller."""
 
 import pytest
 

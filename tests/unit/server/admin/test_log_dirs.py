@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): what is on the disk of this node."""
+"""DescribeLogDirs (35): the sizes of the logs on the disk of this node."""
 
 import pytest
 

@@ -79,7 +79,7 @@ class Cluster:
             self.when_applied(wanted, callback)
 
     def answer(self, answer: ControllerResponse | KafkaError) -> ControllerCommand:
-        """Answer the one thing that is asked; what that was."""
+        """Answer the one command that waits, and return it."""
         assert len(self.asked) == 1, f"{len(self.asked)} at a time"
         command, on_done = self.asked.pop()
         on_done(answer)
@@ -309,7 +309,7 @@ def test_it_stops_anyway_when_its_time_is_over() -> None:
 
 
 def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops() -> None:
-    """When most voters are gone none will, whatever leader its own replica takes to be there."""
+    """Without a majority of the voters no controller answers, even if its own replica still names a leader."""
     cluster = Cluster()
     cluster.serve()
     cluster.clock.advance(60_000)

@@ -89,7 +89,7 @@ class Nodes:
     def answer(self, command: ControllerCommand) -> ControllerResponse | KafkaError:
         answers = self.submit(command)
         assert answers == [], "answered by itself"
-        self.go_on(1_000)  # a follower that fetches in an old version hears late of what is committed
+        self.go_on(1_000)  # a follower that fetches in an old version learns late of commits
         (answer,) = answers
         return answer
 

@@ -1,4 +1,4 @@
-"""Errands reach the active controller wherever it is, and end once."""
+"""Requests reach the active controller on any node, and end once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ class Quorum:
 
 
 class Peers:
-    """Keeps what is asked."""
+    """Keeps the requests that are sent."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, Any, int | None, Callable[[Any], None]]] = []
@@ -69,7 +69,7 @@ class Peers:
 
 
 class Errand:
-    """One that keeps what became of it."""
+    """A request that keeps its outcomes."""
 
     oldest_version = 0
 

@@ -1,4 +1,4 @@
-"""Envelope (58): what is in one is carried out by the active controller, once; what is wrong with one is said."""
+"""Envelope (58): the active controller carries out the request inside, once, and reports errors of the envelope."""
 
 import logging
 from collections.abc import Iterator

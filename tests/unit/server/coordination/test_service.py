@@ -50,7 +50,7 @@ class Total:
 
 
 class Counters:
-    """The machine. Decisions read what is appended."""
+    """The machine. Decisions read the appended records."""
 
     def __init__(self) -> None:
         self.committed: dict[Key, int] = {}

@@ -100,7 +100,7 @@ def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_nex
     assert [record.value for record in records_of(answer.records)] == [b"a", b"b"]
     assert answer.high_watermark == 0
     answer = bench.fetch(2, last_epoch=4).fetched
-    assert (answer.high_watermark, bench.partition.high_watermark) == (2, 2), "the answer has the news already"
+    assert (answer.high_watermark, bench.partition.high_watermark) == (2, 2), "this answer has the new one already"
 
 
 @pytest.mark.parametrize("version", [15, 18])

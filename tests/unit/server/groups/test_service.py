@@ -74,7 +74,7 @@ def test_no_request_is_answered_before_its_records_are_on_disk() -> None:
     disk.holds = True
     committing = node.commit("g", "orders", 7)
     assert not committing.is_answered
-    assert node.committed("g", "orders") == -1, "what may be lost is not shown"
+    assert node.committed("g", "orders") == -1, "an offset that may be lost is not shown"
     disk.run()
     assert _code_of_commit(committing) is E.NONE
     assert node.committed("g", "orders") == 7

@@ -130,7 +130,7 @@ def test_old_expressions_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_re2_does_not_take_is_refused(text: str) -> None:
     topics = _Topics(["a"])
     assert topics.resolve(text) == ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert topics.found(text) is None, "one that is stored all the same does no harm"
+    assert topics.found(text) is None, "a bad expression that is stored anyway does no harm"
     topics.clock.advance(0)
     assert not topics.patterns._expressions
 

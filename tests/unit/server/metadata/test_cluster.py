@@ -79,4 +79,4 @@ def test_controllers_have_no_addresses_for_clients(node: AdminPath, endpoint_typ
     response = ask(node, 1, endpoint_type=endpoint_type)
     assert response.error_code == code
     assert response.error_message
-    assert response.endpoint_type == 1, "a refusal does not repeat what was asked for, as Kafka's"
+    assert response.endpoint_type == 1, "as in Kafka, a refusal does not repeat the request"

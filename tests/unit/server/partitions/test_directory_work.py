@@ -33,7 +33,7 @@ class Site:
             self.disk.run()
 
     def run_through(self, *, faults: int) -> None:
-        """As an event loop does, which survives what its callbacks raise."""
+        """Like an event loop, it survives the exceptions of its callbacks."""
         for _ in range(faults):
             with pytest.raises(ValueError):  # noqa: PT011 - whatever the test has raised
                 self.run()
@@ -187,7 +187,7 @@ def test_a_failing_listener_does_not_hold_back_the_others() -> None:
 
 
 def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked_for_before() -> None:
-    """Else a topic would be reported as made while a power cut could still take its directory."""
+    """Otherwise a topic would be reported as created while a power cut could still take its directory."""
     site = Site()
     site.make(1)
     site.work.when_made(lambda: site.told.append("orders"))

@@ -114,7 +114,7 @@ def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: Simul
 def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_written(
     files: SimulatedDisk, reserve: int
 ) -> None:
-    """Else the node would lead again every half second, until the next write."""
+    """Otherwise the node would lead again every half second, until the next write."""
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = UpkeepConfig(log_dir_reserve_bytes=reserve)

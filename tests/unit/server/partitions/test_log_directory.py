@@ -188,7 +188,7 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
     files.remove_tree("/logs/orders-0")
     directory = scanned(files)
-    assert directory.has_vanished(PARTITION), "what this broker had acknowledged may be gone"
+    assert directory.has_vanished(PARTITION), "records that this broker has acknowledged may be lost"
     open_log(directory, FIRST_ID)
     assert files.size_of("/logs/orders-0/00000000000000000000.log") == 0
     (error,) = [one for one in caplog.records if one.name.startswith("tailrace") and one.levelname == "ERROR"]
@@ -214,7 +214,7 @@ def test_a_new_partition_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_a_killed_process_wrote_of_a_new_partition_is_durable_before_the_next_one_uses_it(seed: int) -> None:
-    """Else a power cut would leave records that were acknowledged, and nothing that says whose they are."""
+    """Otherwise a power cut would leave acknowledged records in a log without the id of its topic."""
     files = SimulatedDisk(seed)
     files.make_dirs("/logs")
     scanned(files).make(PARTITION, FIRST_ID)  # the process is killed before it syncs

@@ -134,7 +134,7 @@ def test_a_dormant_partition_is_woken_to_report_its_damage(node: DataPath, files
 def test_a_log_that_woke_while_its_files_were_read_is_looked_at_again(
     node: DataPath, files: SimulatedDisk, cut_at: int
 ) -> None:
-    """Damage found by a scrub beside the table may be gone by then: cut, or fetched anew."""
+    """Damage found by a scrub outside of the table may be repaired by then: cut, or fetched again."""
     node = asleep(node, files)
     scrubber = scrubber_of(node, bytes_per_second=500)
     scrubber.start()

@@ -402,7 +402,7 @@ def test_a_log_that_fails_while_it_is_used_is_told_of_once() -> None:
     files.fail_at(files.operations + 2)  # what was written cannot be cut back
     assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert node.produce("orders", b"c").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert failures.all == [("stalled", ORDERS)], "what was flushed is there"
+    assert failures.all == [("stalled", ORDERS)], "the flushed records are there"
 
 
 def test_a_log_that_cannot_be_written_is_stalled_until_it_can() -> None:
@@ -631,7 +631,7 @@ def test_a_topic_that_has_taken_a_name_does_not_get_the_partition_of_the_one_bef
 
 
 def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition]:
-    """A node whose partitions have a record each, and no checkpoint that speaks of them."""
+    """A node whose partitions have a record each, and no checkpoint of them."""
     node = new_node(files)
     partitions = [node.create(topic) for topic in ("cut", "other")]
     for topic in ("cut", "other"):

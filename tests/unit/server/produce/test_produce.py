@@ -130,7 +130,7 @@ def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(node
 
 @pytest.mark.parametrize("version", range(3, 13))
 def test_a_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_written(version: int) -> None:
-    """The answer goes out when the turn's batches are written: what fails there ends the node."""
+    """The answer leaves when the turn's batches are written: an error there ends the node."""
     node = DataPath("/logs", files=SimulatedDisk())
     node.create()
     data = (PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),)

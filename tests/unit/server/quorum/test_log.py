@@ -1,4 +1,4 @@
-"""A quorum's log on a disk: what the Raft machine sees, what it wants done, and what is put in order at a start."""
+"""A quorum's log on a disk: the view of the Raft machine, its effects, and the repairs at a start."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""A quorum of one voter and its controller: what is visible when, and what a restart finds."""
+"""A quorum of one voter and its controller: when changes become visible, and the state after a restart."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers of a broken leader that a replica refuses: the log of the node says so, and is not filled by it."""
+"""Answers of a broken leader that a replica refuses: the node logs them, and they do not fill its log."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -54,7 +54,7 @@ class BrokenLeader:
 
 
 class Replica:
-    """The host of a replica whose machine is the test."""
+    """The host of a replica; the test plays the machine."""
 
     def __init__(self) -> None:
         files = SimulatedDisk()

@@ -1,4 +1,4 @@
-"""When a replica writes snapshots of its own: what the next one waits for, also when one is loaded meanwhile."""
+"""The times at which a replica writes snapshots of its own, also when it loads one meanwhile."""
 
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace

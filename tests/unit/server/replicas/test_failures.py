@@ -65,7 +65,7 @@ class Bench:
         self.clock = ManualClock()
         self.controller = StubbornController(states)
         self.told: list[tuple[str, int]] = []
-        """The decisions that each replica heard, by its number, in order."""
+        """The decisions that each replica received, by its number, in order."""
         self.failures = ReplicaFailures(
             broker_id=BROKER,
             controller=self.controller,
@@ -81,7 +81,7 @@ class Bench:
         return lambda topic_partition, state: self.told.append((what, topic_partition.partition))
 
     def heard(self) -> list[tuple[str, int]]:
-        """The decisions that replicas heard since the last call."""
+        """The decisions that replicas received since the last call."""
         self.clock.advance(0)
         told, self.told[:] = list(self.told), []
         return told
@@ -167,7 +167,7 @@ def test_what_nothing_counts_on_is_not_asked_for() -> None:
 
 
 def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
-    """Its leader may still count on what was fetched before, and begins a new epoch."""
+    """Its leader may still count on records that were fetched before, and begins a new epoch."""
     before = state((2, 3), leader=2)
     bench = Bench(before)
     bench.failures.lost(orders(0))
@@ -367,7 +367,7 @@ def test_after_the_stop_nothing_is_asked() -> None:
 
 
 def named(before: PartitionState) -> PartitionState:
-    """An administrator has chosen this broker with what it has."""
+    """An administrator has chosen this broker with the records that it has left."""
     return replace(
         after(before, 1, leader=1),
         leader_epoch=LeaderEpoch(before.leader_epoch + 1),
@@ -561,7 +561,7 @@ def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_n
     make_again(bench, anew(first))
     bench.failures.lost(orders())
     bench.answer(after(first, 2, 3, leader=2))
-    assert bench.asked == [[(0, LeaveReason.LOST, 0)]], "the new leader may count on what this replica has fetched"
+    assert bench.asked == [[(0, LeaveReason.LOST, 0)]], "the new leader may count on records fetched by this one"
 
 
 def test_a_replica_that_stays_leaves_when_fewer_have_to_be_in_sync() -> None:

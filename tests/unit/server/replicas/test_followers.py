@@ -72,7 +72,7 @@ def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
 
 
 class Bench:
-    """Broker 1, its partitions of one topic, and what it asks others."""
+    """Broker 1, its partitions of one topic, and its requests to leaders."""
 
     def __init__(self, *states: PartitionState) -> None:
         self.disk = DeferredDisk()

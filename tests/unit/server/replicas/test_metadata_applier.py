@@ -116,7 +116,7 @@ def test_a_failed_partition_can_still_be_deleted() -> None:
 
 
 def test_a_state_comes_with_the_settings_of_its_image_also_in_an_earlier_portion() -> None:
-    """Between the two, a leader could commit what neither lets it commit."""
+    """Between the two, a leader could commit a record that neither of them permits."""
     node = AdminPath("/data", files=SimulatedDisk())
     node.create_topics("orders")
     partition = node.table.get("orders", 0)

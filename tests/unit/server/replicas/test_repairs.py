@@ -1,4 +1,4 @@
-"""Repairs of lost replicas of broker 1, on a disk that loses what was not synced; broker 2 leads, and is asked."""
+"""Repairs of lost replicas of broker 1, on a disk that loses unsynced bytes; broker 2 leads, and gets the requests."""
 
 import errno
 import re
@@ -161,7 +161,7 @@ class Node:
         self.clock.call_soon(lambda: on_reply(answer))
 
     def settle(self, ms: int = 0) -> None:
-        """Let this much time pass, and the disk do what it is asked."""
+        """Let this much time pass, and the disk do its work."""
         self.clock.advance(ms)
         while self.disk.works or self.disk.waiting:
             self.disk.run()
@@ -175,7 +175,7 @@ class Node:
         self.repairs.on_image(self.image, delta)
 
     def find_damage(self, what: str = "a damaged batch at 1") -> None:
-        """As a read or the scrubber does; the leader begins a new epoch when this replica says so."""
+        """Report the damage, as a read or the scrubber does; the leader begins a new epoch after the report."""
         self.table.get(*ORDERS).log.condemn(what)
         self.take(leader_epoch=LeaderEpoch(self.state.leader_epoch + 1))
 
@@ -415,7 +415,7 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     files.fail_at(files.operations + 1)
     node.settle(LOOK_MS)
     assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
-    assert node.table.log_ends(ORDERS) == ends, "what is known of it is known"
+    assert node.table.log_ends(ORDERS) == ends, "its known offsets stay known"
     node.settle(LOOK_MS)
     assert (node.lost.lost_replicas, node.followers.is_fetching(ORDERS)) == ((ORDERS,), False)
     node.take()  # whatever changes: the log is opened again, and looked through
@@ -467,7 +467,7 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
         else:
             end_offset = found.log.log_end_offset
             assert kept == [DAMAGED]
-            assert end_offset in (0, 3), "either nothing, or what was fetched anew"
+            assert end_offset in (0, 3), "either nothing, or the records that were fetched again"
         again.settle(LOOK_MS)
         assert damaged_names(files) == [DAMAGED]
         assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
@@ -731,7 +731,7 @@ def test_a_partition_that_is_deleted_while_its_log_is_cut_leaves_nothing_but_the
 
 
 def test_a_power_cut_at_any_moment_leaves_a_damaged_log_or_one_that_is_cut() -> None:
-    """And the copy of what is cut off is durable before the cut."""
+    """The copy of the part that is cut off is durable before the cut."""
     operation, moments = 0, 0
     while True:
         files = damaged_disk()

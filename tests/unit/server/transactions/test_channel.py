@@ -39,7 +39,7 @@ def image(leader: int) -> ClusterImage:
 
 
 class World:
-    """A channel to another broker, and what was asked there."""
+    """A channel to another broker, and the requests sent there."""
 
     def __init__(self, leader: int = THERE) -> None:
         self.clock = ManualClock()
@@ -131,7 +131,7 @@ def test_a_look_does_not_wait() -> None:
 
 
 def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None:
-    """Else the producer would never hear anything."""
+    """Otherwise the producer would never get an answer."""
     world = World()
     world.ask(adds=False)
     world.answer(32_000, E.NONE)

@@ -51,7 +51,7 @@ class World:
         self.here: list[tuple[TransactionMarker, OnWritten]] = []
         self.sent: list[tuple[int, WriteTxnMarkersRequest, Callable[[Any], None]]] = []
         self.patience_ms: int | None = None
-        """For the answer to what was sent last."""
+        """The time for the answer to the last request."""
         self.done = 0
         self.sender = MarkerSender(
             broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock

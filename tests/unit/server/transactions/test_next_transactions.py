@@ -97,7 +97,7 @@ def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
 
 
 def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
-    """Its end was not told: what was on its way was dropped."""
+    """Its end was not reported: the records on their way were dropped."""
     world.add(1)
     world.changing.clear()
     world.clock.advance(WAIT_MS)

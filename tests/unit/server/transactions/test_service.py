@@ -487,7 +487,7 @@ def test_wherever_a_write_fails_a_transaction_ends_as_it_was_decided(version: in
         try:
             code = client.end(is_commit=is_commit)
             node.clock.advance(5_000)
-            assert code is not E.NONE or not _known(node).state.is_prepared, "what failed was tried again"
+            assert code is not E.NONE or not _known(node).state.is_prepared, "a marker that fails is tried again"
         except StorageError:
             pass
         answers.add(code)
@@ -668,7 +668,7 @@ class TestTheNextTransaction:
         assert _added(added) is E.CONCURRENT_TRANSACTIONS
 
     def test_a_broker_that_asks_is_answered_at_once(self) -> None:
-        """It asks again by itself, and what it asks for others must not wait behind this."""
+        """The peer asks again by itself, and its requests for other producers must not wait behind this one."""
         client, _ = _ending(version=2)
         (result,) = client.ask_to_add("bills", version=5).response.results_by_transaction
         ((partition,),) = (topic.results_by_partition for topic in result.topic_results)
