@@ -491,7 +491,7 @@ def test_large_answers_that_wait_for_one_before_them_end_the_connection(run: Run
 
 
 def test_a_connection_that_comes_too_fast_is_delayed_or_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if from another machine, and all in the same moment: clients on this one come as fast as they like."""
+    """The connections look as if from another machine and at one moment: clients on this machine are not limited."""
     monkeypatch.setattr("tailrace.net.listener.is_loopback", lambda address: False)
     monkeypatch.setattr(Listener, "_now_ms", lambda self: 0)
 

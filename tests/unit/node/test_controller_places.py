@@ -26,7 +26,7 @@ def voters(*addresses: Address) -> VoterSet:
 
 
 def places(stated: VoterSet | None = None) -> ControllerPlaces:
-    """Of node 1, which looks for node 2: the log says one place, the settings another."""
+    """The places of node 1, which looks for node 2: the log has one address, the settings have another."""
     known = voters(STATED) if stated is None else stated
     return ControllerPlaces(node_id=1, founders={1: Address("here", 9), 2: TOLD}, places=(), voters=lambda: known)
 

@@ -104,7 +104,7 @@ for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 @pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize(("place", "number"), [("pause", "SIGINT"), ("pause", "SIGHUP"), ("sync", "SIGTERM")])
 def test_a_signal_to_stop_ends_the_waiting_well_though_a_sync_hangs(tmp_path: Path, place: str, number: str) -> None:
-    """And one more changes nothing: `timeout` signals the process and then its group."""
+    """A second signal changes nothing: `timeout` signals the process and then its group."""
     done = run_program(SIGNALLED, str(tmp_path), place, number)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 

@@ -62,7 +62,7 @@ def append(log: Log) -> None:
 
 
 def damage_and_truncate(log: Log, directory: Path) -> None:
-    """As a follower does that has to cut, and meets a damaged batch."""
+    """Take the log offline: a truncation, as on a follower, meets a damaged batch."""
     append(log)
     append(log)
     with next(directory.glob("*.log")).open("r+b") as file:

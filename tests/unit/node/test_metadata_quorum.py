@@ -91,7 +91,7 @@ def test_a_node_snapshots_when_enough_has_been_written_and_starts_again(tmp_path
 
 
 def test_a_directory_that_knows_no_directories_goes_on_as_a_quorum_of_one(tmp_path: Path) -> None:
-    """As earlier releases left it: no founding checkpoint, no voters in the log, kraft.version 0 in quorum-state."""
+    """Files of an earlier release: no founding checkpoint, no voters in the log, kraft.version 0 in quorum-state."""
     state = tmp_path / METADATA / "quorum-state"
     serve(tmp_path, lambda node: create(node, "orders"))
     log = tmp_path / METADATA / "00000000000000000000.log"

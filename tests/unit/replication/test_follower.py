@@ -321,7 +321,7 @@ def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() 
 
 
 def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
-    """It is in no checksum: one damaged bit, and the leader knows nothing of it for ever."""
+    """No checksum covers the leader epoch: after one damaged bit the leader would never know the epoch of the fetch."""
     bench = Bench()
     bench.follow(A, position=Position(160, 536870916, 0, 150))
     bench.step(Tick())

@@ -45,7 +45,7 @@ def test_a_verification_is_good_until_it_ends() -> None:
     ids=["of the transaction that ends", "of the next one", "of a later one", "of one that is over"],
 )
 def test_a_marker_takes_away_what_was_asked_before_it(adds_partition: bool, marker_epoch: int, is_good: bool) -> None:
-    """With KIP-890 it has the epoch of the transaction that follows."""
+    """With KIP-890 the marker has the epoch of the next transaction."""
     verifications = Verifications()
     granted = verifications.begin(first(epoch=1), adds_partition=adds_partition)
     verifications.end_by_marker(7, marker_epoch)

@@ -251,7 +251,7 @@ def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: Bench) -
 
 
 def crowd(bench: Bench, polls: int = MAX_POLLS) -> None:
-    """So many clients, each with one poll."""
+    """Park the polls of so many clients, one for each."""
     for _ in range(polls):
         assert bench.polls.park(Poll(bench.a), RecordingConnection(), 60_000)
 
@@ -388,7 +388,7 @@ def test_a_poll_that_fails_at_its_deadline_costs_its_connection_and_no_other_pol
 
 
 def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: Bench) -> None:
-    """As an answer does that has no form on the wire."""
+    """A response that cannot be encoded closes its connection in this way."""
     connection = RecordingConnection()
 
     class Closing(Poll):

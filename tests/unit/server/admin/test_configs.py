@@ -345,7 +345,7 @@ def test_the_cleanup_policy_of_the_metadata_log_can_only_be_read(node: AdminPath
 
 
 def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: AdminPath) -> None:
-    """Those that Kafka changes while it runs; librdkafka's tests alter the first."""
+    """Settings that Kafka can change while it runs; librdkafka's tests alter the first one."""
     for name, value in (("sasl.kerberos.min.time.before.relogin", "58000"), ("num.replica.fetchers", "2")):
         assert alter(node, ResourceType.BROKER, "1", (name, 0, value)).error_code == 0
         found = entry(describe(node, "1", kind=ResourceType.BROKER), name)

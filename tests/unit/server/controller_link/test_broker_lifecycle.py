@@ -264,7 +264,7 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows() -> Non
 
 
 def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused() -> None:
-    """It is refused in the days of an upgrade, and again in those of the next, which may be a year later."""
+    """A broker is refused during an upgrade, and again during the next one: then its wait begins from zero."""
     cluster = Cluster()
     cluster.start()
     cluster.refuse(ErrorCode.UNSUPPORTED_VERSION)

@@ -31,7 +31,7 @@ class Quorum:
         self.leader_epoch = 5
         self.applied_end_offset = 0
         self.applied = 0
-        """And acted on."""
+        """The end offset up to which this node has also acted on the changes."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:

@@ -141,7 +141,7 @@ def test_a_number_that_is_forgotten_is_refused(controller: Controller) -> None:
 
 
 def test_a_number_that_comes_late_and_for_the_first_time_is_carried_out(controller: Controller) -> None:
-    """As after a fail-over: each request comes again when its own back-off is over."""
+    """After a fail-over each request comes again when its own back-off is over."""
     late = controller.create("late")
     for number in range(MAX_REMEMBERED + 1):
         controller.send(controller.create(f"topic-{number}"))

@@ -79,7 +79,7 @@ def test_min_bytes_is_waited_for_however_many_appends_it_takes(node: DataPath) -
 
 
 def test_what_is_there_is_not_waited_for_when_whole_batches_do_not_fill_the_limits(node: DataPath) -> None:
-    """As in Kafka, where a cut batch fills them."""
+    """Kafka answers at once too: there a part of a batch fills the limits."""
     for _ in range(10):
         node.produce("orders", b"v" * 200)
     answer = node.fetch("orders", 0, max_wait_ms=500, min_bytes=1000, partition_max_bytes=1000).fetched

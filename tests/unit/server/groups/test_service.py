@@ -157,7 +157,7 @@ def test_while_loading_no_answer_says_that_there_is_no_offset() -> None:
 
 
 def test_nothing_is_taken_over_before_it_is_known_which_topics_there_are() -> None:
-    """All offsets would be taken for those of deleted topics."""
+    """Otherwise all offsets would be taken for those of deleted topics."""
     node = _node()
     node.commit("g", "orders", 7)
     coordinators = GroupCoordinatorService(

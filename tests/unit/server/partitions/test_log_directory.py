@@ -146,7 +146,7 @@ def test_the_name_of_a_directory_set_aside_is_not_longer_than_a_file_system_take
 
 
 def test_what_is_set_aside_never_takes_the_place_of_another() -> None:
-    """To remove that first would hold up the disk, and shorten the time that file.delete.delay.ms gives it."""
+    """Removing the older directory first would keep the disk busy, and end its file.delete.delay.ms early."""
     files = SimulatedDisk()
     directory = scanned(files)
     aside: set[str] = set()

@@ -13,7 +13,7 @@ class Flush:
 
 
 class Log:
-    """Has every flush begun, until it is broken."""
+    """A log that can begin every flush until it is broken."""
 
     def __init__(self) -> None:
         self.is_broken = False

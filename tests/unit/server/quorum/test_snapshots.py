@@ -17,7 +17,7 @@ LOADED_BYTES = 100_000
 
 
 class Writer:
-    """Of an empty image."""
+    """The writer of a snapshot of an empty image."""
 
     records_count = 0
     part = SimpleNamespace(size_bytes=50)
@@ -30,7 +30,7 @@ class Writer:
 
 
 class Log:
-    """Has the snapshot that is loaded."""
+    """A log with the snapshot that is loaded."""
 
     snapshots = (SimpleNamespace(id=LOADED, size_bytes=LOADED_BYTES),)
 

@@ -489,7 +489,7 @@ def test_a_replica_whose_controller_knows_no_leaving_stays() -> None:
 
 
 def test_of_a_directory_that_recovers_no_replica_is_told_that_it_stays() -> None:
-    """All of them are fetched again by then."""
+    """All its replicas are fetched again by then."""
     bench = stalled_bench(state((1, 2, 3), leader=2))
     bench.heard()
     bench.failures.directory_recovered()

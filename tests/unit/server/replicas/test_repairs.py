@@ -67,7 +67,7 @@ class Lost:
         self.given_up_replicas: list[TopicPartition] = []
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
-        """Now, or again."""
+        """Note the loss; again if it was noted before."""
         self.lost_replicas = tuple(dict.fromkeys((*self.lost_replicas, topic_partition)))
 
     def stalled(self, topic_partition: TopicPartition, /) -> None:
@@ -101,7 +101,7 @@ class Node:
         self.is_deleted = False
         self.reads = 0
         self.leader_says: ErrorCode | None = leader_says
-        """To a read; None: it does not answer."""
+        """The error code in its answer to a read; None: it does not answer."""
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
         settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
@@ -398,7 +398,7 @@ def test_a_log_that_cannot_be_moved_stays_what_it_is_and_is_tried_again() -> Non
 def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_whole_one(
     is_cleanly_started: bool,
 ) -> None:
-    """That the last stop was clean says nothing of a log that has been in use since."""
+    """After a clean stop too, a log may have been in use since."""
     files = whole_disk()
     if is_cleanly_started:
         node = Node(files)

@@ -36,7 +36,7 @@ def end(*partitions: int, producer_id: int) -> WritableTxnMarker:
 
 
 def codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, int], int]:
-    """By producer and partition."""
+    """The error codes by producer and partition."""
     return {
         (marker.producer_id, partition.partition_index): partition.error_code
         for marker in response.markers

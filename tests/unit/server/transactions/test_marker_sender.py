@@ -63,7 +63,7 @@ class World:
         return sending
 
     def begin(self, *partitions: int, producer_id: int = 7) -> Any:
-        """As `write`, in a turn that goes on."""
+        """Like `write`, but without the end of the turn."""
         markers = MarkersToWrite(
             transactional_id="pay",
             producer_id=producer_id,

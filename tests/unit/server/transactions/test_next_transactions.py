@@ -135,7 +135,7 @@ def test_all_coordinators_of_a_node_share_the_room(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("end", ["written", "expired", "closed", "gone"])
 def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """As often as that happens, and with one callback of the connection for as long as it lives."""
+    """However often that happens, the connection keeps one callback only."""
     monkeypatch.setattr(next_transactions, "MAX_WAITING", 1)
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 1)
     room, connection, numbers = WaitingRoom(), RecordingConnection(), count()

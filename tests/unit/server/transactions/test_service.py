@@ -569,7 +569,7 @@ def test_a_partition_that_a_waiting_request_names_again_counts_again(monkeypatch
 
 
 def test_a_topic_without_partitions_is_in_the_answer() -> None:
-    """As in Kafka's."""
+    """Kafka's answer has it too."""
     client = _client(_node())
     answer = _ask_for(client, {"orders": (), "bills": (0,)}).response
     found = {each.name: len(each.results_by_partition) for each in answer.results_by_topic_v3_and_below}
@@ -628,7 +628,7 @@ class TestTheNextTransaction:
     """Requests of a producer before the markers of its last transaction are written."""
 
     def test_its_partitions_are_added_when_the_last_one_is_complete(self) -> None:
-        """And its end, asked for meanwhile, is never that of nothing (48): librdkafka would give up."""
+        """An EndTxn meanwhile never gets INVALID_TXN_STATE (48): librdkafka would give up."""
         client, disk = _ending()
         added, offsets, ends = client.ask_to_add("bills"), client.ask_to_add_offsets("g"), set()
         steps = cycle((disk.run, client.node.end_turn))
