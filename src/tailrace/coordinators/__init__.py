@@ -1,4 +1,4 @@
 """Replicated machines that coordinate clients: consumer groups, and later transactions and shared partitions.
 
-They see no disk, no socket and no clock: a host in `server.hosts` feeds them.
+They use no disk, socket or clock: their host is `server.coordination.host`.
 """
